@@ -51,13 +51,13 @@ from kraftjbod.balance.transfer_planner import (
     without_stuck,
 )
 
-#: Each looks at what the ones before have left; the first does nearly all of it.
+#: Each takes what the ones before have left; the first does nearly all of it.
 _BYTE_TURNS: Final = 4
 _RATE_TURNS: Final = 1
 _OF_TOLERANCE: Final = 0.5
 
 Step = Callable[[str], None]
-"""Is told how far a plan is, in words."""
+"""Called with how far a plan is, in words."""
 
 
 class Reassigned(NamedTuple):

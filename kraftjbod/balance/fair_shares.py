@@ -18,13 +18,13 @@ _BISECTIONS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirLoad:
-    """One directory. ``room_bytes`` is what may come into it before anything has left it.
+    """One directory. ``spare_bytes`` is what may come into it before anything has left it.
 
     One that takes gives too; one that is drained does not take.
     """
 
     total_bytes: int
-    room_bytes: int
+    spare_bytes: int
     takes: bool = True
     gives: bool = True
     is_drained: bool = False
@@ -85,7 +85,7 @@ def byte_band(load: DirLoad, held_bytes: int, fixed_bytes: int) -> Band:
         return Band(0.0, held_bytes, held_bytes)
     if load.is_drained:
         return Band(0.0, fixed_bytes, fixed_bytes)
-    high = held_bytes + load.room_bytes if load.takes else held_bytes
+    high = held_bytes + load.spare_bytes if load.takes else held_bytes
     return Band(float(load.total_bytes), fixed_bytes, max(high, fixed_bytes))
 
 

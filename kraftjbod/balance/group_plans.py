@@ -1,4 +1,4 @@
-"""PURE. The parts of a plan that look at one broker's replicas at a time.
+"""PURE. The parts of a plan that are about one broker's replicas at a time.
 
 plan_cluster calls them one after the other in one process, Spark calls them side by side on its
 executors. Each sorts what it is given, so that the order in which replicas come says nothing.
@@ -171,7 +171,7 @@ def order(one: Move) -> tuple[int | float | str, ...]:
 
 
 def limited_move(one: Move) -> LimitedMove:
-    """What a limit looks at."""
+    """What a limit goes by."""
     is_within = one.from_broker == one.to_broker
     alone = None if is_within else (one.topic, one.partition)
     return LimitedMove(

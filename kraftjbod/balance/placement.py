@@ -108,7 +108,7 @@ def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> li
         takes = one.state == _OPEN and not one.is_cordoned and not is_drained
         load = DirLoad(
             total_bytes=one.total_bytes,
-            room_bytes=math.floor(one.free_bytes * SAFE_SHARE) if takes else 0,
+            spare_bytes=math.floor(one.free_bytes * SAFE_SHARE) if takes else 0,
             takes=takes,
             gives=one.state in _READABLE,
             is_drained=is_drained,
@@ -208,7 +208,7 @@ def _filled(one: DirSums, held: _Held) -> DirSums:
         rack=one.rack,
         load=DirLoad(
             total_bytes=load.total_bytes,
-            room_bytes=max(0, load.room_bytes - held.pending_bytes),
+            spare_bytes=max(0, load.spare_bytes - held.pending_bytes),
             takes=load.takes,
             gives=load.gives,
             is_drained=load.is_drained,

@@ -25,7 +25,7 @@ from kraftjbod.balance.planner import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedMove:
-    """What a limit looks at. ``unit`` is what the moves of a swap share, and neighbours do not."""
+    """What a limit goes by. ``unit`` is what the moves of a swap share, and neighbours do not."""
 
     unit: Hashable
     tier: Tier

@@ -218,7 +218,9 @@ def _missed(dirs: Sequence[PlannedDir], wanted: Sequence[float], tolerance: floa
 def _why_kept(one: PlannedDir) -> str:
     if not one.load.gives:
         return "it cannot be read"
-    return "no open directory has the room for them, or what moves was limited; plan again later"
+    return (
+        "no open directory has the free space for them, or what moves was limited; plan again later"
+    )
 
 
 def _by_broker(dirs: Iterable[PlannedDir]) -> dict[int, list[PlannedDir]]:

@@ -11,7 +11,7 @@ Goals, in this order:
 Rules:
 
 * A move never fills its target: what comes in is counted at once, what leaves frees nothing, and
-  together they stay below what the caller calls room.
+  together they stay below what the caller calls spare.
 * Directories that do not take get nothing; from those that do not give nothing is read.
 * A move or a swap for balance leaves both directories strictly between where they were, so that
   the worst one never gets worse. One for the rate leaves both within the tolerance of the bytes.
@@ -38,7 +38,7 @@ from kraftjbod.balance.fair_shares import (
     shares,
 )
 
-#: A replica that ends a need may be larger than it by so much before smaller ones are looked at.
+#: A replica that ends a need may be larger than it by so much before smaller ones are tried.
 _SNUG: Final = 1.1
 #: Below this part of a need one larger replica is better than many small ones, and no swap.
 _WORTHWHILE: Final = 1 / 16
@@ -50,7 +50,7 @@ _OF_GAP: Final = 0.75
 _SWAP_GAIN: Final = 1 / 8
 #: Swaps for one directory, for bytes and for rate.
 _MAX_SWAPS: Final = 32
-#: Replicas with the highest rate of a directory that are looked at for a swap.
+#: Replicas with the highest rate of a directory that are tried for a swap.
 _HOTTEST: Final = 16
 #: Directories with the lowest rate that something may go to for the rate's sake.
 _COOLEST: Final = 4
@@ -116,7 +116,7 @@ class _Board:
         self.dirs = dirs
         self.replicas = replicas
         self.goals = goals
-        self.room = [load.room_bytes for load in dirs]
+        self.spare = [load.spare_bytes for load in dirs]
         self.bytes = [0] * len(dirs)
         self.rate = [0.0] * len(dirs)
         #: Those that may move, by directory: size and replica, ascending.
@@ -170,14 +170,14 @@ class _Board:
 
     def move(self, replica: int, target: int, tier: Tier, score: float) -> None:
         load = self.replicas[replica]
-        assert load.size_bytes <= self.room[target], (replica, target)
+        assert load.size_bytes <= self.spare[target], (replica, target)
         if load.directory is not None:
             self.bytes[load.directory] -= load.size_bytes
             self.rate[load.directory] -= load.write_rate
             self.free[load.directory].remove((load.size_bytes, replica))
         self.bytes[target] += load.size_bytes
         self.rate[target] += load.write_rate
-        self.room[target] -= load.size_bytes
+        self.spare[target] -= load.size_bytes
         self.moves.append(
             DirMove(replica=replica, target=target, tier=tier, step=self._step, score=score)
         )
@@ -227,7 +227,7 @@ def _place(board: _Board) -> Iterator[int]:
     homeless.sort(key=lambda index: (-board.replicas[index].size_bytes, index))
     for index in homeless:
         replica = board.replicas[index]
-        open_dirs = [d for d in board.takers if board.room[d] >= replica.size_bytes]
+        open_dirs = [d for d in board.takers if board.spare[d] >= replica.size_bytes]
         if not open_dirs:
             yield index
             continue
@@ -292,7 +292,7 @@ def _next_underfull(board: _Board) -> tuple[int, int, int] | None:
 
 def _pick(board: _Board, source: int, target: int, need: float, *, is_strict: bool) -> int | None:
     """The replica that serves a need of bytes best; strictly, both ends stay in the tolerance."""
-    most = min(float(board.room[target]), board.most_bytes(source, target))
+    most = min(float(board.spare[target]), board.most_bytes(source, target))
     if is_strict:
         tolerance = board.goals.tolerance
         most = min(
@@ -302,16 +302,16 @@ def _pick(board: _Board, source: int, target: int, need: float, *, is_strict: bo
         )
     free = board.free[source]
     end = bisect_left(free, (most, -1)) if most > 0 else 0
-    cut = bisect_left(free, (need, -1), 0, end)
-    above = free[cut] if cut < end else None
-    below = free[cut - 1] if cut > 0 and free[cut - 1][0] > 0 else None
+    middle = bisect_left(free, (need, -1), 0, end)
+    above = free[middle] if middle < end else None
+    below = free[middle - 1] if middle > 0 and free[middle - 1][0] > 0 else None
     if above is not None and (below is None or above[0] <= need * _SNUG):
         return above[1]
     if below is None or below[0] >= need * _WORTHWHILE:
         return None if below is None else below[1]
     if above is not None:
         return above[1]
-    matters = sum(size for size, _ in free[:cut]) >= need / 2
+    matters = sum(size for size, _ in free[:middle]) >= need / 2
     return below[1] if matters else None
 
 
@@ -342,12 +342,12 @@ def _best_swap(
     most = board.most_bytes(source, target)
     best: tuple[bool, int, int, int, int] | None = None
     for back_size, back in board.free[target]:
-        if back_size > board.room[source] or most <= 0:
+        if back_size > board.spare[source] or most <= 0:
             break
         free = board.free[source]
-        end = bisect_left(free, (min(back_size + most, board.room[target] + 1), -1))
-        cut = bisect_left(free, (back_size + need, -1), 0, end)
-        for place in (cut, cut - 1):
+        end = bisect_left(free, (min(back_size + most, board.spare[target] + 1), -1))
+        middle = bisect_left(free, (back_size + need, -1), 0, end)
+        for place in (middle, middle - 1):
             if not 0 <= place < end:
                 continue
             size, out = free[place]
@@ -414,11 +414,11 @@ def _cool(board: _Board, source: int) -> bool:
 def _cools(board: _Board, source: int, target: int, out: int, back: int | None) -> bool:
     """Whether moving ``out``, and ``back`` the other way, is allowed and brings rates nearer."""
     size, rate = board.replicas[out].size_bytes, board.replicas[out].write_rate
-    if size > board.room[target]:
+    if size > board.spare[target]:
         return False
     if back is not None:
         other = board.replicas[back]
-        if other.size_bytes > board.room[source]:
+        if other.size_bytes > board.spare[source]:
             return False
         size, rate = size - other.size_bytes, rate - other.write_rate
     least_share = min(board.rate_share[source], board.rate_share[target])

@@ -1,7 +1,7 @@
 """PURE. Which replicas go from one broker to another: how many bytes by the driver, which by
 executors.
 
-First :func:`byte_tasks` and :func:`rate_tasks` look at sums of brokers, a row each, and say how
+First :func:`byte_tasks` and :func:`rate_tasks` go by sums of brokers, a row each, and say how
 much each broker that has too much hands to which other one. Then :func:`choose` picks replicas for
 one source at a time, knowing nothing of the other sources. What the parts chose fits together,
 because
@@ -67,7 +67,7 @@ class BrokerLoad:
     broker_id: int
     size_bytes: int
     share_bytes: float
-    room_bytes: int
+    spare_bytes: int
     write_rate: float
     share_rate: float
     weight_bytes: int
@@ -171,7 +171,7 @@ def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
             broker_id=broker,
             size_bytes=sum(known[i].size_bytes for i in own),
             share_bytes=sum(by_bytes[i] for i in own),
-            room_bytes=sum(known[i].load.room_bytes for i in own if known[i].load.takes),
+            spare_bytes=sum(known[i].load.spare_bytes for i in own if known[i].load.takes),
             write_rate=sum(known[i].write_rate for i in own),
             share_rate=sum(by_rate[i] for i in own),
             weight_bytes=sum(
@@ -188,7 +188,7 @@ def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
 def after(
     loads: Iterable[BrokerLoad], given: Mapping[int, Sent], taken: Mapping[int, Sent]
 ) -> list[BrokerLoad]:
-    """The brokers when what was chosen has moved; room is taken and not given back."""
+    """The brokers when what was chosen has moved; space is taken and not given back."""
     changed = []
     for load in loads:
         out, come = given.get(load.broker_id, NOTHING), taken.get(load.broker_id, NOTHING)
@@ -196,7 +196,7 @@ def after(
             replace(
                 load,
                 size_bytes=load.size_bytes - out.size_bytes + come.size_bytes,
-                room_bytes=max(0, load.room_bytes - come.size_bytes),
+                spare_bytes=max(0, load.spare_bytes - come.size_bytes),
                 write_rate=load.write_rate - out.write_rate + come.write_rate,
                 weight_bytes=max(0, load.weight_bytes - out.size_bytes - out.replicas),
             )
@@ -213,7 +213,7 @@ def without_stuck(loads: Sequence[BrokerLoad], stuck: Collection[int]) -> list[B
     bands = [
         Band(0.0, load.size_bytes, load.size_bytes)
         if is_kept
-        else Band(load.share_bytes, 0.0, float(load.size_bytes + load.room_bytes))
+        else Band(load.share_bytes, 0.0, float(load.size_bytes + load.spare_bytes))
         for load, is_kept in zip(loads, kept, strict=True)
     ]
     dealt = shares(bands, sum(load.size_bytes for load in loads))
@@ -232,11 +232,11 @@ def byte_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[
         return max(above, float(load.weight_bytes) if load.share_bytes <= 0 else 0.0)
 
     def takes(load: BrokerLoad, level: float) -> float:
-        return min(float(load.room_bytes), max(0.0, level * load.share_bytes - load.size_bytes))
+        return min(float(load.spare_bytes), max(0.0, level * load.share_bytes - load.size_bytes))
 
     wanted = max(sum(gives(load, high) for load in loads), sum(takes(load, low) for load in loads))
-    room = sum(takes(load, high) for load in loads)
-    amount = min(wanted, room)
+    spare_total = sum(takes(load, high) for load in loads)
+    amount = min(wanted, spare_total)
     if amount <= 0:
         return {}
     down_to = _level(lambda level: -sum(gives(load, level) for load in loads), -amount)
@@ -255,7 +255,7 @@ def rate_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[
         if load.share_rate <= 0 or load.share_bytes <= 0:
             continue
         allowed = load.share_bytes * (1 + goals.tolerance) - load.size_bytes
-        most[load.broker_id] = min(float(load.room_bytes), max(0.0, allowed))
+        most[load.broker_id] = min(float(load.spare_bytes), max(0.0, allowed))
         given[load.broker_id] = max(
             0.0, load.write_rate - load.share_rate * (1 + goals.rate_tolerance)
         )
@@ -395,7 +395,7 @@ class _Pick:
             self._finish(able, transfer.target, wanted, most)
 
     def _finish(self, able: Iterable[int], target: int, wanted: float, most: float) -> None:
-        """One replica more, the smallest that serves the rest, if the target has the room."""
+        """One replica more, the smallest that serves the rest, if the target has the space."""
         fit = [
             index
             for index in able

@@ -33,6 +33,7 @@ from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     config_option,
     echo_json,
+    format_option,
     json_option,
     parse_list,
     report,
@@ -110,14 +111,7 @@ class Order:
     help="Values to set; a list goes in square brackets.",
 )
 @click.option("--delete-config", metavar="K1,K2,...", help="Keys to take back.")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["kafka", "json"]),
-    default="kafka",
-    show_default=True,
-    help="As Kafka's tool prints it, or one JSON document.",
-)
+@format_option("kafka", "json", help="As Kafka's tool prints it, or one JSON document.")
 @json_option
 def main(
     bootstrap_server: str | None,

@@ -21,6 +21,7 @@ from kraftjbod.cli.clients.cluster_admin import delete_records
 from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
+    format_option,
     json_option,
     read_file,
     tool,
@@ -47,14 +48,7 @@ class OffsetFileError(KraftJbodError):
     help='{"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}; the '
     "records below the offset go, and with -1 all that are committed.",
 )
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["kafka", "json"]),
-    default="kafka",
-    show_default=True,
-    help="Lines as Kafka's tool prints them, or one JSON document.",
-)
+@format_option("kafka", "json", help="Lines as Kafka's tool prints them, or one JSON document.")
 @json_option
 def main(
     cluster: ClusterAddress,

@@ -25,6 +25,7 @@ from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
     connection_options,
+    format_option,
     json_option,
     report,
     tool,
@@ -65,14 +66,7 @@ class Order:
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved where.")
 @click.option("--cancel", is_flag=True, help="Bring back what is on its way, and lift the cordon.")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one JSON document at the end.",
-)
+@format_option("text", "json", help="Lines for people, or one JSON document at the end.")
 @json_option
 def main(
     cluster: ClusterAddress,

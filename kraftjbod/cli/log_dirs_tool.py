@@ -35,6 +35,7 @@ from kraftjbod.cli.terminal.command import (
     connection_options,
     echo_json,
     fail,
+    format_option,
     json_option,
     parse_list,
     report,
@@ -88,12 +89,10 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
 )
 @click.option("--topic-list", metavar="A,B,...", help="Only these topics.")
 @click.option("--broker-list", metavar="1,2,...", help="Only these brokers.")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["kafka", "json", "table"]),
-    default="kafka",
-    show_default=True,
+@format_option(
+    "kafka",
+    "json",
+    "table",
     help="As Kafka's tool prints it, the JSON document alone, or a table for people.",
 )
 @json_option

@@ -108,7 +108,7 @@ class QuorumController:
         self._preferred_interval_ms = preferred_interval_ms
         self._unclean_interval_ms = unclean_interval_ms
         self._max_fetch_bytes = max_fetch_bytes
-        self._log = get_logger(room="controller")
+        self._log = get_logger(component="controller")
         self._last_proposal: Proposal | None = None
         #: Of the snapshot that a start begins with.
         self._reader = EntryReader()

@@ -1,4 +1,4 @@
-"""PURE. Configuration of daemons and topics, and every limit of the house.
+"""PURE. Configuration of daemons and topics, and every limit.
 
 Keys are Kafka's where Kafka has one; a field's key is its name with dots for underscores.
 Models are frozen; a module's constructor takes the few values it needs, never the whole model.
@@ -68,7 +68,7 @@ class ControllerConfig(NodeConfig):
     """A segment file of the metadata log is closed at this size."""
     metadata_log_retained_entries: int = Field(default=10_000, ge=1)
     """Entries before the newest snapshot that are kept for brokers that lag."""
-    metadata_log_last_room_bytes: int = Field(default=64 * KIB, ge=0)
+    metadata_log_min_free_bytes: int = Field(default=64 * KIB, ge=0)
     """What is left of a full disk, so that the controller can start again on it."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
     """Largest answer with metadata to one broker."""

@@ -6,7 +6,7 @@ Three families:
   Each carries Kafka's error code; the doors translate it to the wire, and nobody else does.
 * :class:`ProtocolError`: bytes are wrong. Remote: the peer's fault, its connection is closed.
   Local: ours, a bug.
-* :class:`StartupError`: a daemon or tool cannot start; the message tells the operator what to do.
+* :class:`StartupError`: a daemon or tool cannot start; the message says what to do.
 
 Bugs are assertions and end the process. The deepest inheritance is three.
 This file stays free of imports, so directory ids, replicas and operations appear in plain form.

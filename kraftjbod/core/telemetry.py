@@ -1,6 +1,6 @@
 """LOOP. Diagnostics of a daemon: structured events and named figures.
 
-"Log" means the commit log in this house, so what other programs call logging is telemetry here.
+"Log" means the commit log here, so what other programs call logging is telemetry here.
 
 * Event names are unique snake_case literals (``log_dir_offline``); each one at warning level or
   worse is named by at least one test, and that test is its explanation.

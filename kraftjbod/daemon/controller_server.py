@@ -179,7 +179,7 @@ class ControllerServer:
             bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
             max_cached_bytes=config.metadata_max_cached_bytes,
             max_pending_proposals=config.controller_max_queued_events,
-            kept_free_bytes=config.metadata_log_last_room_bytes,
+            kept_free_bytes=config.metadata_log_min_free_bytes,
             retry_interval_ms=config.log_dir_check_interval_ms,
             start_timeout_ms=config.log_dir_io_timeout_ms,
         )

@@ -20,9 +20,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from kraftjbod.core.errors import ConnectionLostError, RemoteProtocolError, StartupError
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.memory_budget import MemoryBudget
-from kraftjbod.protocol.framing import SCRATCH_BYTES, Frame, FrameSplitter
-
-Buffer = bytes | bytearray | memoryview
+from kraftjbod.protocol.framing import SCRATCH_BYTES, Buffer, Frame, FrameSplitter
 
 _log = get_logger()
 _of_thread: Final = threading.local()

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.authentication import AuthenticationLimits, HeldRequests, MakeAuthenticator
-from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
+from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.connection_quotas import ConnectionQuotas
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
-from kraftjbod.protocol.framing import Frame
+from kraftjbod.protocol.framing import Buffer, Frame
 from kraftjbod.protocol.kafka_codec import (
     NO_FEATURES,
     ApiFeatures,

@@ -24,9 +24,9 @@ from typing import Any, cast
 from kraftjbod.core.errors import RemoteProtocolError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.net.connection import Buffer, Connection
+from kraftjbod.net.connection import Connection
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
-from kraftjbod.protocol.framing import Frame
+from kraftjbod.protocol.framing import Buffer, Frame
 
 _log = get_logger()
 

@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.net.connection import Buffer, Connection, ConnectionLimits
+from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.rpc_codec import (
     decode_request,
     encode_error,

@@ -66,10 +66,10 @@ def check_records(
         size, at = _varint(body, at, stop)
         if size < 0:
             keyless += 1
-        at = _behind_field(at, size, stop)
+        at = _after_field(at, size, stop)
         size, at = _varint(body, at, stop)
-        at = _behind_field(at, size, stop)
-        at = _behind_headers(body, at, stop)
+        at = _after_field(at, size, stop)
+        at = _after_headers(body, at, stop)
         index += 1
     require_end(body, at)
     return largest, keyless, untimely
@@ -108,9 +108,9 @@ def find_records(
         key: bytes | None = None
         if size >= 0 and at + size <= stop:
             key = body[at : at + size]
-        at = _behind_field(at, size, stop)
+        at = _after_field(at, size, stop)
         size, at = _varint(body, at, stop)
-        _behind_field(at, size, stop)
+        _after_field(at, size, stop)
         found.append((begin, stop, delta_begin, delta_end, delta, offset_delta, key, size >= 0))
         begin = stop
         limit -= 1
@@ -163,7 +163,7 @@ def _record_end(body: bytes, at: i64, end: i64) -> tuple[i64, i64]:
     return at + length, at
 
 
-def _behind_field(at: i64, size: i64, stop: i64) -> i64:
+def _after_field(at: i64, size: i64, stop: i64) -> i64:
     """A size of -1 stands for null."""
     if size < 0:
         if size < -1:
@@ -174,7 +174,7 @@ def _behind_field(at: i64, size: i64, stop: i64) -> i64:
     return at + size
 
 
-def _behind_headers(body: bytes, at: i64, stop: i64) -> i64:
+def _after_headers(body: bytes, at: i64, stop: i64) -> i64:
     """After the record's headers, which are its end."""
     size: i64 = 0
     count, at = _varint(body, at, stop)
@@ -184,9 +184,9 @@ def _behind_headers(body: bytes, at: i64, stop: i64) -> i64:
         size, at = _varint(body, at, stop)
         if size < 0:
             raise CorruptRecordError("a header of a record has no name")
-        at = _behind_field(at, size, stop)
+        at = _after_field(at, size, stop)
         size, at = _varint(body, at, stop)
-        at = _behind_field(at, size, stop)
+        at = _after_field(at, size, stop)
         count -= 1
     if at != stop:
         raise CorruptRecordError(f"a record has {stop - at} bytes too many")

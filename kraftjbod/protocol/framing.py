@@ -17,6 +17,8 @@ from typing import Final
 
 from kraftjbod.core.errors import RemoteProtocolError
 
+#: What is sent or written, as it lies in memory.
+Buffer = bytes | bytearray | memoryview
 Frame = bytes | memoryview
 
 #: Memory for small frames; a frame that fits is copied once, a larger one is read in place.
@@ -25,7 +27,7 @@ SCRATCH_BYTES: Final = 64 * 1024
 #: what is sent every day is not moved on its way.
 FIRST_GROWTH: Final = 16
 _GROWTH: Final = 4
-_LEAST_ROOM_BYTES: Final = 1024
+_LEAST_FREE_BYTES: Final = 1024
 _MOST_GROWTH_BYTES: Final = 32 * 1024 * 1024
 
 _LENGTH: Final = struct.Struct(">i")
@@ -65,7 +67,7 @@ class FrameSplitter:
         if self._large is None or self._filled < len(self._large):
             return self.held_bytes
         growth = FIRST_GROWTH if self._filled <= SCRATCH_BYTES else _GROWTH
-        more = min(_MOST_GROWTH_BYTES, max(_LEAST_ROOM_BYTES, self._filled * (growth - 1)))
+        more = min(_MOST_GROWTH_BYTES, max(_LEAST_FREE_BYTES, self._filled * (growth - 1)))
         return min(self._large_bytes, self._filled + more)
 
     def get_buffer(self) -> memoryview:

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.request_limits import MAX_TAGS_IN_HEADER
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.messages import ApiVersionsResponse, message_classes
 from kraftjbod.protocol.schemas.kafka_compiler import (
     NO_TAGS,
@@ -37,7 +38,6 @@ from kraftjbod.protocol.schemas.kafka_compiler import Request as Request
 from kraftjbod.protocol.schemas.kafka_extensions import FIRST_OWN_API_KEY
 from kraftjbod.protocol.schemas.kafka_schema import StructSchema, load_message
 
-Buffer = bytes | bytearray | memoryview
 M = TypeVar("M", bound=Message)
 
 #: How many array elements and tagged fields one frame may bring. One costs up to some 200 bytes

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.schemas.kafka_compiler import Message, Request
-from kraftjbod.protocol.record_batch import Buffer
 
 def message_classes(name: str) -> dict[str, type[Message]]: ...
 

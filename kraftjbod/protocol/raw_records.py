@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import (
     COMPRESSION_BITS,
     HORIZON_BIT,
     BatchHeader,
-    Buffer,
     sealed,
 )
 from kraftjbod.protocol.record_scans import find_records, find_timestamp, require_end

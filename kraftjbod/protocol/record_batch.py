@@ -39,8 +39,7 @@ from typing import Final, NamedTuple
 import crc32c
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
-
-Buffer = bytes | bytearray | memoryview
+from kraftjbod.protocol.framing import Buffer
 
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
@@ -207,17 +206,17 @@ def whole_bytes(buf: Buffer) -> int:
     return position
 
 
-def behind_empty(buf: Buffer) -> int | None:
+def offset_after_empty(buf: Buffer) -> int | None:
     """Where the log goes on after ``buf`` if that holds batches, and no record; None otherwise.
 
     Compaction leaves batches without records.
     """
-    behind = None
+    after = None
     for _, header in batches(buf):
         if header.record_count:
             return None
-        behind = header.next_offset
-    return behind
+        after = header.next_offset
+    return after
 
 
 def sealed(header: BatchHeader, body: Buffer) -> bytes:

@@ -22,8 +22,9 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import record_scans
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.raw_records import raw_records
-from kraftjbod.protocol.record_batch import BatchHeader, Buffer, with_max_timestamp
+from kraftjbod.protocol.record_batch import BatchHeader, with_max_timestamp
 from kraftjbod.protocol.records import MAX_OPENED_BYTES, open_body
 
 _NO_TIMESTAMP: Final = -1

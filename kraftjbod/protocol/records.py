@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import (
     CONTROL_BIT,
     HEADER_BYTES,
@@ -23,7 +24,6 @@ from kraftjbod.protocol.record_batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     BatchHeader,
-    Buffer,
     Compression,
     TimestampType,
     read_header,
@@ -39,7 +39,7 @@ _GZIP_WINDOW: Final = 31
 MAX_OPENED_BYTES: Final = 128 * 1024 * 1024
 _FIRST_OPENED_BYTES: Final = 64 * 1024
 #: What the library says when the buffer is too small; other errors are about the bytes.
-_NO_ROOM: Final = "failed to write whole buffer"
+_BUFFER_TOO_SMALL: Final = "failed to write whole buffer"
 #: What Java's snappy streams begin with: magic, version and oldest compatible version.
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -166,7 +166,7 @@ def open_body(
 ) -> bytes | memoryview:
     """What follows the header of the whole batch at ``position``, decompressed.
 
-    :raises CorruptRecordError: if the batch is cut off, or contradicts the compression.
+    :raises CorruptRecordError: if the batch is truncated, or contradicts the compression.
     :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE, if it unpacks to more
         than ``max_bytes``.
     """
@@ -286,7 +286,7 @@ def _unpack(
         try:
             size_bytes = unpack_into(packed, out)
         except cramjam.DecompressionError as e:
-            if str(e) != _NO_ROOM:
+            if str(e) != _BUFFER_TOO_SMALL:
                 raise
             _require_bounded(len(out), max_bytes)
             size_bytes = 4 * len(out)

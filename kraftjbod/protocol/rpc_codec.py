@@ -8,11 +8,11 @@ response 1    correlation_id error_code error_message body, a map; nil on an err
 ======== ==== ============== ========== ============= ===========================
 
 * Whatever is wrong with the bytes raises :class:`RemoteProtocolError` and nothing else.
-* An api that we do not know, or a version above ours, is no malformed request: its sender is told
+* An api that we do not know, or a version above ours, is no malformed request: its sender gets
   UNSUPPORTED_VERSION and goes on. A version is raised only when an older peer must not guess.
 * What a frame unpacks to is bounded as a whole: an empty list costs seventy times the byte that
   says it.
-* Nothing else in the house knows msgpack's part in this.
+* Nothing else knows msgpack's part in this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PURE. Bodies of the RPC between brokers and controllers.
 
-One frozen pydantic model per message, validated at the door; inside the house they are plain
+One frozen pydantic model per message, validated at the door; inside they are plain
 values. Names are those of the KIPs and of Kafka, in snake case.
 
 Rules of this file:

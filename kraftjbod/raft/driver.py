@@ -106,7 +106,7 @@ class RaftDriver:
         self._bytes_between_snapshots = bytes_between_snapshots
         self._max_cached_bytes = max_cached_bytes
         self._max_pending_proposals = max_pending_proposals
-        self._log = get_logger(room="raft", node_id=node_id)
+        self._log = get_logger(component="raft", node_id=node_id)
         self._core: RaftCore | None = None
         self._listener: RaftListener | None = None
         #: Given to the listener; -1 before the first.

@@ -63,7 +63,7 @@ class _Jobs(ToolGroup):
 
 @tool_group(
     _Jobs,
-    epilog="`kraftjbod-pipeline JOB --help` tells a job's options.",
+    epilog="`kraftjbod-pipeline JOB --help` lists a job's options.",
 )
 def main() -> None:
     """Jobs on Spark over topics and storage state."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-Buffer = bytes | bytearray | memoryview
+from kraftjbod.protocol.framing import Buffer
 
 #: ``pwritev`` takes at most IOV_MAX (1024 on Linux) buffers.
 _MAX_BUFFERS: Final = 1024

@@ -104,12 +104,12 @@ class Node:
             expected.append(body)
             handle.high_watermark = handle.log_end_offset
 
-    async def make_room(self) -> None:
+    async def reclaim_space(self) -> None:
         self.manager.update_config("t", KEEPS_LITTLE)
         async with asyncio.timeout(60):
             while self.log_dir.state is not LogDirState.ONLINE:
                 assert self.log_dir.is_online, self.log_dir.offline_reason
-                await chores(self.manager).make_room()
+                await chores(self.manager).reclaim_space()
                 await asyncio.sleep(0.005)
         self.manager.update_config("t", KEEPS_ALL)
 
@@ -159,7 +159,7 @@ async def test_a_hundred_times_full(disk: Disk):
         await node.write_until_full()
         if cycle % 10 == 0:
             await node.check()
-        await node.make_room()
+        await node.reclaim_space()
     await node.check()
     assert node.refused == CYCLES
     await node.stop()
@@ -181,9 +181,9 @@ async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk):
     await node.stop()
     RealVfs().unlink_if_exists(f"{disk.path}/balloon")
     await node.start()
-    await node.make_room()
+    await node.reclaim_space()
     await node.write_until_full()
-    await node.make_room()
+    await node.reclaim_space()
     await node.check()
     await node.stop()
 
@@ -197,13 +197,13 @@ async def test_everything_goes_where_there_is_no_space_for_a_new_segment(disk: D
         assert handle is not None
         handle.high_watermark = handle.log_end_offset
         await handle.start_at(handle.log_end_offset)
-    await chores(node.manager).make_room()
+    await chores(node.manager).reclaim_space()
     for tp in REPLICAS:
         handle = node.manager.get(tp)
         assert handle is not None
         assert (handle.size_bytes, handle.log_start_offset) == (0, len(node.acknowledged[tp]))
     RealVfs().unlink_if_exists(f"{disk.path}/balloon")
-    await node.make_room()
+    await node.reclaim_space()
     await node.write_until_full()
     await node.check()
     await node.stop()

@@ -19,7 +19,8 @@ from fnmatch import fnmatch
 from os import strerror
 from typing import TypeVar
 
-from kraftjbod.storage.vfs import Buffer, DirEntry, Extent, OpenMode, Space, Vfs, VfsFile
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, Vfs, VfsFile
 
 T = TypeVar("T")
 

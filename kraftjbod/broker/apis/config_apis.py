@@ -131,7 +131,7 @@ class ConfigApis:
         answer = _DescribeAnswer(context.api_version, with_synonyms=request.include_synonyms)
         async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
             try:
-                answer.require_room()
+                answer.require_within_limits()
                 entries = self._entries_of(resource_type, name)
                 answer.add(resource_type, name, entries, keys)
             except OperatingError as e:
@@ -328,7 +328,7 @@ class _DescribeAnswer:
         self._encoded: dict[int, tuple[_Entry, bytes]] = {}
         self.results: list[bytes] = []
 
-    def require_room(self) -> None:
+    def require_within_limits(self) -> None:
         """:raises OperatingError: INVALID_REQUEST, when the answer is long enough."""
         if len(self.results) >= MAX_ITEMS_PER_REQUEST or self._bytes >= MAX_ANSWER_BYTES:
             raise OperatingError(

@@ -318,7 +318,7 @@ def _size_of(answers: _Answers) -> int:
 
 
 def _settle(session: FetchSession, key: TopicIdPartition, data: FetchedData) -> bool:
-    """Note what the follower is about to hear; False if there is nothing to tell."""
+    """Note what the follower is about to hear; False if there is nothing new."""
     part = session.parts.get(key)
     if part is None:
         return False

@@ -1,7 +1,7 @@
 """LOOP. ``KafkaApis``: one handler per API, found by the class of the request.
 
 Handlers answer every expected error themselves, in the response's own fields.
-What flies on from here is a bug: the door tells, and closes that connection.
+What flies on from here is a bug: the session logs it, and closes that connection.
 """
 
 from __future__ import annotations

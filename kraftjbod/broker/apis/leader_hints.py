@@ -2,7 +2,7 @@
 
 A client that learns it with the error itself goes on at once, and needs no round of metadata first.
 Only a leader that metadata names, that is another broker and can be reached under the client's
-listener is told, and only in versions that have the fields; otherwise the client asks for metadata
+listener is named, and only in versions that have the fields; otherwise the client asks for metadata
 as it always did.
 """
 

@@ -1,6 +1,6 @@
 """LOOP. What clients ask about the cluster: Metadata and DescribeCluster.
 
-* Answers come from the metadata cache alone; they may lag behind the controller, never lead.
+* Answers come from the metadata cache alone; they may lag the controller, never lead it.
 * A topic's encoded metadata is kept per version and listener for as long as the metadata stands,
   so that a crowd of clients that refresh after a failure costs one encoding.
 * A topic that is not there is created through the controller where the configuration allows it;

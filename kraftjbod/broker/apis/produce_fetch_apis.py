@@ -46,7 +46,7 @@ E = TypeVar("E")
 
 _PRODUCE_BY_ID_SINCE: Final = 13
 _FETCH_BY_ID_SINCE: Final = 13
-#: Since which version a response tells the current leader, and where that is (KIP-951).
+#: Since which version a response names the current leader, and where that is (KIP-951).
 _PRODUCE_HINTS_SINCE: Final = (10, 10)
 _FETCH_HINTS_SINCE: Final = (12, 16)
 _REPLICA_STATE_SINCE: Final = 15
@@ -101,7 +101,7 @@ class ProduceFetchApis:
         suspect_after_ms: int,
         answers: Ledger,
     ) -> None:
-        """:param answers: of all clients; what is read for them must find room there."""
+        """:param answers: of all clients; what is read for them are counted there."""
         self._broker_id = broker_id
         self._cache = cache
         self._replicas = replicas

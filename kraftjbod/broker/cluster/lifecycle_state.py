@@ -454,10 +454,10 @@ class LifecycleState:
 
     def _metadata_replayed(self, event: MetadataReplayed) -> list[Action]:
         """The controller calls a broker caught up that has replayed its own registration."""
-        was_behind = self.metadata_offset < self.broker_epoch
+        was_lagging = self.metadata_offset < self.broker_epoch
         self.metadata_offset = max(self.metadata_offset, event.offset)
         self._metadata = event
-        is_news = was_behind and self.metadata_offset >= self.broker_epoch
+        is_news = was_lagging and self.metadata_offset >= self.broker_epoch
         return [
             *self._announce_seen(),
             *self._heed_level(),
@@ -467,8 +467,8 @@ class LifecycleState:
     def _heed_level(self) -> list[Action]:
         """What the level means for this broker, once metadata shows its registration."""
         level, knows_dirs = self._metadata.level, self._metadata.knows_dirs
-        is_behind = self._metadata.offset < self.broker_epoch
-        if self.broker_epoch == NOT_REGISTERED or is_behind or self._heeded == (level, knows_dirs):
+        is_lagging = self._metadata.offset < self.broker_epoch
+        if self.broker_epoch == NOT_REGISTERED or is_lagging or self._heeded == (level, knows_dirs):
             return []
         self._heeded = (level, knows_dirs)
         self._dirs.can_report_impaired = level.has_cordoning or not level.has_directories

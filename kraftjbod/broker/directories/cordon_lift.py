@@ -37,7 +37,7 @@ class CordonLift:
         self._log = get_logger(component="cordon_lift")
 
     async def lift(self, path: str) -> str:
-        """Let ``path`` be cordoned no more; what the operator is told of it, empty if it was not.
+        """Let ``path`` be cordoned no more; the answer for the operator, empty if it was not.
 
         A controller that cannot be asked is no reason to keep a directory that is gone.
         """

@@ -114,7 +114,7 @@ class LogDirAdmin:
         self._under_way: dict[str, LogDirOperation] = {}
         #: Copies and moves of several directories are not sorted out at once.
         self._settling = asyncio.Lock()
-        #: Why the loop could not have a directory back, as it was told last.
+        #: Why the loop could not have a directory back, as it was logged last.
         self._reported: dict[str, str] = {}
         self._log = get_logger(component="log_dir_admin")
 
@@ -184,7 +184,7 @@ class LogDirAdmin:
         if not done:
             raise RequestTimedOutError(
                 f"{path}: {operation.name.lower()} takes longer than {timeout_ms} ms and goes on; "
-                f"the broker's telemetry tells of its end"
+                f"the broker logs its end"
             )
         return doing.result()
 
@@ -227,7 +227,7 @@ class LogDirAdmin:
         except OperatingError as e:
             log.info("log_dir_operation_refused", code=e.code.name, reason=e.message)
             outcome.set_exception(e)
-            outcome.exception()  # Told; whoever waited may have gone.
+            outcome.exception()  # Logged; whoever waited may have gone.
         except asyncio.CancelledError:
             outcome.cancel()
             raise
@@ -278,7 +278,7 @@ class LogDirAdmin:
         return len(loaded.handles)
 
     async def _register(self, log_dir: LogDir) -> None:
-        """Have the controller know it; a dir that dies over this is told to be dead again.
+        """Have the controller know it; a dir that dies over this is reported dead again.
 
         :raises KafkaStorageError: it died.
         :raises OperatingError: the controller refuses it, or could not be asked in time.
@@ -299,7 +299,7 @@ class LogDirAdmin:
             if isinstance(e, KafkaStorageError):
                 raise
             raise RequestTimedOutError(
-                f"{log_dir.path}: no controller could be told of it within "
+                f"{log_dir.path}: no controller heard of it within "
                 f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
             ) from e
         finally:
@@ -457,7 +457,7 @@ class LogDirAdmin:
             await self._lifecycle.forget(uid, timeout_ms=timeout_ms)
         except RequestTimedOutError as e:
             raise RequestTimedOutError(
-                f"directory {uid}: no controller could be told to forget it within "
+                f"directory {uid}: no controller forgot it within "
                 f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
             ) from e
 
@@ -482,7 +482,7 @@ class LogDirAdmin:
             f"(unclean.leader.election.enable) and use --force, which gives those records up"
         )
 
-    # --- looking around --------------------------------------------------------------------------
+    # --- what is where ---------------------------------------------------------------------------
 
     def _assigned_to(
         self, directory_id: DirectoryId
@@ -522,5 +522,5 @@ def _refused(message: str) -> OperatingError:
 def _broken(operation: LogDirOperation, path: str, error: Exception) -> OperatingError:
     return OperatingError(
         f"{path}: {operation.name.lower()} met an error that nobody expected ({error!r}); "
-        "the broker's telemetry tells of it"
+        "the broker logs it"
     )

@@ -2,9 +2,9 @@
 
 ``cordoned.log.dirs`` of the broker's file holds from the start; what the metadata says wins over
 it from the moment that it is replayed. Both take effect in one place: the directories themselves,
-which placement, moves and descriptions look at; the controller hears of it by a heartbeat at once.
+which placement, moves and descriptions go by; the controller hears of it by a heartbeat at once.
 
-A committed path that is none of this broker's directories is told and passed over: it may have
+A committed path that is none of this broker's directories is logged and passed over: it may have
 been set for all brokers, or have left ``log.dirs`` since.
 """
 
@@ -27,7 +27,7 @@ class LogDirCordons:
         self._logs = logs
         self._lifecycle = lifecycle
         self._cordoned: tuple[str, ...] = ()
-        #: What the controller was or will be told; at first, what the registration says.
+        #: What was or will be reported to the controller; at first, what the registration says.
         self._reported = {d.directory_id for d in logs.online_dirs() if d.is_cordoned}
         self._log = get_logger(component="log_dir_cordons")
         metrics.gauge("CordonedLogDirectoryCount", lambda: len(self._cordoned_dirs()))
@@ -43,7 +43,7 @@ class LogDirCordons:
         self.renew()
 
     def renew(self) -> None:
-        """Look at all directories again: one was added, or has an id now."""
+        """Go through all directories again: one was added, or has an id now."""
         for log_dir in self._logs.dirs():
             log_dir.is_cordoned = ALL_LOG_DIRS in self._cordoned or log_dir.path in self._cordoned
         cordoned = self._cordoned_dirs()

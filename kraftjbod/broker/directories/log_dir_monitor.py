@@ -1,4 +1,4 @@
-"""LOOP. ``LogDirMonitor``: looks at every log directory once a second, and says what an operator
+"""LOOP. ``LogDirMonitor``: checks every log directory once a second, and says what an operator
 needs.
 
 * How full its disk is, and how fast its logs grow and the disk fills, which are two things where
@@ -6,9 +6,9 @@ needs.
   ``log.dir.warn.free.percent`` is free. Nothing else follows from it: log.dir.min.free.bytes and
   ENOSPC are the directory's own business.
 * A copy that comes or goes as a whole, by a move or a start, is no growth; what is written is.
-* Whether it is slow beside the others (storage/dirs/slow_dirs.py judges): told, and with
+* Whether it is slow beside the others (storage/dirs/slow_dirs.py judges): logged, and with
   ``log.dir.slow.action=demote`` held for STALLED until it is faster. What is demoted serves
-  nothing and looks fast, so it is measured by writes of our own, each brought to the disk.
+  nothing and seems fast, so it is measured by writes of our own, each brought to the disk.
 
 Directories come and go while the broker runs; they are looked up anew each time.
 """
@@ -176,7 +176,7 @@ class LogDirMonitor:
             self._log.info("wall_clock_believed")
         self._doubts_clock = now.doubt_ms > 0
 
-    # -- room ---------------------------------------------------------------------------------
+    # -- free space ---------------------------------------------------------------------------
 
     def _check_space(self, log_dir: LogDir, watched: _Watched) -> None:
         space = log_dir.space

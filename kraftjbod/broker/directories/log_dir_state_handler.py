@@ -1,20 +1,20 @@
 """LOOP. ``LogDirStateHandler``: what happens on this broker when a log directory changes its state.
 
-Takes each changed directory from the channel, looks at the state that it is in *now*, and works
+Takes each changed directory from the channel, takes the state that it is in *now*, and works
 through one method from the top to the bottom:
 
 * :meth:`_offline`: stop fetching into it, stop moving from and to it, stop serving from it, forget
   its logs, publish that they are not led here any more, report it;
-* :meth:`_impaired` (KIP-928, SATURATED; and STALLED): stop fetching into it, give back the room
+* :meth:`_impaired` (KIP-928, SATURATED; and STALLED): stop fetching into it, give back the space
   that moves into a full one took, take back what the controller was told of moves of a hung one,
   report it. Its replicas keep their logs, for what is there can be read, and the directory itself
   refuses what it cannot take;
-* :meth:`_recovered`: follow again, let those that wait for room have their logs, report it.
+* :meth:`_recovered`: follow again, let those that wait for free space have their logs, report it.
 
 A broker of which every directory is impaired lives on: retention, deletions and moves are what
-makes room. The last directory that is not OFFLINE, or the one with the broker's own metadata,
+makes space free. The last directory that is not OFFLINE, or the one with the broker's own metadata,
 cannot be lost: then the broker stops.
-The handler never dies: what goes wrong with one directory is told and followed by the next one; a
+The handler never dies: what goes wrong with one directory is logged and followed by the next one; a
 broker that cannot handle a directory's state stops.
 """
 
@@ -124,7 +124,7 @@ class LogDirStateHandler:
                 leads=lambda: self._replicas.leads_in(directory_id, lost),
                 has_unreported_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
             )
-            # A replica that waited for room there waits for something else now.
+            # A replica that waited for free space there waits for something else now.
             self._publisher.reconcile_again()
 
     def _impaired(self, log_dir: LogDir) -> None:

@@ -1,9 +1,9 @@
 """LOOP. ``Scrubs``: one scrub per log directory, and what becomes of the damage that they find.
 
-* A directory that comes while the broker runs gets one, one that went has none; looked for from
-  time to time, so that nobody has to tell.
-* A damaged leader is damaged_replicas.py's. A damaged follower begins to follow anew, which cuts
-  its log where it is sound, out of the in-sync set first, and fetches the rest.
+* A directory that comes while the broker runs gets one, one that went has none; polled from
+  time to time, so that nobody has to report them.
+* A damaged leader is damaged_replicas.py's. A damaged follower begins to follow anew, which
+  truncates its log where it is sound, out of the in-sync set first, and fetches the rest.
 * A directory is busy while its writes and flushes take ``log.dir.slow.min.ms``: then nobody is
   served by reading more from it.
 """

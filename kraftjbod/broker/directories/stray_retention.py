@@ -51,7 +51,7 @@ class StrayRetention:
         self._log = get_logger(component="stray_retention")
 
     async def run(self) -> None:
-        """Look now and then, until cancelled."""
+        """Check now and then, until cancelled."""
         while self._retention_ms >= 0:
             await asyncio.sleep(self._check_interval_ms / 1000)
             await self.purge_due()

@@ -35,12 +35,12 @@ from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.messages import (
     FetchResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kraftjbod.protocol.record_batch import Buffer
 
 _NONE = -1
 _SESSION_LOST = frozenset(

@@ -1,7 +1,7 @@
 """PURE. Replication throttles (KIP-73): how fast listed replicas may be copied between brokers.
 
-A reassignment copies whole replicas; a throttle leaves room for clients meanwhile. Two sides, each
-with a rate of this broker and, per topic, a list of replicas:
+A reassignment copies whole replicas; a throttle leaves bandwidth to clients meanwhile. Two sides,
+each with a rate of this broker and, per topic, a list of replicas:
 
 * *leader*: what followers on other brokers may fetch from here. Data of a listed partition is left
   out of the answer while the quota is overdrawn, unless the follower is in sync.

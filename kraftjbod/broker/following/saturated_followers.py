@@ -1,8 +1,8 @@
 """LOOP. ``SaturatedFollowers``: replicas in full directories hear where their leaders' logs begin.
 
 Nothing is fetched into a directory that takes no records, so the replicas there would not learn of
-a deletion of records (KIP-107), which may be the only thing that makes room for them (KIP-928).
-Their leaders are asked instead, from time to time, until the directory has room again.
+a deletion of records (KIP-107), which may be the only thing that frees space for them (KIP-928).
+Their leaders are asked instead, from time to time, until the directory has free space again.
 
 * A replica follows as far as it knows its own records to be committed. One that ends where its
   leader begins, or before, has nothing left that counts, and starts anew there.

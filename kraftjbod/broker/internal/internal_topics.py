@@ -1,6 +1,6 @@
 """PURE. The topics that the cluster makes for itself: names, shapes and records, in one place.
 
-A topic of this list is told to clients as internal (Kafka's ``is_internal``), is made by brokers
+A topic of this list is shown to clients as internal (Kafka's ``is_internal``), is made by brokers
 and not by the first client that names it, and is written through internal_producer.py.
 What one of them is made like follows the broker's configuration.
 """
@@ -66,7 +66,7 @@ class CreationPlan:
         self._wanted = replication_factor
         self._patience_rounds = patience_rounds
         self._rounds_missing = 0
-        #: Brokers that are alive and take no replicas, as far as refusals tell.
+        #: Brokers that are alive and take no replicas, as far as refusals show.
         self._useless = 0
 
     def there(self) -> None:

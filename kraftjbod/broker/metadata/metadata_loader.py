@@ -1,6 +1,6 @@
 """LOOP. ``MetadataLoader``: follows the committed metadata log and publishes what changes.
 
-* Long-polls the active controller; one failed poll is told and tried again, for ever.
+* Long-polls the active controller; a failed poll is logged once and tried again, for ever.
 * Replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly as
   the controller does. A snapshot builds a new state, and its difference to the old is published.
 * Everything that arrived in one answer is published as one delta.
@@ -63,7 +63,7 @@ class MetadataLoader:
         self._backoff = backoff
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
-        #: Last committed offset that the controller told; -1 before its first answer.
+        #: Last committed offset that the controller gave; -1 before its first answer.
         self._high_watermark = -1
         self._progress = asyncio.Event()
         self._log_again_at_ms = 0
@@ -193,7 +193,7 @@ def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
     for topic_id, topic in before.topics.items():
         if topic_id not in after.topics:
             delta.deleted_topics[topic_id] = topic
-    # Who registered in between cannot be told by comparing.
+    # Who registered in between cannot be found by comparing.
     delta.registered = set(after.brokers)
     delta.created_topics = after.topics.keys() - before.topics.keys()
     for key, partition in after.partitions():

@@ -9,8 +9,8 @@ decided in replica_move_state.py.
 * Nothing but the end of a step ends a move: the thread that copies is never pulled away from
   under a file. Only waiting is cut short.
 * A move that a stop of the broker interrupts stays on the disks and is resumed at the next start.
-* A move that makes no progress is told once, and again when it has moved and stalled once more.
-* A move into a directory that is full ends, and what it copied goes, for it takes room there; one
+* A move that makes no progress is logged once, and again when it has moved and stalled once more.
+* A move into a directory that is full ends, and what it copied goes, for it takes space there; one
   out of it goes on. A move from or to a stalled directory pauses until that answers again.
 """
 
@@ -191,7 +191,7 @@ class ReplicaAlterLogDirsManager:
                 self._handle(move, TargetFailed())
 
     def cancel_into(self, log_dir: LogDir) -> None:
-        """The directory is full: every move into it ends, and the room of its copy is given back.
+        """The directory is full: every move into it ends, and the space of its copy is given back.
 
         One that is changing places at this moment ends too, unless that succeeds.
         """
@@ -451,7 +451,7 @@ class ReplicaAlterLogDirsManager:
             case DropFuture():
                 move.drops_future = True
             case CopyOn() | CloseGateAndPromote():
-                pass  # The coroutine that told of the step goes on by the phase.
+                pass  # The coroutine that reported the step goes on by the phase.
             case End(how=how):
                 replica.is_assigned_by_move = False
                 # Where it is not, the source serves on, and the controller may not know yet.
@@ -479,12 +479,12 @@ class ReplicaAlterLogDirsManager:
                 "replica_move_ended", partition=str(move.topic_partition), reason=how.value
             )
         assert move.task is not None
-        # One that has not begun would never clean up, and one that tells of its own end goes on.
+        # One that has not begun would never clean up, and one that reports its own end goes on.
         if move.is_begun and move.task is not asyncio.current_task():
             move.task.cancel()
 
     def _failure(self, move: ReplicaMove) -> Event | None:
-        """Which of the two directories died, or has no room for the copy; None if neither."""
+        """Which of the two directories died, or has no space for the copy; None if neither."""
         if not move.source.is_online:
             return SourceFailed()
         if move.target.state is LogDirState.SATURATED:
@@ -545,7 +545,7 @@ class ReplicaAlterLogDirsManager:
         return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, self._bucket.bytes_per_second))
 
     def check_progress(self, now_ms: int) -> None:
-        """Tell of moves that stand still; happens by itself while there are any."""
+        """Log moves that stand still; happens by itself while there are any."""
         for move in self._moves.values():
             if move.has_stalled(now_ms, self._stalled_after_ms):
                 self._log.warning(

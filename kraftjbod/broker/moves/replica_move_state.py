@@ -13,7 +13,7 @@ The rules (KIP-113, as altered by KIP-858, "Intra-broker replica movement"):
 * whatever ends a move early takes back what may have reached the controller, unless the replica
   itself leaves this broker: then there is nobody to assign;
 * a future copy is dropped only on purpose: never because a disk died, but when its disk is full,
-  for what it holds takes the room that the disk needs (KIP-928);
+  for what it holds takes the space that the disk needs (KIP-928);
 * an answer that belongs to another move changes nothing.
 
 A move that is resumed after a restart begins in COPYING, or in ACCEPTED if metadata names the

@@ -131,7 +131,8 @@ class OffsetPurgatory:
             self._timer = None
 
     def _keep(self, partition: TopicPartition, still: list[_OffsetWait]) -> Sequence[_OffsetWait]:
-        """Forget all waits of the partition but ``still``, before any is told; what there was."""
+        """Forget all waits of the partition but ``still``, before any is answered; what there
+        was."""
         waits = self._waits.pop(partition, ())
         self._count -= len(waits) - len(still)
         if still:

@@ -1,16 +1,16 @@
 """LOOP. Fetch sessions of followers (KIP-227): what a follower wants is remembered, not repeated.
 
 A follower's loop may follow thousands of replicas of which few move. Its first fetch names them
-all; after that it names those that changed on its side, and is told of those that changed on ours.
-Neither side looks at the rest.
+all; after that it names those that changed on its side, and gets those that changed on ours.
+Neither side goes through the rest.
 
 * A session knows which of its partitions have *news*; whoever moves a replica says so to the
   sessions that watch it, and nothing else is looked at in the next fetch.
 * One fetch of a session is served at a time. Its epoch grows by one with each.
 * Consumers get no sessions: they name all they want each time.
 * Sessions are bounded in all, per follower and in what they remember. Who opens one too many loses
-  an old one of its own; only who has more than others makes room for them, and whoever says to be
-  a follower that metadata does not know makes room for everybody (KIP-227's privileges).
+  an old one of its own; only who has more than others gives way to them, and whoever says to be
+  a follower that metadata does not know gives way to everybody (KIP-227's privileges).
 * Ids are drawn, so that nobody goes on with a session that another one opened.
 """
 
@@ -148,7 +148,7 @@ class FetchSession:
         return news
 
     def changed(self, key: TopicIdPartition) -> None:
-        """The partition's role changed, or it is gone: to be told at once."""
+        """The partition's role changed, or it is gone: to be answered at once."""
         if key in self.parts:
             self.news[key] = None
             self.wake()
@@ -195,7 +195,7 @@ class FetchSessions:
         """A new session, and those that had to go for it.
 
         :param follower: None for one that metadata does not know.
-        :raises OverloadedError: that one finds no room, as the known ones have it all.
+        :raises OverloadedError: there is no place for that one, as the known ones have it all.
         """
         now_ms = self._clock.now_ms()
         gone = [s for s in self._sessions.values() if self._is_over(s, follower, now_ms)]
@@ -227,7 +227,8 @@ class FetchSessions:
         )
 
     def _in_the_way(self, opening: Follower | None) -> FetchSession | None:
-        """The session that has to go before ``opening`` has another one; None if there is room."""
+        """The session that has to go before ``opening`` has another one; None if there is a
+        place."""
         counts = self._counts
         if counts[opening] >= self._limits.max_per_follower:
             owner = opening

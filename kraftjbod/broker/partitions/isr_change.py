@@ -7,7 +7,8 @@ from enum import Enum
 from typing import Final
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, TopicIdPartition
+from kraftjbod.protocol.rpc_messages import PartitionIsr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,18 @@ class IsrChange:
     partition_epoch: PartitionEpoch
     metadata_offset: int = -1
     """What the leader knew when it made the wish."""
+
+    def asked_of(self, key: TopicIdPartition) -> PartitionIsr:
+        """The part of the request that asks for it."""
+        return PartitionIsr(
+            topic_id=key.topic_id,
+            partition=key.partition,
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            isr=self.isr,
+            isr_broker_epochs=self.isr_broker_epochs,
+            metadata_offset=self.metadata_offset,
+        )
 
 
 class IsrVerdict(Enum):

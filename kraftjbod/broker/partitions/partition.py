@@ -2,7 +2,7 @@
 
 It knows who leads, the epochs, the in-sync set (ISR), how far each follower is, and the high
 watermark; it decides who may append and what counts as replicated. It never sees a log, a clock
-or a request: offsets and instants are told to it as numbers.
+or a request: offsets and instants are given to it as numbers.
 
 The rules:
 
@@ -227,7 +227,7 @@ class Partition:
             self.pending_isr_change = None
             for follower in self._followers.values():
                 if follower.broker_id not in registration.isr:
-                    # It may have been lost, made anew, or cut, or be about to be.
+                    # It may have been lost, made anew, or truncated, or be about to be.
                     follower.not_before = moment
         self.leader = registration.leader
         self.leader_epoch = registration.leader_epoch
@@ -287,7 +287,7 @@ class Partition:
         self._is_under_min_isr = False
 
     def broker_registered(self, broker_id: BrokerId, moment: int) -> None:
-        """A broker registered, or told anew which directories it has, as was learned then.
+        """A broker registered, or reported anew which directories it has, as was learned then.
 
         Those of its replicas that are not in sync may be others than they were.
         """
@@ -447,7 +447,7 @@ class Partition:
         return True
 
     def truncated(self, log_end_offset: int) -> None:
-        """The follower's log was cut, or started anew, and now ends at ``log_end_offset``."""
+        """The follower's log was truncated, or started anew, and now ends at ``log_end_offset``."""
         self.log_end_offset = log_end_offset
         self.high_watermark = min(self.high_watermark, log_end_offset)
 

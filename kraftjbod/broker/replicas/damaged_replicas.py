@@ -1,13 +1,13 @@
 """LOOP. ``DamagedReplicas``: what becomes of a replica whose log turns out to be damaged (KIP-18).
 
 * A leader with another in-sync replica steps down: it reports its copy as LOST, which takes it out
-  of leadership and in-sync set (KIP-858), and then where the copy really is. As a follower it cuts
-  its log before the damage and fetches the rest anew (replica_fetcher.py).
+  of leadership and in-sync set (KIP-858), and then where the copy really is. As a follower it
+  truncates its log before the damage and fetches the rest anew (replica_fetcher.py).
 * Alone it stays, because nobody has more: what is sound is served, the damaged offsets are
   answered with CORRUPT_MESSAGE. So it does in a cluster from before directories, which could not
   be told.
 * A follower in the in-sync set leaves that first, in the same way: what others count on must not
-  be cut. It fetches nothing meanwhile, so that nobody takes it back before it was cut.
+  be cut. It fetches nothing meanwhile, so that nobody takes it back before that.
 
 Whether there is anybody to hand over to is asked anew each time that the damage is met, by a read,
 by a fetch loop that begins, or by the scrub.
@@ -37,7 +37,7 @@ class DamagedReplicas:
         self._broker_id = broker_id
         self._cache = cache
         self._assignments = assignments
-        #: In which leader epoch what was decided, so that it is done and told once. Holds only
+        #: In which leader epoch what was decided, so that it is done and logged once. Holds only
         #: replicas that were damaged in this life of the broker.
         self._decided: dict[TopicIdPartition, tuple[LeaderEpoch, bool]] = {}
         #: In which partition epoch a follower was taken out of the in-sync set; as above.

@@ -93,7 +93,7 @@ class CreateChosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Tell the controller the replica's directory; serve the copy if there is one."""
+    """Report the replica's directory to the controller; serve the copy if there is one."""
 
     directory_id: DirectoryId
 
@@ -213,7 +213,8 @@ def _with_both(
 def _with_future_alone(wanted: Wanted, future: LocalCopy, dirs: LocalDirs) -> Action:
     """KIP-113: the future copy takes the place of the other one, if no dead disk may hold that.
 
-    It may miss acknowledged records: as a follower it is cut and catches up, but it must not lead.
+    It may miss acknowledged records: as a follower it is truncated and catches up, but it must not
+    lead.
     """
     may_be_elsewhere = not _is_undecided(wanted.directory_id) and (
         wanted.directory_id != future.directory_id

@@ -1,4 +1,4 @@
-"""LOOP. The replicas that this broker hosts, and who is told when one of them moves.
+"""LOOP. The replicas that this broker hosts, and who hears when one of them moves.
 
 * :class:`HostedReplica` joins a :class:`Partition` (the role) to a :class:`LogHandle` (the files).
 * :class:`HostedReplicas` finds them for requests, and is the one place where a moved log end, a
@@ -92,13 +92,14 @@ class HostedReplica:
         #: what was acknowledged then, so it leads in a newer one or not at all.
         self.led_in = LeaderEpoch(-1)
         self.state = ReplicaState.MAKING
-        #: Why it has no log and gets none for now, as it was told last; None unless that is so.
+        #: Why it has no log and gets none for now, as it was logged last; None unless that is so.
         self.waits_because_of: Action | None = None
-        #: A move has told the controller where the replica shall be, and will set that right.
+        #: A move has reported to the controller where the replica shall be, and will set that
+        #: right.
         self.is_assigned_by_move = False
         #: Closed while a move lets the copies change places.
         self.gate = AppendGate()
-        #: Appended since consumers were last told that there is more to read.
+        #: Appended since consumers last heard that there is more to read.
         self.unread_bytes = 0
         #: Appended here, leading or following, and given out to consumers and followers, since
         #: the replica came or the broker started; wherever it lay then.
@@ -134,7 +135,7 @@ class HostedReplica:
         """Whether news of it may find it a log.
 
         One that lost its directory waits for that alone, unless it ``is_reported`` that
-        metadata names another one, or it was looked at since.
+        metadata names another one, or it was reconciled since.
         """
         if self.handle is not None or self.state is ReplicaState.MAKING:
             return False
@@ -299,7 +300,7 @@ class HostedReplicas:
         self.reading_changed(replica)
 
     def reading_changed(self, replica: HostedReplica) -> None:
-        """Whoever waits to read the replica shall look at it anew."""
+        """Whoever waits to read the replica shall try again."""
         self.consumer_fetches.wake(replica.topic_partition)
         for session in replica.watchers:
             session.changed(replica.key)

@@ -2,8 +2,8 @@
 
 * It hears which partitions are led here (``leaderships.py``); from time to time it looks at those
   for members that lag, and wants them out.
-* A follower that has caught up is wanted in; its own fetch tells, at once. One that could not be
-  let in then (its broker was still fenced, or another change was on its way) is found by looking,
+* A follower that has caught up is wanted in; its own fetch shows it, at once. One that could not be
+  let in then (its broker was still fenced, or another change was on its way) is found by checking,
   because it asks for nothing more while there is nothing new.
 * Wishes of many partitions travel in one AlterPartition request, one request at a time.
   A wish that could not be delivered is sent again as long as it is still pending.
@@ -32,7 +32,6 @@ from kraftjbod.protocol.rpc_messages import (
     MAX_PARTITIONS_PER_REQUEST,
     AlteredPartition,
     AlterPartitionRequest,
-    PartitionIsr,
 )
 
 _CHECK_INTERVAL_MS: Final = 500
@@ -92,7 +91,7 @@ class IsrManager:
             self._want(replica, (*partition.isr, follower))
 
     async def watch(self) -> None:
-        """Look at every partition that is led here, until cancelled."""
+        """Check every partition that is led here, until cancelled."""
         while True:
             await asyncio.sleep(self._check_interval_ms / 1000)
             now_ms = self._clock.now_ms()
@@ -161,18 +160,7 @@ class IsrManager:
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._lifecycle.broker_epoch,
-            partitions=tuple(
-                PartitionIsr(
-                    topic_id=key.topic_id,
-                    partition=key.partition,
-                    leader_epoch=change.leader_epoch,
-                    partition_epoch=change.partition_epoch,
-                    isr=change.isr,
-                    isr_broker_epochs=change.isr_broker_epochs,
-                    metadata_offset=change.metadata_offset,
-                )
-                for key, (_, change) in wishes.items()
-            ),
+            partitions=tuple(change.asked_of(key) for key, (_, change) in wishes.items()),
         )
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)

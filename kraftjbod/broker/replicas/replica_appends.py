@@ -6,7 +6,7 @@ The stairs of one partition in one produce request:
    directory's thread, all without an ``await``, so that pipelined requests keep their order; while
    the replica changes its directory all this waits at its gate, in order;
    records that would hold up the loop are checked in a thread for all of them, and what comes for
-   that partition meanwhile waits behind them, in order;
+   that partition meanwhile waits after them, in order;
 2. when the append is done the role is checked again, because it may have moved meanwhile;
 3. with ``acks=all`` the outcome waits for the high watermark.
 
@@ -33,7 +33,8 @@ from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.record_batch import Buffer, validate
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.protocol.record_batch import validate
 from kraftjbod.protocol.record_validation import (
     CheckedBatch,
     RecordRules,
@@ -49,7 +50,7 @@ _NO_OFFSET: Final = -1
 
 
 class AppendOutcome(NamedTuple):
-    """What a producer is told about one partition."""
+    """What a producer is answered about one partition."""
 
     code: ErrorCode
     message: str | None = None
@@ -96,7 +97,7 @@ class PendingAppend(Completion[AppendOutcome]):
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.expected_epoch = expected_epoch
-        #: Its records wait for the thread that checks them, or behind others that do.
+        #: Its records wait for the thread that checks them, or after others that do.
         self.is_being_checked = False
         #: Once its records were found to be good.
         self.checked: CheckedBatch | None = None
@@ -167,7 +168,7 @@ class ReplicaAppends:
             name="record-validation", clock=clock, max_bytes=max_checking_bytes
         )
         #: What waits until the records of an earlier append of its partition were checked.
-        self._behind: dict[TopicPartition, deque[PendingAppend]] = {}
+        self._queued: dict[TopicPartition, deque[PendingAppend]] = {}
         #: Requests with outcomes that are not there yet; an ordered set.
         self._waiting: dict[_Outcomes, None] = {}
         #: One timer for them all, at or before the first deadline.
@@ -222,9 +223,9 @@ class ReplicaAppends:
             pending.set_result(AppendOutcome.of(e))
 
     def _start(self, pending: PendingAppend) -> None:
-        if (behind := self._behind.get(pending.topic_partition)) is not None:
+        if (queued := self._queued.get(pending.topic_partition)) is not None:
             pending.is_being_checked = True
-            behind.append(pending)
+            queued.append(pending)
             return
         replica = self._replicas.require(pending.topic_partition)
         if replica.gate.is_closed:
@@ -273,7 +274,7 @@ class ReplicaAppends:
                 lambda: validate_records(records, header, rules), size_bytes=len(records)
             )
             pending.is_being_checked = True
-            self._behind[pending.topic_partition] = deque()
+            self._queued[pending.topic_partition] = deque()
             checking.add_done_callback(lambda check: self._checked(pending, check))
         return checked
 
@@ -286,15 +287,15 @@ class ReplicaAppends:
         )
 
     def _checked(self, pending: PendingAppend, check: Completion[CheckedBatch]) -> None:
-        """The thread has answered: this one goes on, and then what waited behind it."""
-        behind = self._behind.pop(pending.topic_partition)
+        """The thread has answered: this one goes on, and then what waited after it."""
+        queued = self._queued.pop(pending.topic_partition)
         error = check.exception()
         if error is None:
             pending.checked = check.result()
             self._try(pending)
         elif isinstance(error, OperatingError):
             pending.set_result(AppendOutcome.of(error))
-        for one in behind:
+        for one in queued:
             self._try(one)
         if error is not None and not isinstance(error, OperatingError):
             raise error

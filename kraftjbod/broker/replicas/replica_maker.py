@@ -1,10 +1,10 @@
 """LOOP. ``ReplicaMaker``: makes the log of a replica that is new to this broker.
 
 * It is made where somebody asked for it before it came, else where metadata says, else where there
-  is most room; what becomes of it meanwhile is asked anew at each try.
+  is most free space; what becomes of it meanwhile is asked anew at each try.
 * One name, one log: a log of the same name that is on its way out, or being made, is waited for.
 * A directory that dies over it makes it try another one. One that is impaired (KIP-928) takes no
-  new log: the replica is held back then, without anybody waiting, until it is looked at again.
+  new log: the replica is held back then, without anybody waiting, until it is reconciled again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MAX_WISHED_DIRECTORIES: Final = 10_000
 
 
 class ReplicaMaker:
-    """``next_step`` says what is to become of a replica without a log; ``stay_offline`` is told if
-    that is nothing for now."""
+    """``next_step`` says what is to become of a replica without a log; ``stay_offline`` is called
+    if that is nothing for now."""
 
     def __init__(
         self,

@@ -7,11 +7,11 @@
 * A dead directory takes its replicas offline at once, and everything that waits for them ends.
   In an impaired one (KIP-928) they keep log and role, and what is written already goes on being
   replicated; they follow nobody until it has recovered.
-* A replica that has no log and may not get one yet is looked at again whenever metadata says
+* A replica that has no log and may not get one yet is reconciled again whenever metadata says
   something new about it.
 
 Logs are made by replica_maker.py. Moves between directories are alter_log_dirs_manager.py's: here
-is only told which to resume and which to end, and what it means that one is over.
+only gets which to resume and which to end, and what it means that one is over.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ReplicaManager:
             next_step=lambda replica: self._reconcile(replica, None)[-1],
             stay_offline=self._stay_offline,
         )
-        #: Whether the cluster knew this broker's directories when it was last looked at.
+        #: Whether the cluster knew this broker's directories at the last pass.
         self._knew_dirs = False
         self._log = get_logger(component="replica_manager")
         metrics.gauge("OfflineLogDirectoryCount", lambda: len(logs.offline_dirs()))
@@ -121,7 +121,8 @@ class ReplicaManager:
                 self.config_changed(name)
 
     def apply_all(self) -> ReplicaChanges:
-        """The first look at the metadata, once all logs are loaded: what is here, what is missing.
+        """The first pass over the metadata, once all logs are loaded: what is here, what is
+        missing.
 
         Copies that metadata knows nothing of are set aside.
         """
@@ -298,7 +299,7 @@ class ReplicaManager:
         if isinstance(action, Assign):
             self._assignments.assign(replica.key, action.directory_id)
         if replica.waits_because_of == action:
-            return  # It was told, however often the replica is looked at.
+            return  # It was logged, however often the replica is reconciled.
         replica.waits_because_of = action
         partition = str(replica.topic_partition)
         match action:
@@ -371,7 +372,7 @@ class ReplicaManager:
     def _leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
         """The disk lost what was flushed to it, whatever its clean mark says.
 
-        Where others count on the copy, it is told to be lost and then to be there.
+        Where others count on the copy, it is reported lost and then present.
         """
         key, directory_id = replica.key, handle.log_dir.directory_id
         self._log.error(
@@ -416,7 +417,7 @@ class ReplicaManager:
         self._replicas.end_waits(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _correct_assignment(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """Tell the controller where the replica is, if it believes something else."""
+        """Report to the controller where the replica is, if it believes something else."""
         if not handle.log_dir.is_online:
             return  # Its end is on the way to :meth:`mark_offline`.
         if replica.is_assigned_by_move:
@@ -426,7 +427,8 @@ class ReplicaManager:
                 self._assign(replica, action.directory_id)
 
     def _assign(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
-        """A cluster from before directories would not hear of them; it is told once it does."""
+        """A cluster from before directories would not hear of them; they are reported once it
+        does."""
         if self._cache.state.knows_dirs_of(self._broker_id):
             self._assignments.assign(replica.key, directory_id)
 
@@ -538,7 +540,7 @@ class ReplicaManager:
             for replica in self._replicas
         )
 
-    # --- looking around --------------------------------------------------------------------------
+    # --- what is where ---------------------------------------------------------------------------
 
     def _named(self, key: TopicIdPartition) -> TopicPartition:
         return TopicPartition(self._cache.state.topics[key.topic_id].name, key.partition)

@@ -29,7 +29,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.protocol.record_batch import Buffer, behind_empty
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.protocol.record_batch import offset_after_empty
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
 
 NO_OFFSET: Final = -1
@@ -55,9 +56,9 @@ class FetchedData(NamedTuple):
     is_in_memory: bool = True
     """False: there are records, but they have to be read from the disk."""
     is_left_out: bool = False
-    """There are records, but the request has no room left for them."""
+    """There are records, but the request has no bytes left for them."""
     is_held_up: bool = False
-    """Left out for a throttle, not for want of room."""
+    """Left out for a throttle, not for want of bytes."""
     may_have_gaps: bool = False
     """For followers: compaction may have taken offsets away between batches."""
 
@@ -81,9 +82,9 @@ class ReplicaReads:
     ) -> None:
         self._replicas = replicas
         self._clock = clock
-        #: Told of fetches of followers that are not in the ISR.
+        #: Called with fetches of followers that are not in the ISR.
         self._follower_caught_up = follower_caught_up
-        #: Told whenever a read comes upon damage of a log that is led here.
+        #: Called whenever a read comes upon damage of a log that is led here.
         self._damage_met = damage_met
 
     # --- fetch -----------------------------------------------------------------------------------
@@ -91,19 +92,13 @@ class ReplicaReads:
     def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_read: bool) -> FetchedData:
         """What can be answered without waiting; never raises an :class:`OperatingError`.
 
-        ``is_first_read`` is False when a fetch that waited looks again: a follower's progress is
-        told once per request.
+        ``is_first_read`` is False when a fetch that waited reads again: a follower's progress is
+        noted once per request.
         """
         try:
             return self._read(wanted, min_one_batch, is_first_read)
-        except LogDirImpairedError as e:
-            return self._impaired(wanted, e)
-        except OffsetOutOfRangeError as e:
-            return self._with_range(wanted, e)
-        except CorruptRecordError as e:
-            return self._damaged(wanted, e)
         except OperatingError as e:
-            return FetchedData(e.code)
+            return self._refused(wanted, e)
 
     async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
         """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
@@ -112,18 +107,12 @@ class ReplicaReads:
             start, end = wanted.fetch_offset, self._end_for(wanted, partition)
             for _ in range(_READS_FOR_RECORDS):
                 result = await handle.read_checked(start, wanted.max_bytes, end, min_one_batch)
-                behind = _behind_empty(wanted, result)
-                if behind is None or behind >= end:
+                after = _offset_after_empty(wanted, result)
+                if after is None or after >= end:
                     break
-                start = behind
-        except LogDirImpairedError as e:
-            return self._impaired(wanted, e)
-        except OffsetOutOfRangeError as e:
-            return self._with_range(wanted, e)
-        except CorruptRecordError as e:
-            return self._damaged(wanted, e)
+                start = after
         except OperatingError as e:
-            return FetchedData(e.code)
+            return self._refused(wanted, e)
         if handle.damaged_from is not None:
             self._meet_damage(wanted.topic_partition)
         return FetchedData(
@@ -161,10 +150,10 @@ class ReplicaReads:
             start = wanted.fetch_offset
             for _ in range(_READS_FOR_RECORDS):
                 result = handle.read_cached(start, wanted.max_bytes, end, min_one_batch)
-                behind = None if result is None else _behind_empty(wanted, result)
-                if behind is None or behind >= end:
+                after = None if result is None else _offset_after_empty(wanted, result)
+                if after is None or after >= end:
                     break
-                start = behind
+                start = after
         return FetchedData(
             records=b"" if result is None else result.records,
             high_watermark=partition.high_watermark,
@@ -198,6 +187,18 @@ class ReplicaReads:
     def _end_for(self, wanted: FetchFrom, partition: Partition) -> int:
         return partition.high_watermark if wanted.replica_id < 0 else partition.log_end_offset
 
+    def _refused(self, wanted: FetchFrom, error: OperatingError) -> FetchedData:
+        match error:
+            case LogDirImpairedError():
+                return self._impaired(wanted, error)
+            case OffsetOutOfRangeError():
+                return self._with_range(wanted, error)
+            case CorruptRecordError():
+                self._meet_damage(wanted.topic_partition)
+                return self._with_range(wanted, error)
+            case _:
+                return FetchedData(error.code)
+
     def _impaired(self, wanted: FetchFrom, error: LogDirImpairedError) -> FetchedData:
         """The directory does not give its records out now; that ends by itself."""
         replica = self._replicas.get(wanted.topic_partition)
@@ -210,10 +211,6 @@ class ReplicaReads:
         return FetchedData(
             high_watermark=partition.high_watermark, log_start_offset=handle.log_start_offset
         )
-
-    def _damaged(self, wanted: FetchFrom, error: CorruptRecordError) -> FetchedData:
-        self._meet_damage(wanted.topic_partition)
-        return self._with_range(wanted, error)
 
     def _meet_damage(self, topic_partition: TopicPartition) -> None:
         replica = self._replicas.get(topic_partition)
@@ -260,7 +257,7 @@ class ReplicaReads:
     ) -> FoundOffset:
         """The offset for a timestamp, or for one of the special ones; -1 fields if there is none.
 
-        Who asks does not matter: nobody is told of more than what is committed.
+        Who asks does not matter: nobody hears of more than what is committed.
 
         :raises OperatingError: if this broker does not lead, or does not know yet what is
             committed (KIP-207).
@@ -337,10 +334,10 @@ def _require_in_range(offset: int, handle: LogHandle) -> None:
         )
 
 
-def _behind_empty(wanted: FetchFrom, result: ReadResult) -> int | None:
+def _offset_after_empty(wanted: FetchFrom, result: ReadResult) -> int | None:
     """Where to read on for a consumer who would get batches without any record.
 
     Compaction leaves such batches; librdkafka takes an answer of nothing else for one that is
     too small. Followers need them: producers are known by them.
     """
-    return behind_empty(result.records) if wanted.replica_id == CONSUMER else None
+    return offset_after_empty(result.records) if wanted.replica_id == CONSUMER else None

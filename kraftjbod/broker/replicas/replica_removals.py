@@ -1,7 +1,7 @@
 """LOOP. ``ReplicaRemovals``: taking logs out of service that nobody wants here any more.
 
 * Of one name there is one removal at a time, and what takes over the name waits for it.
-* A removal that a dead directory spoils is only told: what lies there is seen to when it comes
+* A removal that a dead directory spoils is only logged: what lies there is seen to when it comes
   back.
 """
 

@@ -1,12 +1,12 @@
-"""LOOP. ``StorageTelemetryEmitter``: tells ``__storage_telemetry`` what this broker's disks are
-like.
+"""LOOP. ``StorageTelemetryEmitter``: reports to ``__storage_telemetry`` what this broker's disks
+are like.
 
-A round per ``storage.telemetry.log.dir.interval.ms`` tells of every directory, and of every replica
+A round per ``storage.telemetry.log.dir.interval.ms`` samples every directory, and of every replica
 too when ``storage.telemetry.replica.interval.ms`` is over.
 
 * There is one round at a time, and in it one batch. What has not been taken when the next round is
   due is dropped, and counted.
-* A trouble is told once, and so is its end; that nobody takes samples hurts nothing else.
+* A trouble is logged once, and so is its end; that nobody takes samples hurts nothing else.
 * Others get their turn every millisecond or two: samples are made in slices, and packed together,
   because what leaders and their followers do for a batch costs more than what is in it.
 """
@@ -88,7 +88,7 @@ class StorageTelemetryEmitter:
             self._producer.close()
 
     async def _round_or_bug(self, deadline: Deadline, *, with_replicas: bool) -> bool:
-        """Not even a bug in here is worth a broker; it is told as one."""
+        """Not even a bug in here is worth a broker; it is logged as one."""
         try:
             return await self.round(deadline, with_replicas=with_replicas)
         except Exception as e:

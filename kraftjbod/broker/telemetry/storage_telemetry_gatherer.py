@@ -31,7 +31,7 @@ _SUMMED_AT_ONCE: Final = 1_000
 
 
 class StorageTelemetryGatherer:
-    """``subjects`` says what there is to tell of, ``samples`` what is so of some of it."""
+    """``subjects`` says what there is to sample, ``samples`` what is so of some of it."""
 
     def __init__(
         self,

@@ -161,6 +161,20 @@ timeout_option = click.option(
     callback=lambda _context, _parameter, seconds: round(seconds * 1000),
     help="How long to try to reach the cluster, and to wait for an answer.",
 )
+
+
+def format_option(*styles: str, help: str) -> Callable[[F], F]:
+    """``--format`` as ``style``, one of ``styles``; the first is the default."""
+    return click.option(
+        "--format",
+        "style",
+        type=click.Choice(styles),
+        default=styles[0],
+        show_default=True,
+        help=help,
+    )
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 
 

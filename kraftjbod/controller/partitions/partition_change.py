@@ -53,7 +53,7 @@ class Election(Enum):
 
 T = TypeVar("T")
 
-_Standing = Callable[[BrokerId], Acceptance]
+_AcceptanceOf = Callable[[BrokerId], Acceptance]
 _ACCEPTABLE: Final = Acceptance.ACCEPTABLE
 _LAST_RESORT: Final = Acceptance.LAST_RESORT
 
@@ -89,24 +89,24 @@ def change_partition(
     """
     wanted = Assignment.of(before) if assignment is None else assignment
 
-    def standing(replica: BrokerId) -> Acceptance:
+    def acceptance_of(replica: BrokerId) -> Acceptance:
         return acceptance(replica, wanted.directory_of(replica))
 
     asked = [m for m in (before.isr if isr is None else isr) if m != unclean]
     wanted_isr = _members(asked, wanted)
-    wanted = _completed_if_due(wanted, _acceptable(wanted_isr, standing), rules)
+    wanted = _completed_if_due(wanted, _acceptable(wanted_isr, acceptance_of), rules)
     wanted_isr = _members(wanted_isr, wanted)
     if not wanted_isr and not rules.has_elr:
         wanted_isr = _members(before.isr, wanted)
         leader_recovering = True if unclean in wanted_isr else leader_recovering
     eligible = _eligible(before, wanted, unclean) if rules.has_elr else ()
     last_known = _last_known(before, wanted)
-    elected = _elect(before, election, wanted, standing, wanted_isr, eligible, last_known)
+    elected = _elect(before, election, wanted, acceptance_of, wanted_isr, eligible, last_known)
     leader = elected.leader
     if elected.unclean:
         wanted_isr, eligible, leader_recovering = (leader,), (), True
     elif leader != NO_LEADER:
-        in_sync = _acceptable(wanted_isr, standing)
+        in_sync = _acceptable(wanted_isr, acceptance_of)
         wanted_isr = in_sync if leader in in_sync else (leader,)
     elif rules.has_elr:
         wanted_isr = ()
@@ -151,8 +151,8 @@ def _without(replicas: Iterable[BrokerId], others: Sequence[BrokerId]) -> tuple[
     return tuple(replica for replica in replicas if replica not in others)
 
 
-def _acceptable(isr: Sequence[BrokerId], standing: _Standing) -> tuple[BrokerId, ...]:
-    return tuple(member for member in isr if standing(member) is _ACCEPTABLE)
+def _acceptable(isr: Sequence[BrokerId], acceptance_of: _AcceptanceOf) -> tuple[BrokerId, ...]:
+    return tuple(member for member in isr if acceptance_of(member) is _ACCEPTABLE)
 
 
 def _eligible(
@@ -173,21 +173,21 @@ def _elect(
     before: PartitionRegistration,
     election: Election,
     wanted: Assignment,
-    standing: _Standing,
+    acceptance_of: _AcceptanceOf,
     isr: tuple[BrokerId, ...],
     eligible: tuple[BrokerId, ...],
     last_known: tuple[BrokerId, ...],
 ) -> _Elected:
-    clean = _clean_candidates(before, election, wanted, standing, isr, eligible)
+    clean = _clean_candidates(before, election, wanted, acceptance_of, isr, eligible)
     leader = next(clean, NO_LEADER)
     if leader != NO_LEADER:
         return _Elected(leader)
     if not isr and not eligible:
-        leader = next(_by_standing(last_known, standing), NO_LEADER)
+        leader = next(_by_acceptance(last_known, acceptance_of), NO_LEADER)
     if leader == NO_LEADER and election is Election.UNCLEAN:
         # An added replica only if no other is there: it may not hold anything yet.
         in_order = (*wanted.original, *wanted.adding)
-        leader = next(_by_standing(in_order, standing), NO_LEADER)
+        leader = next(_by_acceptance(in_order, acceptance_of), NO_LEADER)
     return _Elected(leader, unclean=leader != NO_LEADER)
 
 
@@ -195,7 +195,7 @@ def _clean_candidates(
     before: PartitionRegistration,
     election: Election,
     wanted: Assignment,
-    standing: _Standing,
+    acceptance_of: _AcceptanceOf,
     isr: tuple[BrokerId, ...],
     eligible: tuple[BrokerId, ...],
 ) -> Iterator[BrokerId]:
@@ -205,13 +205,15 @@ def _clean_candidates(
     for acceptance, candidates in ((_ACCEPTABLE, (*first, *in_order)), (_LAST_RESORT, in_order)):
         for whole in (isr, eligible):
             for candidate in candidates:
-                if candidate in whole and standing(candidate) is acceptance:
+                if candidate in whole and acceptance_of(candidate) is acceptance:
                     yield candidate
 
 
-def _by_standing(candidates: Sequence[BrokerId], standing: _Standing) -> Iterator[BrokerId]:
-    acceptable = (c for c in candidates if standing(c) is _ACCEPTABLE)
-    last_resort = (c for c in candidates if standing(c) is _LAST_RESORT)
+def _by_acceptance(
+    candidates: Sequence[BrokerId], acceptance_of: _AcceptanceOf
+) -> Iterator[BrokerId]:
+    acceptable = (c for c in candidates if acceptance_of(c) is _ACCEPTABLE)
+    last_resort = (c for c in candidates if acceptance_of(c) is _LAST_RESORT)
     return itertools.chain(acceptable, last_resort)
 
 

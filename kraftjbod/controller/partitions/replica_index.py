@@ -1,4 +1,5 @@
-"""PURE. Which partitions a broker or a directory touches, found without looking at all partitions.
+"""PURE. Which partitions a broker or a directory touches, found without going through all
+partitions.
 
 Follows the metadata state delta by delta; reading an entry that the state does not have, or the
 other way round, is impossible as long as every delta is applied.

@@ -64,7 +64,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     # Who answers: whoever reached a broker by an address alone learns its id nowhere else.
     ("DescribeLogDirsResponse", "DescribeLogDirsResponse"): (
         {
-            # -1 if not told.
+            # -1 if not reported.
             "name": "BrokerId",
             "type": "int32",
             "versions": "2+",
@@ -95,7 +95,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # "online", "offline", and what later states are called; empty if not told.
+            # "online", "offline", and what later states are called; empty if not reported.
             "name": "State",
             "type": "string",
             "versions": "2+",
@@ -105,7 +105,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
         },
         {
             # Replicas of this directory of which the controller does not know yet that they are
-            # here; -1 if not told.
+            # here; -1 if not reported.
             "name": "QueuedAssignments",
             "type": "int32",
             "versions": "2+",
@@ -115,7 +115,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Kept for the day when the disk is full (KIP-928); -1 if not told.
+            # Kept for the day when the disk is full (KIP-928); -1 if not reported.
             "name": "ReserveBytes",
             "type": "int64",
             "versions": "2+",
@@ -125,7 +125,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Of all that is used on the disk; the smallest of all numbers if not told.
+            # Of all that is used on the disk; the smallest of all numbers if not reported.
             "name": "GrowthBytesPerSecond",
             "type": "int64",
             "versions": "2+",
@@ -135,7 +135,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # What a write or flush takes on average; -1 if not told.
+            # What a write or flush takes on average; -1 if not reported.
             "name": "LatencyMs",
             "type": "float64",
             "versions": "2+",
@@ -154,7 +154,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # When the last pass over all cold segments ended, wall time; -1 if never, or not told.
+            # When the last pass over all cold segments ended, wall time; -1 if never, or not
+            # reported.
             "name": "LastScrubMs",
             "type": "int64",
             "versions": "2+",
@@ -164,7 +165,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Damaged stretches that the last pass found; -1 if not told.
+            # Damaged stretches that the last pass found; -1 if not reported.
             "name": "ScrubErrors",
             "type": "int32",
             "versions": "2+",
@@ -174,7 +175,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Of the directory's own logs; the smallest of all numbers if not told.
+            # Of the directory's own logs; the smallest of all numbers if not reported.
             "name": "LogGrowthBytesPerSecond",
             "type": "int64",
             "versions": "2+",
@@ -184,7 +185,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # By the faster of the two; -1 if neither grows, or not told.
+            # By the faster of the two; -1 if neither grows, or not reported.
             "name": "SecondsUntilFull",
             "type": "int64",
             "versions": "2+",
@@ -194,7 +195,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Why it is offline, saturated or stalled; empty if it is not, or not told.
+            # Why it is offline, saturated or stalled; empty if it is not, or not reported.
             "name": "Reason",
             "type": "string",
             "versions": "2+",
@@ -204,7 +205,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
         },
         {
             # Replicas that metadata puts there, for a directory that cannot be read; -1 if
-            # not told.
+            # not reported.
             "name": "AssignedReplicas",
             "type": "int32",
             "versions": "2+",
@@ -258,7 +259,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
             "fields": (
                 {"name": "DirectoryId", "type": "uuid", "versions": "0+"},
-                # Where it was when the broker registered; empty if it did not tell.
+                # Where it was when the broker registered; empty if it did not say.
                 {"name": "Path", "type": "string", "versions": "0+"},
                 # Lost while the broker ran, or given up.
                 {"name": "IsOffline", "type": "bool", "versions": "0+"},

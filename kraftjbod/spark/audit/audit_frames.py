@@ -3,11 +3,11 @@
 * A record that was acknowledged is looked for at the offset that was promised, and nowhere else.
 * Each function gives the differences that it is named for, in the schema ``AUDIT_DIFFERENCES``, and
   an empty frame if all is well.
-* CRC-32 tells whether a record is the one that was acknowledged; where the acknowledgement has no
+* CRC-32 shows whether a record is the one that was acknowledged; where the acknowledgement has no
   CRC, its presence is all that can be checked.
 * Offsets of a compacted topic may be missing, if a later record of the same key is there.
 * These rules cost a shuffle each. :func:`side_by_side` brings everything together once, by
-  stretches of offsets; :func:`stretch_sums` tells in one pass where the rules are needed.
+  stretches of offsets; :func:`stretch_sums` finds in one pass where the rules are needed.
 
 Replicas are compared in replica_frames.py.
 """
@@ -32,7 +32,7 @@ from kraftjbod.spark.tables.schemas import (
 
 PLACE: Final = ("topic", "partition", "offset")
 PARTITION: Final = ("topic", "partition")
-#: Offsets of a partition are looked at in stretches of so many, side by side.
+#: Offsets of a partition are searched in stretches of so many, side by side.
 GAP_STRETCH: Final = 1_000_000
 STRETCH: Final = (*PARTITION, "stretch")
 CRCS: Final = ("key_crc", "value_crc")
@@ -131,7 +131,7 @@ def stretch_of(offset: str, length: int) -> Column:
 
 def line_sums(lines: DataFrame) -> DataFrame:
     """By topic and partition of ``ACKNOWLEDGED_LINES``: ``lines``, and how many are ``lacking`` one
-    of the columns that must be there, or ``disorderly``: not behind all that their producer was
+    of the columns that must be there, or ``disorderly``: not after all that their producer was
     acknowledged before, in offset and in sequence."""
     size = F.coalesce("count", F.lit(1))
     ends = lines.withColumn("last_offset", F.col("offset") + size - 1).withColumn(
@@ -143,12 +143,12 @@ def line_sums(lines: DataFrame) -> DataFrame:
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     is_numbered = F.expr("producer is not null and sequence is not null")
-    behind = ends.withColumn("offset_before", F.max("last_offset").over(before)).withColumn(
+    ordered = ends.withColumn("offset_before", F.max("last_offset").over(before)).withColumn(
         "sequence_before", F.max("last_sequence").over(before)
     )
     is_disorderly = F.expr("offset <= offset_before or sequence <= sequence_before")
     lacking = " or ".join(f"{name} is null" for name in PLACE)
-    return behind.groupBy(*PARTITION).agg(
+    return ordered.groupBy(*PARTITION).agg(
         F.count("*").alias("lines"),
         F.count_if(F.expr(lacking)).alias("lacking"),
         F.count_if(is_numbered & is_disorderly).alias("disorderly"),
@@ -205,7 +205,8 @@ def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
 
 
 def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
-    """A producer's record that was acknowledged at more than one offset; told at the last one."""
+    """A producer's record that was acknowledged at more than one offset; reported at the last
+    one."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     placed = numbered.groupBy(*PARTITION, "producer", "sequence").agg(
         F.min("offset").alias("first"), F.max("offset").alias("offset")
@@ -215,7 +216,7 @@ def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
 
 
 def out_of_order(acknowledged: DataFrame) -> DataFrame:
-    """Records that stand behind one that their producer sent later."""
+    """Records that stand after one that their producer sent later."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     before = Window.partitionBy(*PARTITION, "producer").orderBy("offset", "sequence")
     preceded = numbered.withColumn(
@@ -264,7 +265,7 @@ def offset_gaps(
 
     Compacted topics are passed over. ``control`` (topic, partition, offset) are offsets of control
     batches, which no reader sees. A hole that goes from one ``stretch`` of so many offsets into the
-    next is told in parts. ``only`` names stretches to be looked at, and no others.
+    next is reported in parts. ``only`` names stretches to be searched, and no others.
     """
     number = stretch_of("offset", stretch)
     whole = ranges.where("not is_compacted and log_start < log_end").select(
@@ -291,7 +292,7 @@ def _element(name: str) -> Column:
 
 
 def _latest_of_keys(acknowledged: DataFrame, records: DataFrame, ranges: DataFrame) -> DataFrame:
-    """The last offset of each key of a compacted topic, as records or acknowledgements tell."""
+    """The last offset of each key of a compacted topic, as records or acknowledgements have it."""
     compacted = F.broadcast(ranges.where("is_compacted").select(*PARTITION))
     keyed = [frame.select(*PLACE, "key_crc") for frame in (acknowledged, records)]
     both = keyed[0].unionByName(keyed[1]).where("key_crc is not null")
@@ -340,7 +341,7 @@ def _standing_detail() -> Column:
 
 
 def _stretch_ends(whole: DataFrame, stretch: int) -> DataFrame:
-    """Offsets just before and just behind each stretch of each log, for holes at its ends."""
+    """Offsets just before and just after each stretch of each log, for holes at its ends."""
     size = F.lit(stretch)
     stretches = whole.select(
         "*",

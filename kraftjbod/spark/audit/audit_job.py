@@ -4,7 +4,7 @@ holds.
 Everything is compared up to where logs ended when the job began. Differences go to the table
 ``audit_differences``; what could not be checked is said as loudly as what was found.
 
-All is read once and brought together once, by stretches of offsets; sums tell which of them have to
+All is read once and brought together once, by stretches of offsets; sums show which of them have to
 be looked at closely (audit_sieve.py), and in a sound cluster none has.
 
 Exit code 1 if anything is missing, changed, damaged or different between replicas; for records that
@@ -34,7 +34,7 @@ TABLE: Final = "audit_differences"
 #: Differences that at-least-once producers may have.
 FORGIVABLE: Final = ("duplicate", "out_of_order")
 _SHOWN: Final = 20
-#: Reasons for what was not read that are told one by one.
+#: Reasons for what was not read that are listed one by one.
 _LISTED_REASONS: Final = 50
 
 
@@ -153,7 +153,7 @@ def _differences_of_replicas(material: Material) -> list[DataFrame]:
     return found
 
 
-# --- telling -------------------------------------------------------------------------------------
+# --- the report ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

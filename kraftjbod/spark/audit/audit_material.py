@@ -156,7 +156,7 @@ class Material:
 
 
 def read_claims(job: Job, path: str | None, topics: str | None) -> Claims:
-    """What producers say; ``topics`` as the option has them, None for all that are told of.
+    """What producers say; ``topics`` as the option has them, None for all that are named.
 
     :raises ConfigError: if columns or values are missing that must be there, or no topic is named.
     """

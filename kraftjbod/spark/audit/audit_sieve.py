@@ -1,12 +1,12 @@
 """PURE. Where an audit has to look closely: everything else is well by its sums.
 
-A partition is looked at in stretches of offsets. The executors count in one pass what lies in each
+A partition is judged in stretches of offsets. The executors count in one pass what lies in each
 (``STRETCH_SUMS``, ``BATCH_SUMS``); a stretch in which every offset has its one record, every
 acknowledgement its record, and every replica the same batches needs no second look. The others are
 named here, and the rules of audit_frames.py and replica_frames.py judge them.
 
 A sieve may let a stretch through to the rules that turns out well. It never holds one back that is
-not: where something cannot be told from sums, the rules are asked.
+not: where something cannot be seen from sums, the rules are asked.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def ranges_from_first_of(ranges: Iterable[LogRange], sums: Iterable[StretchSums]
 def odd_replicas(
     sums: Iterable[BatchSums], asked: Sequence[Partition], *, passed_over: Iterable[str]
 ) -> set[Partition]:
-    """Partitions whose replicas do not all hold the same batches, as far as sums tell.
+    """Partitions whose replicas do not all hold the same batches, as far as sums show.
 
     :param asked: the partition of each replica that was read.
     :param passed_over: topics whose replicas are compacted each by itself.

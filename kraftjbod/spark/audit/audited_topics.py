@@ -1,7 +1,7 @@
 """WIRE. Records of topics for an audit, by our source, without what cannot be read.
 
 A partition whose only in-sync replica is damaged would stop every reader at the damage. The audit
-has found such places in the replicas' batches and reads around them, so that what lies behind is
+has found such places in the replicas' batches and reads around them, so that what lies after is
 audited too; what was acknowledged inside is missing.
 """
 
@@ -108,7 +108,7 @@ def _read(spark: SparkSession, pieces: Iterable[Piece], options: Mapping[str, st
         .option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))
-        # What is lost is what an audit is to tell, not to stumble over.
+        # What is lost is what an audit is to report, not to stumble over.
         .option("failOnDataLoss", "false")
         .option("columns", ",".join(AUDITED_COLUMNS.names))
         .load()

@@ -1,7 +1,7 @@
-"""WIRE. What a cluster says of the logs that an audit looks at: their offsets, and where replicas
+"""WIRE. What a cluster says of the logs that an audit reads: their offsets, and where replicas
 lie.
 
-Asked once, on the driver; afterwards everybody reads up to the ends that were told here.
+Asked once, on the driver; afterwards everybody reads up to the ends that were given here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMPACT: Final = "compact"
 
 
 class ReplicaPlace(NamedTuple):
-    """An in-sync replica; ``path`` is None if its broker does not tell."""
+    """An in-sync replica; ``path`` is None if its broker does not say."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class ClusterLogs:
 
 
 async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> ClusterLogs:
-    """Every partition of ``topics`` as the cluster tells it now.
+    """Every partition of ``topics`` as the cluster describes it now.
 
     :raises OperatingError: if there is no such topic, or nobody answers.
     """
@@ -129,7 +129,7 @@ async def _paths(client: ClusterClient, topics: frozenset[str]) -> dict[tuple[in
             try:
                 described = await describe_log_dirs(client, broker_id)
             except OperatingError:
-                return {}  # Its replicas are told without their directories.
+                return {}  # Its replicas are given without their directories.
         return {
             (broker_id, replica.topic, replica.partition): log_dir.path
             for log_dir in described

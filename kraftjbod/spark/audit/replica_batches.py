@@ -48,7 +48,7 @@ Row = dict[str, Any]
 def replica_ranges(
     logs: ClusterLogs, *, range_offsets: int = RANGE_OFFSETS
 ) -> list[tuple[Any, ...]]:
-    """What is to be read of each replica, cut into pieces: rows of ``REPLICA_RANGES``."""
+    """What is to be read of each replica, split into pieces: rows of ``REPLICA_RANGES``."""
     ends = {(one.topic, one.partition): (one.log_start, one.log_end) for one in logs.ranges}
     rows: list[tuple[Any, ...]] = []
     for replica in logs.replicas:
@@ -219,7 +219,7 @@ class ReplicaReader:
         return self._broker_id in await self._in_sync_replicas()
 
     async def _in_sync_replicas(self) -> tuple[int, ...]:
-        """None of them, if nobody tells."""
+        """None of them, if nobody says."""
         try:
             metadata = await self._client.refresh_metadata([self._topic])
             return metadata.topic(self._topic).partitions[self._partition].isr
@@ -227,13 +227,13 @@ class ReplicaReader:
             return ()
 
     async def _pass_damage(self, reason: str, header: BatchHeader | None) -> list[Row]:
-        """Go on behind a damaged batch, where another replica says that it ends."""
-        behind = await self._end_elsewhere()
-        if behind is None and header is not None:
-            behind = header.next_offset
-        if behind is None:
-            behind = await self._end_by_trying()
-        return [self._pass("damaged", behind, reason)]
+        """Go on after a damaged batch, where another replica says that it ends."""
+        after = await self._end_elsewhere()
+        if after is None and header is not None:
+            after = header.next_offset
+        if after is None:
+            after = await self._end_by_trying()
+        return [self._pass("damaged", after, reason)]
 
     async def _end_elsewhere(self) -> int | None:
         """Where the batch at the position ends, as another in-sync replica has it."""
@@ -279,15 +279,15 @@ class ReplicaReader:
             return False
         return True
 
-    def _pass(self, finding: str, behind: int, detail: str) -> Row:
+    def _pass(self, finding: str, after: int, detail: str) -> Row:
         """Leave out what lies between the position and ``behind``, and say so."""
         row = self._common | {
             "base_offset": self._position,
-            "last_offset": behind - 1,
+            "last_offset": after - 1,
             "finding": finding,
             "detail": detail,
         }
-        self._position = behind
+        self._position = after
         self._waits_since = None
         return row
 

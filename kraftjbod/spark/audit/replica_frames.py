@@ -3,8 +3,9 @@ records.
 
 * The leader is the yardstick. Another replica differs where it has no batch that the leader has,
   another one, or one that the leader has not.
-* What a replica did not give, or what is damaged in it, is told as that and compared no further.
-* Replicas of a compacted topic are compacted each by itself, so only their CRCs are looked at.
+* What a replica did not give, or what is damaged in it, is reported as that and compared no
+  further.
+* Replicas of a compacted topic are compacted each by itself, so only their CRCs are compared.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ def batch_sums(batches: DataFrame, *, stretch: int = GAP_STRETCH) -> DataFrame:
     placed = batches.withColumn("stretch", stretch_of("base_offset", stretch))
     sound, led = F.col("finding").isNull(), F.expr("finding is null and is_leader")
     of_control = F.expr("last_offset - base_offset + 1")
-    looks = ("last_offset", "record_count", "crc")
+    contents = ("last_offset", "record_count", "crc")
     at = placed.groupBy(*STRETCH, "base_offset").agg(
         F.count_if(sound).alias("replicas"),
         F.count("finding").alias("findings"),
-        *(F.min(F.when(sound, F.col(name))).alias(f"least_{name}") for name in looks),
-        *(F.max(F.when(sound, F.col(name))).alias(f"most_{name}") for name in looks),
+        *(F.min(F.when(sound, F.col(name))).alias(f"least_{name}") for name in contents),
+        *(F.max(F.when(sound, F.col(name))).alias(f"most_{name}") for name in contents),
         F.max(F.when(led & F.col("is_control"), of_control)).alias("control"),
         F.count_if(led & (F.col("producer_id") != _NO_PRODUCER)).alias("numbered"),
     )
-    is_odd = F.expr(" or ".join(f"least_{name} <> most_{name}" for name in looks))
+    is_odd = F.expr(" or ".join(f"least_{name} <> most_{name}" for name in contents))
     sums = at.groupBy(*STRETCH).agg(
         F.sum("replicas").alias("batches"),
         F.sum("findings").alias("findings"),
@@ -71,9 +72,9 @@ def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
     ``ranges`` are those that were read: ``REPLICA_RANGES`` of leaders and followers.
     """
     sound = batches.where("finding is null")
-    leader = sound.where("is_leader").select(*_BATCH, _looks().alias("led"))
+    leader = sound.where("is_leader").select(*_BATCH, _contents().alias("led"))
     followers = sound.where("not is_leader").select(
-        *_BATCH, "broker_id", "path", _looks().alias("held")
+        *_BATCH, "broker_id", "path", _contents().alias("held")
     )
     asked = ranges.where("not is_leader").select(*PARTITION, "broker_id", "path").distinct()
     expected = leader.join(F.broadcast(asked), list(PARTITION))
@@ -101,8 +102,8 @@ def repeated_sequences(batches: DataFrame) -> DataFrame:
     ahead = led.withColumn("next_sequence", (last + 1) % (_LAST_SEQUENCE + 1)).withColumn(
         "due", F.lag("next_sequence").over(of_producer.orderBy("base_offset"))
     )
-    behind = F.expr(f"pmod(due - base_sequence, {_LAST_SEQUENCE + 1}L)")
-    again = ahead.where((behind > 0) & (behind <= _LAST_SEQUENCE // 2))
+    distance = F.expr(f"pmod(due - base_sequence, {_LAST_SEQUENCE + 1}L)")
+    again = ahead.where((distance > 0) & (distance <= _LAST_SEQUENCE // 2))
     found_here = (
         again.withColumn("offset", F.col("base_offset"))
         .withColumn("producer", F.format_string("id %d, epoch %d", "producer_id", "producer_epoch"))
@@ -120,7 +121,7 @@ def control_offsets(batches: DataFrame) -> DataFrame:
     ).distinct()
 
 
-def _looks() -> Column:
+def _contents() -> Column:
     """A batch in words that are the same if and only if the batches are."""
     return F.format_string(
         "%d records up to offset %d with CRC %08x", "record_count", "last_offset", "crc"

@@ -73,7 +73,7 @@ def is_transient(error: Any) -> bool:
 def quiet(settings: Mapping[str, str]) -> dict[str, Any]:
     """``settings``, with librdkafka's own lines on standard error switched off.
 
-    What they would tell of is in the errors that the source raises.
+    What they would report is in the errors that the source raises.
     """
     return {"log_level": "2", **settings}
 
@@ -289,10 +289,10 @@ class OffsetLookup:
             except KafkaException as e:
                 error = e.args[0]
                 if not is_transient(error):
-                    raise OperatingError(f"the cluster does not tell {what}: {error.str()}") from e
+                    raise OperatingError(f"the cluster does not give {what}: {error.str()}") from e
                 if time.monotonic() >= deadline:
                     raise RequestTimedOutError(
-                        f"{self._options.kafka['bootstrap.servers']} did not tell {what} in "
+                        f"{self._options.kafka['bootstrap.servers']} did not give {what} in "
                         f"{self._patience_s:g} s: {self._trouble or error.str()}"
                     ) from e
             time.sleep(_BACKOFF_S)

@@ -1,4 +1,4 @@
-"""PURE. Arithmetic of offsets: what a read covers, how it is cut into tasks, and what has been
+"""PURE. Arithmetic of offsets: what a read covers, how it is split into tasks, and what has been
 lost.
 
 * A range is ``start <= offset < end``; how many records lie in it is not known: compaction and
@@ -92,7 +92,7 @@ def limit_offsets(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPart
     """Ends that are ``limit`` offsets from ``start`` in sum, in proportion to what is there.
 
     As the connector does it: a share is rounded down, but a partition that has anything gets one.
-    ``start`` has every partition of ``latest``; one that lies behind its start keeps its latest.
+    ``start`` has every partition of ``latest``; one that lies after its start keeps its latest.
     """
     sizes = {p: end - start[p] for p, end in latest.items() if end > start[p]}
     total = sum(sizes.values())
@@ -103,7 +103,7 @@ def limit_offsets(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPart
     return ends
 
 
-def cut_ranges(
+def split_ranges(
     ranges: Iterable[OffsetRange],
     *,
     min_partitions: int | None = None,
@@ -112,7 +112,7 @@ def cut_ranges(
     """Ranges for tasks, without those that are empty.
 
     None is longer than ``max_records_per_partition``. If there are fewer than ``min_partitions``,
-    long ones are cut in proportion, so that there are about as many.
+    long ones are split in proportion, so that there are about as many.
     """
     whole = [found for found in ranges if found.size > 0]
     if max_records_per_partition is not None:
@@ -141,10 +141,10 @@ def _parts(size: int, total: int, wanted: int) -> int:
 def _pieces(found: OffsetRange, count: int) -> list[OffsetRange]:
     """``count`` pieces of a range, as even as can be; fewer if it has not as many offsets."""
     count = min(count, found.size)
-    cuts = [found.start + found.size * i // count for i in range(count + 1)]
+    bounds = [found.start + found.size * i // count for i in range(count + 1)]
     return [
         OffsetRange(partition=found.partition, start=start, end=end)
-        for start, end in pairwise(cuts)
+        for start, end in pairwise(bounds)
     ]
 
 
@@ -196,14 +196,14 @@ def plan_batch(
         if until < known:
             losses.append(
                 f"{partition} ends at offset {until}, but was read up to offset {known} already: "
-                "its log was cut off"
+                "its log was truncated"
             )
         ranges.append(OffsetRange(partition=partition, start=known, end=until))
     return Plan(ranges=ranges, losses=losses)
 
 
 def is_made_anew(start: StreamOffset, end: StreamOffset, topic: str) -> bool:
-    """Whether both tell the topic's id, and different ones."""
+    """Whether both have the topic's id, and different ones."""
     before, after = start.topic_ids.get(topic), end.topic_ids.get(topic)
     return before is not None and after is not None and before != after
 

@@ -127,7 +127,7 @@ class RecordReader:
                 elif not self._is_done and time.monotonic() >= deadline:
                     raise RequestTimedOutError(
                         f"{self._range}: no record at offset {self._position} for {patience_s:g} s "
-                        f"(kafkaConsumer.pollTimeoutMs): {consumer.trouble or 'no error was told'}"
+                        f"(kafkaConsumer.pollTimeoutMs): {consumer.trouble or 'no error reported'}"
                     )
 
     def _judge(self, consumer: RangeConsumer, messages: Sequence[Any]) -> Sequence[Any]:
@@ -165,7 +165,7 @@ class RecordReader:
             )
 
     def out_of_range(self, consumer: RangeConsumer) -> None:
-        """The position is not in the log: trimmed at its beginning, or cut off at its end."""
+        """The position is not in the log: trimmed at its beginning, or truncated at its end."""
         first, last = consumer.watermarks(self._range.partition)
         if first <= self._position <= last:
             # A leader did not know of it that did not lead, or does not any more.
@@ -261,7 +261,7 @@ def _headers(headers: Any) -> list[dict[str, object]] | None:
 class RangeConsumer:
     """A consumer, and what it complained of last.
 
-    ``gone`` is its error about a topic that is not there; it is not told in line with records.
+    ``gone`` is its error about a topic that is not there; it is not reported in line with records.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -295,7 +295,7 @@ class RangeConsumer:
             first, last = self._consumer.get_watermark_offsets(asked, timeout=_QUESTION_S)
         except KafkaException as e:
             reason = e.args[0].str()
-            raise OperatingError(f"{partition}: its offsets are not told: {reason}") from e
+            raise OperatingError(f"{partition}: its offsets are not known: {reason}") from e
         return first, last
 
     def rest(self) -> None:

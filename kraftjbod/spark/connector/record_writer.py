@@ -2,10 +2,10 @@
 fails.
 
 * The producer is idempotent and waits for all in-sync replicas, unless the settings say otherwise.
-* Every delivery report is looked at. The first bad one ends the writer with an error that names the
+* Every delivery report is checked. The first bad one ends the writer with an error that names the
   record's partition and the reason; what is still queued is dropped, for the task runs again.
 * Nothing waits forever: a record is reported within ``delivery.timeout.ms``, whatever happens.
-* The queue is bounded in records and bytes; a writer that is ahead of the cluster waits for room.
+* The queue is bounded in records and bytes; a writer that is ahead of the cluster waits for space.
 * A new idempotent producer takes half a second until it may write, so a process keeps that of a
   task that ended well for its next task. That of a task that failed is never used again.
 """
@@ -42,7 +42,7 @@ DEFAULTS: Final[Mapping[str, object]] = {
 _ROWS_PER_POLL: Final = 1000
 _WAIT_S: Final = 0.1
 _TOPIC_WAIT_S: Final = 5.0
-#: Beyond the delivery timeout: the time in which the client must have told of every record.
+#: Beyond the delivery timeout: the time in which the client must have reported on every record.
 _REPORT_S: Final = 30.0
 _CLOSE_S: Final = 5.0
 #: How long a producer is kept without work, and how many are.
@@ -60,7 +60,7 @@ class WriteError(OperatingError):
 class WrittenRange:
     """What one task was acknowledged in one partition: ``records`` between two offsets.
 
-    Others may have written between them. Offsets are -1 where the cluster told none (acks=0).
+    Others may have written between them. Offsets are -1 where the cluster gave none (acks=0).
     """
 
     topic: str
@@ -123,7 +123,7 @@ class RecordWriter:
             try:
                 produce(topic, value, key, partition, on_delivery, headers=headers)
             except BufferError:
-                self._produce_when_there_is_room(row)
+                self._produce_when_queue_has_space(row)
             except (KafkaException, TypeError, UnicodeError) as e:
                 raise WriteError(self._refusal(row, e)) from e
             if not number % _ROWS_PER_POLL:
@@ -162,7 +162,7 @@ class RecordWriter:
         self._producer.purge()
         self._producer.flush(_CLOSE_S)
 
-    def _produce_when_there_is_room(self, row: Row) -> None:
+    def _produce_when_queue_has_space(self, row: Row) -> None:
         """Bounded by the delivery timeout, within which the client reports what fills its queue."""
         topic, value, key, partition, headers = row
         while True:

@@ -2,7 +2,7 @@
 
 ``spark.read.format("kraftjbod")`` takes the options of Spark's official Kafka connector and gives
 its columns, without a jar. Options are those of options.py; one of them is ours: ``columns``, the
-wanted columns with commas between (Spark does not tell a Python source which ones a query uses).
+wanted columns with commas between (Spark does not say to a Python source which ones a query uses).
 
 * Each record is read once by a query that runs through; a stream that starts again from its
   checkpoint goes on where the last finished batch ended.
@@ -47,10 +47,10 @@ from kraftjbod.spark.connector.offsets import (
     Offsets,
     StreamOffset,
     check_range,
-    cut_ranges,
     is_made_anew,
     limit_offsets,
     plan_batch,
+    split_ranges,
     unknown_first_offsets,
 )
 from kraftjbod.spark.connector.options import (
@@ -75,7 +75,7 @@ def register(spark: SparkSession) -> None:
 
 
 class KraftjbodDataSource(DataSource):
-    """Makes readers and writers. Options are looked at as soon as a frame is made of them."""
+    """Makes readers and writers. Options are checked as soon as a frame is made of them."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -143,12 +143,12 @@ class _Ranges:
             yield from RecordReader(partition.range, self._settings, self._arrow).batches()
 
     def tasks(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
-        cut = cut_ranges(
+        split = split_ranges(
             ranges,
             min_partitions=self._options.min_partitions,
             max_records_per_partition=self._options.max_records_per_partition,
         )
-        return [RangePartition(found) for found in cut]
+        return [RangePartition(found) for found in split]
 
     def report_losses(self, losses: Sequence[str]) -> None:
         """All at once, so that an error names each."""

@@ -3,7 +3,7 @@ out.
 
 * ``corrupt``: the value is not what its schema says: no UTF-8, no JSON object of these fields and
   types, or null in a field that is declared NOT NULL. Fields that the schema does not name do not
-  matter, nor does a second object behind the first. A record without a value (a tombstone) is not
+  matter, nor does a second object after the first. A record without a value (a tombstone) is not
   judged. Without a schema nothing is corrupt.
 * ``late``: it arrived (its timestamp) longer after its event time than is allowed. The event time
   is a field of the value. Where there is none it is the record's timestamp, and arrival the moment

@@ -78,11 +78,6 @@ class Reading:
     type=click.IntRange(min=1),
     help="Bounds a batch: memory, and the size of files.  [default: all that is there]",
 )
-@click.option(
-    "--allow-data-loss",
-    is_flag=True,
-    help="Go on where records went from the topic before they were read.  [default: an error]",
-)
 @streaming_options
 def command(
     job: Job,
@@ -171,7 +166,7 @@ def _records(spark: SparkSession, bootstrap_servers: str, reading: Reading) -> D
     return reader.load()
 
 
-# --- telling -------------------------------------------------------------------------------------
+# --- the report ----------------------------------------------------------------------------------
 
 
 def _outcome(job: Job, table: str, checkpoint: str, query: StreamingQuery) -> JobOutcome:

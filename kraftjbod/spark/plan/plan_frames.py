@@ -70,9 +70,11 @@ def directories(log_dirs: DataFrame, drains: Collection[Drain] = ()) -> DataFram
         .withColumn(
             "takes", (F.col("state") == online) & ~F.col("is_cordoned") & ~F.col("is_drained")
         )
-        .withColumn("room_bytes", F.when(F.col("takes"), F.floor(F.col("free_bytes") * SAFE_SHARE)))
+        .withColumn(
+            "spare_bytes", F.when(F.col("takes"), F.floor(F.col("free_bytes") * SAFE_SHARE))
+        )
     )
-    return as_table(judged.fillna(0, ["room_bytes"]), DIRS)
+    return as_table(judged.fillna(0, ["spare_bytes"]), DIRS)
 
 
 def placed(replicas: DataFrame, dirs: DataFrame) -> DataFrame:
@@ -107,7 +109,7 @@ def placed(replicas: DataFrame, dirs: DataFrame) -> DataFrame:
 
 
 def sums(dirs: DataFrame, placed: DataFrame) -> DataFrame:
-    """Each directory with what lies in it; what is on its way takes room at once."""
+    """Each directory with what lies in it; what is on its way takes space at once."""
     fixed = F.expr("NOT is_movable")
     held = placed.groupBy(*DIRECTORY).agg(
         F.sum("size_bytes").alias("size_bytes"),
@@ -121,7 +123,7 @@ def sums(dirs: DataFrame, placed: DataFrame) -> DataFrame:
     figures = [name for name in held.columns if name not in DIRECTORY]
     joined = dirs.join(held, [*DIRECTORY], "left").fillna(0, figures)
     left = joined.withColumn(
-        "room_bytes", F.greatest(F.lit(0), F.expr("room_bytes - pending_bytes"))
+        "spare_bytes", F.greatest(F.lit(0), F.expr("spare_bytes - pending_bytes"))
     )
     return as_table(left, SUMS)
 
@@ -197,7 +199,8 @@ def _choose_for_broker(table: pa.Table, *, tasks: Mapping[int, Task], racks: Rac
 def moves(
     placed: DataFrame, sums: DataFrame, goals: Goals, crossings: DataFrame | None = None
 ) -> DataFrame:
-    """Everything that moves; a crossing without room in any directory of its target stays out."""
+    """Everything that moves; a crossing without free space in any directory of its target stays
+    out."""
     homes = _homes(placed, crossings)
 
     def work(own: pa.Table, dirs: pa.Table) -> pa.Table:
@@ -266,7 +269,7 @@ def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) ->
     order = (
         F.when(is_drain, 0).when(~is_within, 1).otherwise(2),
         *("tier", F.col("score").desc(), "from_broker", "to_broker", "step"),
-        # Only so that the same plan is cut the same way.
+        # Only so that the same plan is split the same way.
         *PARTITION,
     )
 

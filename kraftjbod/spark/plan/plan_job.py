@@ -96,7 +96,7 @@ def does_without_spark(
 @job_command("plan", ahead=snapshot_ahead, bare=does_without_spark)
 @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Plan what lies there now.")
 @click.option("--command-config", metavar="FILE", help="Client settings for --bootstrap-server.")
-@click.option("--from-tables", is_flag=True, help="Plan what telemetry's tables tell.")
+@click.option("--from-tables", is_flag=True, help="Plan what telemetry's tables hold.")
 @click.option(
     "--max-age",
     "max_age_s",

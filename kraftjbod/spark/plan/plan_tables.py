@@ -24,7 +24,7 @@ PARTITION: Final = ("topic", "partition")
 REPLICA: Final = (*PARTITION, "broker_id")
 DIRECTORY: Final = ("broker_id", "path")
 
-#: ``dirs``: ``state`` and sizes as told; the rest is what that means for a plan.
+#: ``dirs``: ``state`` and sizes as reported; the rest is what that means for a plan.
 DIRS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),
@@ -33,7 +33,7 @@ DIRS: Final = StructType(
         StructField("state", StringType()),
         StructField("is_cordoned", BooleanType()),
         StructField("total_bytes", LongType()),
-        StructField("room_bytes", LongType()),
+        StructField("spare_bytes", LongType()),
         StructField("takes", BooleanType()),
         StructField("gives", BooleanType()),
         StructField("is_drained", BooleanType()),

@@ -1,7 +1,7 @@
 """FRAME. The newest samples of telemetry as the tables ``log_dirs`` and ``replicas``.
 
-What a broker says at one time is one look. A directory or replica that is missing in its broker's
-latest look, give or take :data:`LOOK_S`, is gone from there. ``free_bytes`` is what file systems
+What a broker says at one time is one round. A directory or replica that is missing in its broker's
+latest round, give or take :data:`ROUND_S`, is gone from there. ``free_bytes`` is what file systems
 say: what a broker keeps free for itself is not known here.
 """
 
@@ -17,7 +17,7 @@ from kraftjbod.spark.plan.plan_tables import DIRECTORY, REPLICA, as_table
 from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 
 #: Longer than the time between two samples of one replica, a minute.
-LOOK_S: Final = 90
+ROUND_S: Final = 90
 
 #: ``age_s`` is how old the newest sample of a broker is.
 AGES: Final = StructType(
@@ -54,17 +54,17 @@ def replicas(samples: DataFrame) -> DataFrame:
 
 
 def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """The newest of each key in its broker's latest look."""
+    """The newest of each key in its broker's latest round."""
     newest_first = Window.partitionBy(*key).orderBy(F.col("time").desc())
     of_broker = F.max("time").over(Window.partitionBy("broker_id"))
     numbered = samples.withColumn("place", F.row_number().over(newest_first)).withColumn(
-        "look", of_broker
+        "round", of_broker
     )
-    is_there = F.col("time").cast("double") >= F.col("look").cast("double") - LOOK_S
+    is_there = F.col("time").cast("double") >= F.col("round").cast("double") - ROUND_S
     return numbered.where((F.col("place") == 1) & is_there)
 
 
 def recent(samples: DataFrame, now_s: float, max_age_s: float) -> DataFrame:
-    """Samples that can be of the latest look of a broker that is not silent, or the one before."""
-    begin_s = now_s - max_age_s - 2 * LOOK_S
+    """Samples that can be of the latest round of a broker that is not silent, or the one before."""
+    begin_s = now_s - max_age_s - 2 * ROUND_S
     return samples.where(F.col("time").cast("double") >= begin_s)

@@ -1,10 +1,10 @@
 """WIRE. What lies where in a live cluster, as the tables ``log_dirs`` and ``replicas``.
 
-Any Kafka cluster that tells the sizes of its disks (Kafka 3.3 and later) will do. Where a broker
-tells no states, a directory is online or, with an error, offline.
+Any Kafka cluster that reports the sizes of its disks (Kafka 3.3 and later) will do. Where a broker
+reports no states, a directory is online or, with an error, offline.
 
 * ``free_bytes`` is what replicas may still take: what the broker itself keeps free is taken off.
-* A write rate is what a replica has grown by between two looks.
+* A write rate is what a replica has grown by between two samples.
 * Of a partition that is being reassigned, all that is going to stay is marked as future: it counts
   where it is or goes, with the bytes that it is going to have, and no plan moves it. What leaves is
   left out.
@@ -47,7 +47,7 @@ Rates = Mapping[tuple[int, str, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSnapshot:
-    """One look at a cluster."""
+    """A cluster as it was at one moment."""
 
     metadata: ClusterMetadata
     ongoing: Ongoing
@@ -72,9 +72,9 @@ class StorageSnapshot:
 
 
 async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSnapshot:
-    """Look at every broker, twice if ``observe_s`` is more than 0; without that no rates are known.
+    """Ask every broker, twice if ``observe_s`` is more than 0; without that no rates are known.
 
-    :raises StartupError: for a disk whose size is not told.
+    :raises StartupError: for a disk whose size is not reported.
     :raises OperatingError: if a broker does not answer.
     """
     metadata = await client.retry(client.refresh_metadata)
@@ -123,13 +123,13 @@ async def _kept_by(client: ClusterClient, broker: int) -> int:
 
 
 def require_sizes(log_dirs: LogDirs) -> None:
-    """:raises StartupError: naming the first disk whose size is not told."""
+    """:raises StartupError: naming the first disk whose size is not reported."""
     for broker, described in log_dirs.items():
         for log_dir in described:
             if not is_offline(log_dir) and min(log_dir.total_bytes, log_dir.usable_bytes) < 0:
                 raise StartupError(
-                    f"broker {broker} does not tell how large the disk of {log_dir.path} is, so "
-                    "nothing can be planned that is sure not to fill it; brokers tell it since "
+                    f"broker {broker} does not report how large the disk of {log_dir.path} is, so "
+                    "nothing can be planned that is sure not to fill it; brokers do so since "
                     "Kafka 3.3"
                 )
 

@@ -131,7 +131,7 @@ def _with(frame: DataFrame | None, read: Callable[[DataFrame], None]) -> None:
 def _read_dirs(
     job: Job, data: ReportData, windows: DataFrame, hours: float | None
 ) -> DataFrame | None:
-    """The directories and the time that windows tell of; the windows of that time, if any."""
+    """The directories and the time that windows cover; the windows of that time, if any."""
     whole = collected(frames.span(windows))[0]
     if not whole["windows"]:
         return None
@@ -212,7 +212,7 @@ def _read_audit(data: ReportData, differences: DataFrame) -> None:
 def now_there(dirs: Rows, window_s: float) -> list[Row]:
     """Directories that there are at the end; those of a broker that is silent have that state.
 
-    A broker tells of all that it has: one of which it tells no more was given up.
+    A broker reports all that it has: one that it reports no more was given up.
     """
     seen: dict[int, float] = {}
     for row in dirs:

@@ -149,7 +149,7 @@ class ReportSections:
             return self._missing(name, heading, "telemetry")
         ordered = fullest(data.dirs)
         if not ordered or not data.usage:
-            return Section(name=name, heading=heading, lead="No directory told its size.")
+            return Section(name=name, heading=heading, lead="No directory reported its size.")
         full = sum(used_share(row) >= _FULL for row in ordered)
         first = ordered[0]
         words = f"{full:,} of" if full else "None of"
@@ -246,7 +246,7 @@ class ReportSections:
         if rows is None:
             return self._missing(name, heading, "telemetry")
         if not rows:
-            return Section(name=name, heading=heading, lead="No topic was told of.")
+            return Section(name=name, heading=heading, lead="No topic was reported.")
         fastest = max(rows, key=lambda row: row["growth_bytes_per_s"] or 0.0)
         lead = f"{rows[0]['name']} is the largest of {count_text(self._data.topics_in_all)}"
         if (fastest["growth_bytes_per_s"] or 0.0) > 0:

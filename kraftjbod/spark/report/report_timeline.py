@@ -1,7 +1,7 @@
 """WIRE. The plot of states over time: which directory failed, filled up, hung or was emptied when.
 
-One row per directory, a bar for each stretch of time in one state. Bars of one look are one shape
-where there are many: thousands by themselves would take a minute to draw, and megabytes.
+One row per directory, a bar for each stretch of time in one state. Bars with the same marks are one
+shape where there are many: thousands by themselves would take a minute to draw, and megabytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CROSS: Final[dict[str, Any]] = {
     "color": INK.light,
     "markeredgecolor": SURFACE.light,
 }
-#: Runs of one directory that are told one by one under the pointer.
+#: Runs of one directory that are described one by one under the pointer.
 _MOST_LISTED: Final = 30
 
 
@@ -83,18 +83,18 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
 
 
 def state_runs(rows: Sequence[Row], buckets: Buckets) -> list[tuple[int, int, Row]]:
-    """Stretches of buckets of one state and the same marks: first, one behind the last, its row."""
+    """Stretches of buckets of one state and the same marks: first, one after the last, its row."""
     runs: list[tuple[int, int, Row]] = []
     for row in rows:
         place = buckets.place(row["time"])
-        if runs and runs[-1][1] == place and _look(runs[-1][2]) == _look(row):
+        if runs and runs[-1][1] == place and _marks(runs[-1][2]) == _marks(row):
             runs[-1] = (runs[-1][0], place + 1, row)
         else:
             runs.append((place, place + 1, row))
     return runs
 
 
-def _look(row: Row) -> tuple[Any, ...]:
+def _marks(row: Row) -> tuple[Any, ...]:
     is_moving = bool(row["moves_in"] or row["moves_out"])
     return row["state"], bool(row["is_cordoned"]), is_moving
 
@@ -109,32 +109,32 @@ def _state_row(
     )
     ax.hlines(place, edges[0], edges[-1], color=GRID.light, linewidth=0.8, linestyle=":", zorder=0)
     runs = state_runs(rows, buckets)
-    by_look: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+    by_marks: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
     failures: list[float] = []
     before = None
-    for number, (first, behind, row) in enumerate(runs):
-        look = _look(row)
+    for number, (first, end, row) in enumerate(runs):
+        marks = _marks(row)
         if len(runs) <= _MOST_LISTED:
             # By itself, so that the pointer finds it.
-            look = (*look, number)
-        by_look.setdefault(look, []).append((edges[first], edges[behind]))
+            marks = (*marks, number)
+        by_marks.setdefault(marks, []).append((edges[first], edges[end]))
         if row["state"] == "offline" and before != "offline":
             failures.append(edges[first])
         before = row["state"]
-    for (state, is_cordoned, is_moving, *alone), spans in by_look.items():
+    for (state, is_cordoned, is_moving, *alone), spans in by_marks.items():
         colour = STATES.get(str(state), QUIET)
         bars = _bars(ax, spans, place - 0.36, place + 0.36, colour)
         if alone:
-            first, behind, row = runs[alone[0]]
+            first, end, row = runs[alone[0]]
             bars.set_gid(f"run-{len(titles)}")
-            titles[f"run-{len(titles)}"] = _run_words(row, times[first], times[behind])
+            titles[f"run-{len(titles)}"] = _run_words(row, times[first], times[end])
         if is_cordoned:
             _bars(ax, spans, place + 0.2, place + 0.36, CORDONED)
         if is_moving:
             _bars(ax, spans, place - 0.36, place - 0.2, MOVING)
     cross = {**_CROSS, "clip_on": False, "zorder": 5}
     ax.plot(failures, [place] * len(failures), linestyle="none", **cross)
-    return [[times[first], times[behind], *_look(row)] for first, behind, row in runs]
+    return [[times[first], times[end], *_marks(row)] for first, end, row in runs]
 
 
 def _bars(
@@ -153,7 +153,7 @@ def _bars(
 
 
 def _run_words(row: Row, begin_s: float, end_s: float) -> str:
-    state, is_cordoned, is_moving = _look(row)
+    state, is_cordoned, is_moving = _marks(row)
     marks = [str(state)]
     if is_cordoned:
         marks.append("cordoned")

@@ -141,7 +141,7 @@ def growth_plot(growth: Sequence[Row]) -> Plot:
         held = [float(row["size_bytes"] or 0) for row in rows]
         per_day = [float(row["growth_bytes_per_s"] or 0.0) * _DAY for row in rows]
         sizes.barh(places, held, height=0.66, color=AFTER.light)
-        # Blue grows, orange shrinks: told by the side of zero as well.
+        # Blue grows, orange shrinks: shown by the side of zero as well.
         rates.barh(
             places,
             per_day,
@@ -235,7 +235,7 @@ def _cone(ax: Axes, row: Row, history: Sequence[Row]) -> None:
     start = min([float(row["from"]), *(point["time"] for point in known)])
     horizon = now + _AHEAD * max(now - start, 60.0)
     if (last := row["latest"] or row["full_at"]) is not None:
-        # The whole band where it fits in, and as much again behind a line without an end.
+        # The whole band where it fits in, and as much again after a line without an end.
         horizon = min(horizon, last if row["latest"] else 2 * last - now)
     horizon = max(horizon, now + 1.0)
     low, middle, high = (

@@ -138,7 +138,7 @@ def _ask_version(path: str) -> tuple[int | None, str]:
     found = _VERSION.search(answer.stderr + answer.stdout)
     if answer.returncode != 0 or found is None:
         words = " ".join((answer.stderr or answer.stdout).split())[:200]
-        return None, f"does not tell its version (exit code {answer.returncode}): {words}"
+        return None, f"does not say its version (exit code {answer.returncode}): {words}"
     return int(found[1]), ""
 
 

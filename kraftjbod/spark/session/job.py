@@ -3,8 +3,8 @@ end.
 
 A job is a function ``work(job) -> JobOutcome`` under a click command made with :func:`job_command`.
 Results go to standard output (with ``--json`` one document), progress and errors to standard error.
-Exit codes: 0 good; 1 an error, or what the job looked for was found (its help says); 2 wrong usage;
-130 and 143 stopped by Ctrl-C and by SIGTERM, in order and ready to go on.
+Exit codes: 0 good; 1 an error, or what the job searches for was found (its help says); 2 wrong
+usage; 130 and 143 stopped by Ctrl-C and by SIGTERM, in order and ready to go on.
 
 A job's process is its own: its clock shows UTC, and Spark stops with it. The main thread only waits
 for signals there, while another one works: a signal's exception in the middle of a call to Java
@@ -90,7 +90,7 @@ class Job(BareJob):
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """What a job tells of in one line; anything else is a bug of ours."""
+    """What a job reports in one line; anything else is a bug of ours."""
     if "pyspark" not in sys.modules:
         return (KraftJbodError, OSError)
     from kraftjbod.spark.session.spark_errors import SPARK_ERRORS
@@ -318,6 +318,12 @@ def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--checkpoint",
             type=str,
             help="Folder that remembers how far the job is.  [default: under --tables]",
+        ),
+        click.option(
+            "--allow-data-loss",
+            is_flag=True,
+            help="Go on where records went from the topic before they were read.  "
+            "[default: an error]",
         ),
         kafka_option,
         click.option("--bootstrap-server", required=True, metavar="HOST:PORT,..."),

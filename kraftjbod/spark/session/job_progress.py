@@ -1,7 +1,7 @@
 """WIRE. How far a job is, in one line at the foot of a terminal; nothing where nobody watches.
 
 A thread asks Spark twice a second: tasks of the stages that run, and the last batch of a streaming
-query. It only looks, and ends when Spark does.
+query. It only polls, and ends when Spark does.
 """
 
 from __future__ import annotations

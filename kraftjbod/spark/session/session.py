@@ -103,7 +103,7 @@ def _settings_of_driver(master: str, is_short: bool) -> dict[str, str]:
 
 
 def _check_master(master: str) -> None:
-    """What Spark would tell in a page, or after a minute."""
+    """What Spark would report in a page, or after a minute."""
     if not _MASTERS.fullmatch(master):
         raise StartupError(
             f"--master {master} is no master of Spark: expected local[*], local[N], "
@@ -161,7 +161,7 @@ def _java_home() -> str:
 
 @functools.cache
 def _quieten_python() -> None:
-    """What is logged and raised as well is told by whoever catches it."""
+    """What is logged and raised as well is reported by whoever catches it."""
     for name in _LOUD_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     # py4j logs by the root logger, which asks its own filters for those records only.

@@ -1,6 +1,6 @@
 """WIRE. ``kraftjbod-pipeline session``: several jobs in one Spark session, which starts once.
 
-Standard input names the jobs, a line each, as they would stand behind ``kraftjbod-pipeline``; they
+Standard input names the jobs, a line each, as they would stand after ``kraftjbod-pipeline``; they
 are done one after the other, each by the code that does it alone. Standard output answers with a
 JSON document in a line for each: ``job``, ``exit_code``, ``seconds``, and its ``summary`` or what
 went wrong, ``error``. A job that fails leaves the session to the next one.

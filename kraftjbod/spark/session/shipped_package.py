@@ -26,7 +26,7 @@ def package_zip() -> str | None:
 
     ``None`` if the package is in a zip already: then Spark was given it and gives it on.
 
-    :raises StartupError: if there is no room for it.
+    :raises StartupError: if there is no space for it.
     """
     package = Path(kraftjbod.__path__[0])
     if not package.is_dir():

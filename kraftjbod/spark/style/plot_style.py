@@ -162,12 +162,12 @@ def short_paths(paths: Sequence[str], *, limit: int = 24) -> list[str]:
         return [plain(path, limit=limit) for path in paths]
     parts = [PurePosixPath(path).parts for path in paths]
     first = len(_common([names[:-1] for names in parts]))
-    behind = len(_common([names[:first:-1] for names in parts])) if len(paths) > 1 else 0
+    last = len(_common([names[:first:-1] for names in parts])) if len(paths) > 1 else 0
     short = []
     for names in parts:
-        text = str(PurePosixPath(*names[first : len(names) - behind]))
+        text = str(PurePosixPath(*names[first : len(names) - last]))
         text = f"…/{text}" if first > 1 else f"/{text.lstrip('/')}"
-        short.append(plain(f"{text}/…" if behind else text, limit=limit))
+        short.append(plain(f"{text}/…" if last else text, limit=limit))
     return short
 
 

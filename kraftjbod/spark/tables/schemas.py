@@ -41,7 +41,8 @@ RECORD: Final = StructType(
 #: With ``includeHeaders``.
 RECORD_WITH_HEADERS: Final = StructType([*RECORD.fields, StructField("headers", ArrayType(HEADER))])
 
-#: ``log_dirs``: one directory of one broker, as the cluster or its telemetry tells. Input of plans.
+#: ``log_dirs``: one directory of one broker, as the cluster or its telemetry has it. Input of
+#: plans.
 LOG_DIRS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),
@@ -284,7 +285,7 @@ ACKNOWLEDGED: Final = StructType(
     ]
 )
 
-#: The same as files tell it. A line with ``count`` stands for that many records from ``offset`` and
+#: The same as files have it. A line with ``count`` stands for that many records from ``offset`` and
 #: ``sequence`` on; ``key_crcs`` and ``value_crcs`` then hold one element per record, or are null.
 ACKNOWLEDGED_LINES: Final = StructType(
     [
@@ -351,7 +352,7 @@ AUDITED_ACKNOWLEDGEMENTS: Final = StructType(
 )
 
 #: Which offsets an audit expects of a partition: from ``log_start`` up to before ``log_end``, both
-#: null where no leader tells them.
+#: null where no leader gives them.
 LOG_RANGES: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -376,7 +377,8 @@ REPLICA_RANGES: Final = StructType(
 )
 
 #: One record batch as one replica holds it. ``finding`` is null, or ``damaged`` (its bytes are not
-#: what was written), or ``unread`` (offsets that the replica did not give): then the fields behind
+#: what was written), or ``unread`` (offsets that the replica did not give): then the fields after
+#: it
 #: ``detail`` are null.
 REPLICA_BATCHES: Final = StructType(
     [

@@ -91,7 +91,7 @@ def quantile(counts: Column, bounds: Column, share: float) -> Column:
     """The value below which ``share`` of the counted lie; null if nothing was counted.
 
     ``bounds`` are the upper ends of the buckets, the last of ``counts`` has none. Within a bucket
-    values are taken to lie evenly; of the last one only its lower end is known, and told.
+    values are taken to lie evenly; of the last one only its lower end is known, and given.
     """
     zero = F.lit(0).cast("long")
     rank = share * F.aggregate(counts, zero, lambda sum_, n: sum_ + n)

@@ -1,7 +1,7 @@
 """FRAME. Which log directories there are now, by what their brokers said last.
 
-A broker tells of all its directories, offline ones too, so one that its broker does not tell of any
-more was given up. A broker that tells nothing any more may be dead: its directories stay.
+A broker reports all its directories, offline ones too, so one that its broker does not report any
+more was given up. A broker that reports nothing any more may be dead: its directories stay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql.window import Window
 
 from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES
 
-#: A directory that its broker did not tell of for so many windows is gone.
+#: A directory that its broker did not report for so many windows is gone.
 WINDOWS_TO_GONE: Final = 3
 
 

@@ -8,7 +8,7 @@
   the correlation of neighbours, as for a first-order process.
 * The band is Fieller's: where the 95 % band around the line, its slope's and its level's error
   taken together, reaches ``total``. Its late end may be never. A directory that does not fill by
-  its line may do so by the band: then only the early end is told.
+  its line may do so by the band: then only the early end is given.
 * One big step, at least :data:`STEP_SHARE` of the disk between two samples, is a topic deleted, a
   replica moved: the line begins after it. Two or more are how this directory lives (retention's
   saw-tooth): the line runs through all of them, at half the height of a tooth, and the band is as
@@ -46,7 +46,7 @@ _DIRECTORY: Final = ("broker_id", "directory_id")
 def log_dir_forecasts(samples: DataFrame, horizon_s: int) -> DataFrame:
     """``log_dir_forecasts`` of ``log_dir_samples``.
 
-    What happens later than ``horizon_s`` after a directory's last sample is told as never.
+    What happens later than ``horizon_s`` after a directory's last sample is given as never.
     """
     parts = _parts(_since_the_step(_used(samples)))
     forecast = _when_full(_with_errors(_fitted(parts)), horizon_s)
@@ -80,7 +80,7 @@ def _whole() -> WindowSpec:
 
 
 def _used(samples: DataFrame) -> DataFrame:
-    """Used bytes of every sample that tells them, and those of the sample before it."""
+    """Used bytes of every sample that has them, and those of the sample before it."""
     sampled = samples.where((F.col("state") != "offline") & (F.col("total_bytes") > 0))
     used = sampled.select(
         *_DIRECTORY,
@@ -226,7 +226,7 @@ def _from_last(from_mean: Column) -> Column:
 
 
 def _later(seconds: str, horizon_s: int) -> Column:
-    """A time within the horizon. What lies behind it might be more than a timestamp can tell."""
+    """A time within the horizon. What lies beyond it might be more than a timestamp can hold."""
     until = F.least(F.col(seconds), F.lit(float(horizon_s)))
     return F.when(
         F.col(seconds) <= horizon_s, F.timestamp_seconds(F.col("to").cast("double") + until)

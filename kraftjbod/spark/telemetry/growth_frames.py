@@ -3,9 +3,9 @@
 * Growth is the change from the first to the last sample, over the time between them. Of a topic it
   is the change of all its replicas together: one that moves to another broker is no growth, since
   what is new there is gone here.
-* A replica lies there at an end of the time if its broker told of it in a round at that end. Rounds
-  take a while and the last may be half read, so "at the end" is within
-  :data:`ROUNDS_TO_GONE` rounds of it; how long a round is, the samples tell.
+* A replica lies there at an end of the time if its broker reported it in a round at that end.
+  Rounds take a while and the last may be half read, so "at the end" is within
+  :data:`ROUNDS_TO_GONE` rounds of it; how long a round is, the samples show.
 * Writes are what was appended, by leaders and followers; counters that begin anew lose nothing.
 * Future copies are not counted in topics, but in the directories that they fill.
 * A sample that came twice says the same twice: it adds nothing.

@@ -9,10 +9,10 @@
   many as the median of the others'. ``value`` and ``peers`` count them, ``since`` is the first.
 * ``saturated``, ``stalled``, ``offline``: the state that its broker says, ``since`` the first
   sample that said so.
-* ``silent``: its broker told nothing for :data:`WINDOWS_TO_SILENT` windows while others did;
+* ``silent``: its broker reported nothing for :data:`WINDOWS_TO_SILENT` windows while others did;
   ``since`` is its last sample.
 
-A directory can have several findings. One that its broker does not tell of any more has none.
+A directory can have several findings. One that its broker does not report any more has none.
 """
 
 from __future__ import annotations

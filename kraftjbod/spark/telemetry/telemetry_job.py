@@ -1,18 +1,18 @@
-"""WIRE. ``kraftjbod-pipeline telemetry``: what brokers tell of their disks, as tables.
+"""WIRE. ``kraftjbod-pipeline telemetry``: what brokers report of their disks, as tables.
 
 Four streaming queries read ``__storage_telemetry``, each with a checkpoint of its own below
 ``--checkpoint`` and a file sink, so each record is in their tables once, whatever is killed when:
 
 * ``log_dir_samples``, ``replica_samples`` and ``telemetry_rejects`` hold every record, in one of
   the three.
-* ``log_dir_windows`` holds the windows that are closed: the watermark, the newest time told less
-  ``--watermark``, has passed their end. A sample that comes later than that is in its samples
+* ``log_dir_windows`` holds the windows that are closed: the watermark, the newest sample's time
+  less ``--watermark``, has passed their end. A sample that comes later than that is in its samples
   table and in no window. So is one from the future, of a broker whose clock is wrong, lest it close
   everybody's windows.
 
 From these tables the rest is computed anew, at the end of an ``--available-now`` run and every
 ``--every`` of a continuous one: ``log_dir_windows_open`` (the windows after the closed ones, so
-that together they tell of everything that was read), ``log_dir_forecasts``, ``log_dir_outliers``,
+that together they cover everything that was read), ``log_dir_forecasts``, ``log_dir_outliers``,
 ``growth`` and ``skew``. ``stored_tables.read_table`` reads them while that goes on.
 """
 
@@ -90,11 +90,6 @@ class Spans:
     show_default=True,
     help="With --continuous: time between two forecasts.",
 )
-@click.option(
-    "--allow-data-loss",
-    is_flag=True,
-    help="Go on where records went from the topic before they were read.  [default: an error]",
-)
 @streaming_options
 def command(
     job: Job,
@@ -161,7 +156,7 @@ def _streams(records: DataFrame, spans: Spans) -> dict[str, DataFrame]:
     in_time = telemetry_frames.not_from_the_future(dirs, spans.watermark_s)
     watermarked = in_time.withWatermark("time", f"{spans.watermark_s} seconds")
     return {
-        # First, so that no window tells of a sample that is not in its table.
+        # First, so that no window covers a sample that is not in its table.
         WINDOWS: log_dir_windows(watermarked, spans.window_s),
         "log_dir_samples": dirs,
         "replica_samples": telemetry_frames.replica_samples(records),

@@ -25,7 +25,7 @@ from kraftjbod.spark.style.figure_text import (
 from kraftjbod.spark.tables import schemas
 from kraftjbod.spark.tables.stored_tables import WINDOWS, read_table
 
-#: Rows of each kind that are told.
+#: Rows of each kind that are listed.
 MOST: Final = 20
 _READ: Final[dict[str, StructType]] = {
     "log_dir_samples": schemas.LOG_DIR_SAMPLES,
@@ -44,7 +44,7 @@ Summary = Mapping[str, Any]
 def summarize(spark: SparkSession, tables: str) -> Summary:
     """Times are seconds since 1970; a table that is not there counts as empty.
 
-    What is dead does not fill up: its forecast, which the table keeps, is not told.
+    What is dead does not fill up: its forecast, which the table keeps, is not listed.
     """
     frames = {}
     for name, schema in _READ.items():

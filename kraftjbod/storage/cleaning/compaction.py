@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.raw_records import (
     NO_HORIZON,
     RawRecord,
@@ -22,7 +23,7 @@ from kraftjbod.protocol.raw_records import (
     raw_records,
     thinned_batch,
 )
-from kraftjbod.protocol.record_batch import BatchHeader, Buffer
+from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.protocol.records import open_body
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
 

@@ -6,7 +6,7 @@
 * It remembers when the running operation began, and can be abandoned: everything waiting fails
   at once, and whatever the thread says later is not heard.
 * An operation that *may be taken back* and has not begun can be failed at once; it never begins
-  then, so that nothing is written after its caller was told that nothing would be.
+  then, so that nothing is written after its caller was answered that nothing would be.
 
 It is a ``concurrent.futures.Executor`` so that aiofiles can use it.
 It does not judge errors: ``on_error`` sees them first, in the thread, and ``translate`` is asked

@@ -22,6 +22,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
@@ -35,7 +36,7 @@ from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
-from kraftjbod.storage.vfs import Buffer, VfsFile
+from kraftjbod.storage.vfs import VfsFile
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kraftjbod.core.errors import OverloadedError
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import GAPS_MARK
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
@@ -27,7 +28,7 @@ from kraftjbod.storage.segments.segment_swap import (
     open_target,
     place_of,
 )
-from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import Undoing, Vfs, VfsFile, write_atomically
 
 
 class LogSegments:

@@ -2,7 +2,7 @@
 
 * Whatever is done to the log, a :class:`LogView` of what is so then is published on the loop when
   it is done, even if nobody waits any more.
-* Segments that left the log are told with the view that does not show them any more.
+* Segments that left the log are handed over with the view that does not show them any more.
 * A log that was removed takes nothing; one whose copy in another dir took its place can be read.
 
 What is done, and why, is log_handle.py's part.

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import OperatingError
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.raw_records import TimeSearch
-from kraftjbod.protocol.record_batch import BatchHeader, Buffer
+from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.protocol.records import open_body
 from kraftjbod.storage.log.leader_epochs import EpochEntries, epoch_at
 from kraftjbod.storage.log.log_values import FoundTimestamp

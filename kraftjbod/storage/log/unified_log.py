@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader, place_batches
 from kraftjbod.storage.checkpoints import format_leader_epochs
 from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
@@ -62,7 +63,7 @@ from kraftjbod.storage.segments.batch_walk import require_sound, sent_batches
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
-from kraftjbod.storage.vfs import Buffer, Undoing, Vfs, write_atomically
+from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
 _NO_TIMESTAMP: Final = -1
 _NOTHING: Final = memoryview(b"")

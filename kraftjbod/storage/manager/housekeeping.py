@@ -82,7 +82,7 @@ class Housekeeping:
                 ("retention", lambda: self._every(retain_ms, self.retain, first_retention_ms)),
                 ("checkpoints", lambda: self._every(checkpoint_ms, self._checkpoint_now)),
                 ("flushes", lambda: self._every(flush_ms, self.flush_overdue)),
-                ("purges", lambda: self._every(_PURGE_CHECK_MS, self.make_room)),
+                ("purges", lambda: self._every(_PURGE_CHECK_MS, self.reclaim_space)),
                 ("flushes_of_rolled", self._flush_rolled),
                 ("cleaner", self._clean),
             ):
@@ -140,7 +140,7 @@ class Housekeeping:
             if is_dirty and now_ms - handle.last_flush_ms >= handle.config.flush_ms:
                 await self._unless_offline(handle.flush)
 
-    async def make_room(self) -> None:
+    async def reclaim_space(self) -> None:
         """Purge what is due; in a saturated dir let go of all that may go, and purge that too."""
         if not self._is_saturated:
             self._relief_due_ms = 0

@@ -297,7 +297,7 @@ class LogManager:
         await self._swap.drop_future(topic_partition)
 
     async def promote_future(
-        self, topic_partition: TopicPartition, lane: LogDirExecutor
+        self, topic_partition: TopicPartition, executor: LogDirExecutor
     ) -> LogHandle:
         """Let the future copy take the replica's place; the new handle, which :meth:`get` gives.
 
@@ -309,7 +309,7 @@ class LogManager:
         :raises OverloadedError: the replica was appended to, or a dir is too busy: try again.
         :raises KafkaStorageError: with the ``directory_id`` of the dir that went offline.
         """
-        handle = await self._swap.promote_future(topic_partition, lane)
+        handle = await self._swap.promote_future(topic_partition, executor)
         # What is known of the replica goes with it; should that fail it is cleaned once more.
         await each_online([self._cleaner_offsets.write(handle.log_dir)])
         return handle

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
-    Buffer,
     batches,
     check_crc,
     read_header,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from kraftjbod.storage.vfs import Buffer
+from kraftjbod.protocol.framing import Buffer
 
 _NATIVE_IS_BIG: Final = sys.byteorder == "big"
 OFFSET_ENTRY_BYTES: Final = 8

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -50,7 +51,7 @@ from kraftjbod.storage.segments.batch_walk import (
 )
 from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry
 from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
-from kraftjbod.storage.vfs import Buffer, OpenMode, Undoing, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 _EMPTY: Final = memoryview(b"")
 #: What a segment spans at most; indexes hold offsets in 32 bits.

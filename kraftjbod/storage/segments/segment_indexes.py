@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kraftjbod.storage.segments.batch_walk import Damage, Located
 from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry, TimeIndex
-from kraftjbod.storage.vfs import Buffer
 
 
 class SegmentIndexes:

@@ -23,7 +23,8 @@ from functools import partial
 from os import strerror
 from typing import Any
 
-from kraftjbod.storage.vfs import Buffer, DirEntry, Extent, OpenMode, Space, VfsFile
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
 
 
 class MemFile:

@@ -23,7 +23,7 @@ class Place:
 
     broker: int
     total_bytes: int
-    room_bytes: int
+    spare_bytes: int
     takes: bool
     gives: bool
     held_bytes: int = 0
@@ -50,7 +50,7 @@ class Greedy:
     def load(cls, sums: Iterable[Any], columns: Mapping[str, list[Any]]) -> Greedy:
         places = {
             (row.broker_id, row.path): Place(
-                row.broker_id, row.total_bytes, row.room_bytes, row.takes, row.gives
+                row.broker_id, row.total_bytes, row.spare_bytes, row.takes, row.gives
             )
             for row in sums
         }
@@ -86,7 +86,7 @@ class Greedy:
         if full is empty or full.fill <= mean * (1 + tolerance):
             return False
         half = (full.fill - empty.fill) * min(full.total_bytes, empty.total_bytes) / 2
-        found = self._largest(full, min(half, empty.room_bytes))
+        found = self._largest(full, min(half, empty.spare_bytes))
         if found is None:
             return False
         self._move(found, full, empty)
@@ -133,7 +133,7 @@ class Greedy:
             if not place.gives:
                 continue
             for found in place.replicas:
-                fits = 0 < self.sizes[found] <= min(most, to.room_bytes)
+                fits = 0 < self.sizes[found] <= min(most, to.spare_bytes)
                 if (
                     fits
                     and self.partitions[found] not in gone
@@ -157,6 +157,6 @@ class Greedy:
         source.replicas.remove(found)
         source.held_bytes -= size
         target.held_bytes += size
-        target.room_bytes -= size
+        target.spare_bytes -= size
         self.moved_bytes += size
         self.moves += 1

@@ -291,7 +291,7 @@ def _require_sound(moves: DataFrame, dirs: list[PlannedDir]) -> None:
     into = {(row.to_broker, row.to_path): row["size"] for row in sums.collect()}
     for one in dirs:
         more = into.get((one.broker_id, one.path), 0)
-        assert more <= one.load.room_bytes, f"{one.broker_id}:{one.path} gets {more}"
+        assert more <= one.load.spare_bytes, f"{one.broker_id}:{one.path} gets {more}"
     crossing = moves.where("from_broker <> to_broker")
     twice = crossing.groupBy("topic", "partition").count().where("count > 1").count()
     assert twice == 0, f"{twice} partitions cross twice"

@@ -159,7 +159,7 @@ class World:
         assert found is not None, tp
         return found
 
-    def make_room(self) -> None:
+    def reclaim_space(self) -> None:
         self.vfs.clear()
         self.mems[0].capacity_bytes = self.mems[0].capacity_inodes = None
 
@@ -184,7 +184,7 @@ class World:
         if not self.log_dir.is_online:
             # Half of a dir cannot be served; whoever makes room starts it again.
             self.refusals += 1
-            self.make_room()
+            self.reclaim_space()
             self.manager = self._node()
             await self.manager.load()
 
@@ -204,10 +204,10 @@ class World:
                 self.refusals += 1
                 await self.check()
                 await self.check_after_power_cut()
-                await chores(self.manager, self.log_dir).make_room()
+                await chores(self.manager, self.log_dir).reclaim_space()
                 await self.check()
                 if attempt + 1 >= PATIENCE:
-                    self.make_room()
+                    self.reclaim_space()
                 await self._try_to_heal()
             else:
                 assert self.log_dir.is_online
@@ -472,7 +472,7 @@ async def tell(world: World) -> Told:
     await world.start()
     for step in STORY:
         await world.insist(step)
-    world.make_room()
+    world.reclaim_space()
     await world.heal()
     await world.restart()
     reported = await world.told()

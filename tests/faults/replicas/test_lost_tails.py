@@ -50,7 +50,6 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     ListenerInfo,
-    PartitionIsr,
 )
 from tests.golden.transcript import CLUSTER_ID, World, directory
 
@@ -375,17 +374,7 @@ class Sim:
                 AlterPartitionRequest(
                     broker_id=leader.broker_id,
                     broker_epoch=leader.lifecycle.broker_epoch,
-                    partitions=(
-                        PartitionIsr(
-                            topic_id=self.key.topic_id,
-                            partition=0,
-                            leader_epoch=change.leader_epoch,
-                            partition_epoch=change.partition_epoch,
-                            isr=change.isr,
-                            isr_broker_epochs=change.isr_broker_epochs,
-                            metadata_offset=change.metadata_offset,
-                        ),
-                    ),
+                    partitions=(change.asked_of(self.key),),
                 )
             )
         except OperatingError:

@@ -148,7 +148,7 @@ def _is_made(cluster: Cluster, topic: str) -> bool:
 def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> None:
     """Nothing is written any more, and nothing that needs no write suffers."""
     margin = RESERVE_BYTES - 32 * 1024
-    last_room = {"metadata.log.last.room.bytes": str(margin)}
+    last_room = {"metadata.log.min.free.bytes": str(margin)}
     with _cluster_on(make_cluster, last_room) as (cluster, disk):
         controller = cluster.local.controller
         pid = controller.pid

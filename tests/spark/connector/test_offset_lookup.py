@@ -122,7 +122,7 @@ def test_a_partition_without_a_leader_is_waited_for(make_cluster: MakeCluster) -
 def test_a_cluster_that_is_not_there_is_named() -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     asking = OffsetLookup(parse_source_options(options, is_streaming=False), patience_s=0.5)
-    with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1 did not tell topics in 0.5 s"):
+    with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1 did not give topics in 0.5 s"):
         asking.assigned(must_exist=True)
 
 

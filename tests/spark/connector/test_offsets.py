@@ -13,9 +13,9 @@ from kraftjbod.spark.connector.offsets import (
     OffsetRange,
     StreamOffset,
     check_range,
-    cut_ranges,
     limit_offsets,
     plan_batch,
+    split_ranges,
     unknown_first_offsets,
 )
 
@@ -116,7 +116,7 @@ def test_a_limited_batch_goes_on_everywhere_and_not_too_far(
 def test_tasks_cover_each_range_once(
     ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> None:
-    pieces = cut_ranges(
+    pieces = split_ranges(
         ranges, min_partitions=min_partitions, max_records_per_partition=max_records
     )
     assert all(piece.size > 0 for piece in pieces)
@@ -134,15 +134,15 @@ def test_tasks_cover_each_range_once(
 def test_long_ranges_are_cut_and_short_ones_left_alone() -> None:
     long = OffsetRange(partition=T0, start=10, end=910)
     short = OffsetRange(partition=T1, start=0, end=10)
-    pieces = cut_ranges([long, short], min_partitions=4)
+    pieces = split_ranges([long, short], min_partitions=4)
     assert [(p.partition, p.size) for p in pieces] == [(T0, 300), (T0, 300), (T0, 300), (T1, 10)]
-    assert cut_ranges([long, short], min_partitions=2) == [long, short]
-    by_size = cut_ranges([long, short], max_records_per_partition=400)
+    assert split_ranges([long, short], min_partitions=2) == [long, short]
+    by_size = split_ranges([long, short], max_records_per_partition=400)
     assert [p.size for p in by_size] == [300, 300, 300, 10]
 
 
 def test_a_range_is_not_cut_into_more_pieces_than_it_has_offsets() -> None:
-    pieces = cut_ranges([OffsetRange(partition=T0, start=5, end=7)], min_partitions=10)
+    pieces = split_ranges([OffsetRange(partition=T0, start=5, end=7)], min_partitions=10)
     assert [(piece.start, piece.end) for piece in pieces] == [(5, 6), (6, 7)]
 
 
@@ -193,7 +193,7 @@ def test_a_partition_that_is_gone_is_told() -> None:
 
 def test_a_log_that_was_cut_off_is_told() -> None:
     plan = plan_batch(at(t0=9), at(t0=4), {}, {})
-    assert cut_ranges(plan.ranges) == []
+    assert split_ranges(plan.ranges) == []
     (loss,) = plan.losses
     assert "t-0 ends at offset 4, but was read up to offset 9" in loss
 

@@ -116,5 +116,5 @@ def test_what_a_plan_leaves_out_is_noted() -> None:
 
 def test_a_disk_of_unknown_size_is_an_error() -> None:
     require_sizes({2: [log_dir("/dead", **OFFLINE)]})
-    with pytest.raises(StartupError, match="broker 1 does not tell how large the disk of /a is"):
+    with pytest.raises(StartupError, match="broker 1 does not report how large the disk of /a is"):
         require_sizes({1: [log_dir("/a", total_bytes=-1)]})

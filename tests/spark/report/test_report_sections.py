@@ -62,7 +62,7 @@ def test_empty_tables_are_good_news() -> None:
         "findings": "No directory is slow, failing or out of service beside its peers.",
         "forecast": "No directory is filling up.",
         "skew": "How uneven things are: the largest part over the mean, 1 is even.",
-        "growth": "No topic was told of.",
+        "growth": "No topic was reported.",
         "audit": "0 differences found by the last audit.",
         "ingest": "0 records.",
     }

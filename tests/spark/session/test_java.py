@@ -60,7 +60,7 @@ def test_the_runtime_from_pypi_comes_last(tmp_path: Path) -> None:
     [
         ('java version "1.8.0_392"', "is Java 8"),
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
-        ("no such file", "does not tell its version (exit code 0): no such file"),
+        ("no such file", "does not say its version (exit code 0): no such file"),
     ],
 )
 def test_a_java_home_of_no_use_is_not_passed_over_in_silence(

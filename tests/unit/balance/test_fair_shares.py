@@ -29,10 +29,10 @@ def test_shares(bands: list[Band], amount: float, dealt: list[float]) -> None:
 @pytest.mark.parametrize(
     ("load", "band"),
     [
-        (DirLoad(total_bytes=100, room_bytes=20), Band(100, 5, 60)),
-        (DirLoad(total_bytes=100, room_bytes=20, takes=False), Band(100, 5, 40)),
-        (DirLoad(total_bytes=100, room_bytes=20, takes=False, gives=False), Band(0, 40, 40)),
-        (DirLoad(total_bytes=100, room_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
+        (DirLoad(total_bytes=100, spare_bytes=20), Band(100, 5, 60)),
+        (DirLoad(total_bytes=100, spare_bytes=20, takes=False), Band(100, 5, 40)),
+        (DirLoad(total_bytes=100, spare_bytes=20, takes=False, gives=False), Band(0, 40, 40)),
+        (DirLoad(total_bytes=100, spare_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
     ],
 )
 def test_what_a_directory_may_come_to_hold(load: DirLoad, band: Band) -> None:
@@ -42,10 +42,10 @@ def test_what_a_directory_may_come_to_hold(load: DirLoad, band: Band) -> None:
 @pytest.mark.parametrize(
     ("load", "band"),
     [
-        (DirLoad(total_bytes=100, room_bytes=20), Band(1, 5, 90)),
-        (DirLoad(total_bytes=900, room_bytes=20, takes=False), Band(1, 5, 40)),
-        (DirLoad(total_bytes=100, room_bytes=20, takes=False, gives=False), Band(0, 40, 40)),
-        (DirLoad(total_bytes=100, room_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
+        (DirLoad(total_bytes=100, spare_bytes=20), Band(1, 5, 90)),
+        (DirLoad(total_bytes=900, spare_bytes=20, takes=False), Band(1, 5, 40)),
+        (DirLoad(total_bytes=100, spare_bytes=20, takes=False, gives=False), Band(0, 40, 40)),
+        (DirLoad(total_bytes=100, spare_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
     ],
 )
 def test_what_may_be_written_to_a_directory(load: DirLoad, band: Band) -> None:

@@ -30,7 +30,7 @@ def test_what_may_be_done_with_a_directory() -> None:
     ]
     judged = empty_dirs(told, [Drain(broker_id=1, path="/drained"), Drain(broker_id=3)])
     assert [
-        (one.broker_id, one.path, load.room_bytes, load.takes, load.gives, load.is_drained)
+        (one.broker_id, one.path, load.spare_bytes, load.takes, load.gives, load.is_drained)
         for one in judged
         for load in [one.load]
     ] == [
@@ -69,7 +69,7 @@ def test_moves_under_way_count_where_they_go() -> None:
         (4, "/elsewhere", 5, 0, False),
     ]
     filled = filled_dirs(dirs, placed)
-    assert [one.load.room_bytes for one in filled] == [400, 650]
+    assert [one.load.spare_bytes for one in filled] == [400, 650]
     assert [(one.size_bytes, one.fixed_bytes, one.largest_bytes) for one in filled] == [
         (55, 5, 50),
         (140, 140, 100),

@@ -34,7 +34,7 @@ def planned(
         path=path,
         load=DirLoad(
             total_bytes=total,
-            room_bytes=given["room"],
+            spare_bytes=given["room"],
             takes=given["takes"],
             gives=given["gives"],
             is_drained=given["is_drained"],
@@ -95,8 +95,8 @@ def test_what_is_not_reached_is_told_with_its_reason_the_worst_first() -> None:
         planned(4, "/hung", 70, 70, takes=False, gives=False),
     ).missed
     assert missed == (
-        "2:/drained keeps 2 replicas: no open directory has the room for them, or what moves was"
-        " limited; plan again later",
+        "2:/drained keeps 2 replicas: no open directory has the free space for them, or what moves"
+        " was limited; plan again later",
         "3:/dead keeps 1 replicas: it cannot be read",
         "1:/b stays 25 B (24%) below its share",
         "1:/a stays 15 B (14%) above its share; its largest replica has 60 B",

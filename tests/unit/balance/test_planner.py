@@ -20,7 +20,7 @@ ROOMY: Final = 10_000
 
 
 def disk(total: int = 1000, room: int = ROOMY, **more: bool) -> DirLoad:
-    return DirLoad(total_bytes=total, room_bytes=room, **more)
+    return DirLoad(total_bytes=total, spare_bytes=room, **more)
 
 
 def held(directory: int | None, *sizes: int, rate: float = 0.0) -> list[ReplicaLoad]:
@@ -217,7 +217,7 @@ def test_no_rule_is_ever_broken(case: tuple[list[DirLoad], list[ReplicaLoad]]) -
         if load.directory is not None:
             assert load.is_movable and dirs[load.directory].gives
         into[move.target] += load.size_bytes
-    assert all(more <= load.room_bytes for more, load in zip(into, dirs, strict=True))
+    assert all(more <= load.spare_bytes for more, load in zip(into, dirs, strict=True))
     must = {
         index
         for index, load in enumerate(replicas)
@@ -260,7 +260,7 @@ def least_bytes(dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goal: 
             after[place] += replica.size_bytes
             if place != replica.directory:
                 into[place] += replica.size_bytes
-        fits = all(more <= load.room_bytes for more, load in zip(into, dirs, strict=True))
+        fits = all(more <= load.spare_bytes for more, load in zip(into, dirs, strict=True))
         if fits and sum(into) < best and deviation(dirs, after) <= goal + 1e-6:
             best = sum(into)
     return best

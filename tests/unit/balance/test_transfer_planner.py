@@ -45,7 +45,7 @@ def one_dir(
     return DirSums(
         broker_id=broker,
         path="/a",
-        load=DirLoad(total_bytes=total, room_bytes=room, **more),
+        load=DirLoad(total_bytes=total, spare_bytes=room, **more),
         size_bytes=size,
         fixed_bytes=0,
         write_rate=rate,
@@ -120,7 +120,7 @@ def test_what_has_moved_is_not_asked_for_again() -> None:
     moved = after(loads, {1: sent}, {2: sent})
     assert byte_tasks(moved, NO_RACKS, GOALS) == {}
     assert [(one.size_bytes, one.write_rate) for one in moved] == [(103, 0.5), (97, 0.5)]
-    assert moved[1].room_bytes == loads[1].room_bytes - 97
+    assert moved[1].spare_bytes == loads[1].spare_bytes - 97
 
 
 def test_others_give_for_a_broker_that_may_not() -> None:
@@ -138,7 +138,7 @@ def task(*transfers: Transfer, spare: float = 1000.0, is_rate: bool = False) -> 
         broker_id=1,
         size_bytes=1000,
         share_bytes=500.0,
-        room_bytes=0,
+        spare_bytes=0,
         write_rate=10.0,
         share_rate=5.0,
         weight_bytes=0,
@@ -247,7 +247,7 @@ def clusters(draw: st.DrawFn) -> Whole:
                 path="/a",
                 load=DirLoad(
                     total_bytes=seed.choice([1000, 2000]),
-                    room_bytes=0 if drained else seed.choice([0, 300, 100_000]),
+                    spare_bytes=0 if drained else seed.choice([0, 300, 100_000]),
                     takes=not drained,
                     is_drained=drained,
                 ),
@@ -292,5 +292,5 @@ def test_what_sources_choose_apart_fits_together(whole: Whole, by_rate: bool) ->
             taken[choice.target] += size
     for broker, size in taken.items():
         load = whole.dirs[broker]
-        assert size <= load.load.room_bytes, "the target may be filled"
+        assert size <= load.load.spare_bytes, "the target may be filled"
         assert load.size_bytes + size <= share[broker] * 1.05 + 1, "the target has too much now"

@@ -261,15 +261,7 @@ class Life:
         if not self.inflight:
             return
         node, epoch, partition, change = self.inflight.pop(self.rng.randrange(len(self.inflight)))
-        wish = m.PartitionIsr(
-            topic_id=self.key.topic_id,
-            partition=0,
-            leader_epoch=change.leader_epoch,
-            partition_epoch=change.partition_epoch,
-            isr=change.isr,
-            isr_broker_epochs=change.isr_broker_epochs,
-            metadata_offset=change.metadata_offset,
-        )
+        wish = change.asked_of(self.key)
         request = m.AlterPartitionRequest(
             broker_id=node.broker_id, broker_epoch=epoch, partitions=(wish,)
         )

@@ -16,9 +16,9 @@ from kraftjbod.protocol.record_batch import (
     BatchHeader,
     TimestampType,
     batches,
-    behind_empty,
     check_crc,
     compute_crc,
+    offset_after_empty,
     place_batches,
     read_header,
     stamp_header,
@@ -178,11 +178,11 @@ def test_batches_without_records_say_where_the_log_goes_on():
     """What compaction leaves; behind a batch with records there is nothing to say."""
     full = build_batch([Record(key=b"a"), Record(key=b"b")], base_offset=4)
     empty = empty_batch(read_header(full))
-    assert behind_empty(empty) == 6
-    assert behind_empty(empty + empty_batch(read_header(full)._replace(base_offset=9))) == 11
-    assert behind_empty(empty + full) is None
-    assert behind_empty(full) is None
-    assert behind_empty(b"") is None
+    assert offset_after_empty(empty) == 6
+    assert offset_after_empty(empty + empty_batch(read_header(full)._replace(base_offset=9))) == 11
+    assert offset_after_empty(empty + full) is None
+    assert offset_after_empty(full) is None
+    assert offset_after_empty(b"") is None
 
 
 def test_batches_are_placed_one_behind_the_other():

@@ -528,7 +528,7 @@ async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless
         rig.controller.may_answer.clear()
         await die(rig)
         said = await refused(rig, "reattach", "/d2")
-        assert "no controller could be told of it within log.dir.registration.timeout.ms=50" in said
+        assert "no controller heard of it within log.dir.registration.timeout.ms=50" in said
         assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
         said = await refused(rig, "forget", "/d2", force=True)
         assert "holds the last in-sync replica" in said

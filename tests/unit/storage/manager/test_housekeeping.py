@@ -155,32 +155,32 @@ async def test_a_full_dir_lets_go_at_once_and_again():
     handle = await segments(manager, 4)
     await full(manager, vfs)
     used = vfs.used_bytes()
-    await chores(manager).make_room()
+    await chores(manager).reclaim_space()
     assert handle.log_start_offset == 0
     # Less may be kept from now on: that does not wait for the next round, nor for any delay.
     manager.update_config(TP.topic, CONFIG.model_copy(update={"retention_bytes": 600}))
-    await chores(manager).make_room()
+    await chores(manager).reclaim_space()
     assert handle.log_start_offset == 3
     assert vfs.used_bytes() < used - 1800
     with pytest.raises(OffsetOutOfRangeError):
         await read_log(handle, 0, 1 << 20, 2**62, True)
     # And with time it goes on by itself.
     handle.set_config(CONFIG.model_copy(update={"retention_ms": 0}))
-    await chores(manager).make_room()
+    await chores(manager).reclaim_space()
     assert handle.size_bytes > 0
     clock.ms += 3_000
-    await chores(manager).make_room()
+    await chores(manager).reclaim_space()
     assert (handle.size_bytes, handle.log_start_offset) == (0, 4)
 
 
 async def test_a_dir_with_space_keeps_to_its_intervals():
     manager, vfs, _ = await make()
     handle = await segments(manager, 4, CONFIG.model_copy(update={"retention_bytes": 600}))
-    await chores(manager).make_room()
+    await chores(manager).reclaim_space()
     assert handle.log_start_offset == 0
     await handle.apply_retention()
     used = vfs.used_bytes()
-    await chores(manager).make_room()
+    await chores(manager).reclaim_space()
     assert vfs.used_bytes() == used
 
 
@@ -189,7 +189,7 @@ async def test_a_deleted_replica_gives_its_space_back_at_once_if_the_dir_is_full
     await segments(manager, 4)
     await full(manager, vfs)
     await manager.delete(TP)
-    await chores(manager).make_room()
+    await chores(manager).reclaim_space()
     assert [entry.name for entry in vfs.list_dir("/d1") if entry.is_dir] == []
 
 

@@ -344,5 +344,5 @@ async def test_a_copy_that_cannot_be_compared_for_lack_of_space_goes():
     assert manager.future(TP) is None
     assert manager.get(TP) is not None
     assert dirs[1].is_online
-    await chores(manager, dirs[1]).make_room()
+    await chores(manager, dirs[1]).reclaim_space()
     assert not node.disks[1].exists(f"/d2/{FUTURE}")
