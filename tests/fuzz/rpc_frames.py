@@ -1,9 +1,12 @@
-"""Requests of the RPC between brokers and controllers, made from the models: sound and spoilt."""
+"""Requests and answers of the RPC between brokers and controllers, made from the models: sound and
+spoilt.
+"""
 
 from __future__ import annotations
 
 import enum
 import functools
+import random
 import types
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
@@ -14,7 +17,7 @@ from pydantic import BaseModel
 from kraftjbod.core.errors import RemoteProtocolError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.protocol import rpc_codec
-from kraftjbod.protocol.rpc_messages import RpcRequest
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from tests.fuzz.kafka_frames import Frame
 from tests.fuzz.mutations import spoilt
 from tests.fuzz.values import Values
@@ -67,7 +70,7 @@ class RpcFrames:
             rng.random() < _SPOILT and body.get("broker_id") not in self._values.world.brokers
         )
         if is_spoilt and rng.random() < 0.6:
-            self._put_odd(envelope)
+            _put_odd(rng, envelope)
         data: bytes = msgpack.packb(envelope)
         if is_spoilt and rng.random() < 0.5:
             data = spoilt(rng, data, msgpack.packb([0, 1, kind.api, 0, self.body(kind)]))
@@ -77,23 +80,52 @@ class RpcFrames:
         made: dict[str, Any] = _maker(kind)(self._values)
         return made
 
-    def _put_odd(self, envelope: list[Any]) -> None:
-        """Something of a wrong type or size somewhere inside."""
-        rng, place = self._rng, envelope
-        while True:
-            keys: Any = list(place) if isinstance(place, dict) else range(len(place))
-            if not keys:
-                return
-            key = rng.choice(keys)
-            inner = place[key]
-            if isinstance(inner, list | dict) and inner and rng.random() < 0.8:
-                place = inner
-                continue
-            if isinstance(place, dict) and rng.random() < 0.2:
-                del place[key]
-            else:
-                place[key] = rng.choice(_ODD)
+
+class RpcAnswers:
+    """Endless answers of a controller: half of them spoilt, one of five an error."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._rng = values.rng
+
+    def next(self) -> tuple[bytes, type[RpcResponse]]:
+        """The frame, and which answer it should be."""
+        rng = self._rng
+        kind = rng.choice(REQUESTS).Response
+        sound, is_spoilt = self._envelope(kind), rng.random() < _SPOILT
+        data: bytes = msgpack.packb(sound)
+        if is_spoilt and rng.random() < 0.5:
+            _put_odd(rng, sound)
+            data = msgpack.packb(sound)
+        elif is_spoilt:
+            data = spoilt(rng, data, msgpack.packb(self._envelope(kind)))
+        return data, kind
+
+    def _envelope(self, kind: type[RpcResponse]) -> list[Any]:
+        correlation_id = self._rng.randint(0, _MAX_CORRELATION_ID)
+        if self._rng.random() < 0.2:
+            code = self._rng.choice([-1, 3, 6, 56, 32_000])
+            return [1, correlation_id, code, "why not", None]
+        return [1, correlation_id, 0, "", _maker(kind)(self._values)]
+
+
+def _put_odd(rng: random.Random, envelope: list[Any]) -> None:
+    """Something of a wrong type or size somewhere inside."""
+    place: Any = envelope
+    while True:
+        keys: Any = list(place) if isinstance(place, dict) else range(len(place))
+        if not keys:
             return
+        key = rng.choice(keys)
+        inner = place[key]
+        if isinstance(inner, list | dict) and inner and rng.random() < 0.8:
+            place = inner
+            continue
+        if isinstance(place, dict) and rng.random() < 0.2:
+            del place[key]
+        else:
+            place[key] = rng.choice(_ODD)
+        return
 
 
 def judged(data: bytes, *, is_spoilt: bool) -> Frame:
