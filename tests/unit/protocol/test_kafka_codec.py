@@ -17,6 +17,7 @@ import kafka.protocol.admin
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
+import kafka.protocol.sasl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ RANGES = {
     "int64": st.integers(-1, 2**40),
     "uuid": st.binary(min_size=16, max_size=16),
     "string": st.text(max_size=12) | st.text("x", min_size=126, max_size=140),
+    "bytes": st.binary(max_size=40),
     "records": st.binary(max_size=40),
 }
 
@@ -134,7 +136,7 @@ def agrees(ours: Any, theirs: Any) -> bool:
 
 
 def kafka_python_class(name: str) -> Any:
-    for package in ("admin", "consumer", "metadata", "producer"):
+    for package in ("admin", "consumer", "metadata", "producer", "sasl"):
         found = getattr(getattr(kafka.protocol, package), name, None)
         if found is not None:
             return found
