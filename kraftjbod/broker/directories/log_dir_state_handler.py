@@ -6,7 +6,7 @@ through one method from the top to the bottom:
 * :meth:`_offline`: stop fetching into it, stop moving from and to it, stop serving from it, forget
   its logs, publish that they are not led here any more, report it;
 * :meth:`_impaired` (KIP-928, SATURATED; and STALLED): stop fetching into it, give back the space
-  that moves into a full one took, take back what the controller was told of moves of a hung one,
+  that moves into a full one took, take back what was reported of moves of a hung one,
   report it. Its replicas keep their logs, for what is there can be read, and the directory itself
   refuses what it cannot take;
 * :meth:`_recovered`: follow again, let those that wait for free space have their logs, report it.

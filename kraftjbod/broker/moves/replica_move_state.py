@@ -155,7 +155,7 @@ class DropFuture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDirectory:
-    """Tell the controller where the replica is, or died."""
+    """Report to the controller where the replica is, or died."""
 
     directory_id: DirectoryId
 
