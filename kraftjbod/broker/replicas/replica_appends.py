@@ -195,7 +195,7 @@ class ReplicaAppends:
             timeout_ms=timeout_ms,
             expected_epoch=leader_epoch,
         )
-        self._try(pending)
+        self._begin(pending)
         return pending
 
     def close(self) -> None:
@@ -214,32 +214,31 @@ class ReplicaAppends:
             self._give_up_at(deadline_s)
         return outcomes
 
-    def _try(self, pending: PendingAppend) -> None:
+    def _begin(self, pending: PendingAppend) -> None:
+        """As far as it goes now: to the directory's queue, or to where it has to wait before."""
         if pending.done():
             return  # It was given up at the gate.
         try:
-            self._start(pending)
+            if (queued := self._queued.get(pending.topic_partition)) is not None:
+                pending.is_being_checked = True
+                queued.append(pending)
+                return
+            replica = self._replicas.require(pending.topic_partition)
+            partition, handle = replica.require_open()
+            partition.require_appendable(pending.acks, pending.expected_epoch)
+            if replica.gate.is_closed:
+                replica.gate.hold(lambda: self._begin(pending))
+                return
+            checked = pending.checked or self._check(pending)
+            if checked is None:
+                return
+            pending.is_being_checked = False
+            pending.records, header = checked
+            pending.replica, pending.leader_epoch = replica, partition.leader_epoch
+            writing = handle.append_as_leader(pending.records, [header], partition.leader_epoch)
         except OperatingError as e:
             pending.set_result(AppendOutcome.of(e))
-
-    def _start(self, pending: PendingAppend) -> None:
-        if (queued := self._queued.get(pending.topic_partition)) is not None:
-            pending.is_being_checked = True
-            queued.append(pending)
             return
-        replica = self._replicas.require(pending.topic_partition)
-        if replica.gate.is_closed:
-            replica.gate.hold(lambda: self._try(pending))
-            return
-        partition, handle = replica.require_open()
-        partition.require_appendable(pending.acks, pending.expected_epoch)
-        checked = pending.checked or self._check(pending)
-        if checked is None:
-            return
-        pending.is_being_checked = False
-        pending.records, header = checked
-        pending.replica, pending.leader_epoch = replica, partition.leader_epoch
-        writing = handle.append_as_leader(pending.records, [header], partition.leader_epoch)
         writing.add_done_callback(lambda append: self._written(pending, append))
         self._metrics.count("BytesInPerSec", len(pending.records))
 
@@ -292,11 +291,11 @@ class ReplicaAppends:
         error = check.exception()
         if error is None:
             pending.checked = check.result()
-            self._try(pending)
+            self._begin(pending)
         elif isinstance(error, OperatingError):
             pending.set_result(AppendOutcome.of(error))
         for one in queued:
-            self._try(one)
+            self._begin(one)
         if error is not None and not isinstance(error, OperatingError):
             raise error
 
