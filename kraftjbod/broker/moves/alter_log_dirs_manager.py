@@ -447,6 +447,7 @@ class ReplicaAlterLogDirsManager:
                     replica.key, directory_id, lambda: self._accepted(move, move_id)
                 )
             case ReportDirectory(directory_id=directory_id):
+                replica.is_assigned_by_move = False
                 self._assignments.assign(replica.key, directory_id)
             case DropFuture():
                 move.drops_future = True

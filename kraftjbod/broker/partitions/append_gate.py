@@ -4,7 +4,8 @@ places.
 * What arrives while the gate is closed goes through in the order of arrival when it opens.
 * Deletions of records (KIP-107) pass here too: the copies must agree on where they start.
 * Reads do not pass here, and a follower's own appends are stopped at their fetch loop.
-* A gate is closed for milliseconds; who waits longer has a deadline of its own.
+* A gate is closed for milliseconds, or as long as a disk hangs; who waits longer has a deadline of
+  its own, and once another broker leads nobody waits here.
 """
 
 from __future__ import annotations
@@ -45,9 +46,13 @@ class AppendGate:
             )
         self._waiting.append(append)
 
-    def open(self) -> None:
-        """Let everybody through, oldest first."""
+    def recheck(self) -> None:
+        """The replica's role changed: who may still wait comes back, in the same order."""
         waiting, self._waiting = self._waiting, []
-        self.is_closed = False
         for append in waiting:
             append()
+
+    def open(self) -> None:
+        """Let everybody through, oldest first."""
+        self.is_closed = False
+        self.recheck()

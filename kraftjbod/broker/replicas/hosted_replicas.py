@@ -297,6 +297,7 @@ class HostedReplicas:
         """Nothing that waits for the replica can be served any more."""
         self.produces.fail(replica.topic_partition, code)
         self.deletions.fail(replica.topic_partition, code)
+        replica.gate.recheck()
         self.reading_changed(replica)
 
     def reading_changed(self, replica: HostedReplica) -> None:

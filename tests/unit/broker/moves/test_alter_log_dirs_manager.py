@@ -525,7 +525,7 @@ async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory():
         assert assigned(follower) == [dir_of(2, 2)]
 
 
-async def test_a_leader_that_becomes_a_follower_at_the_gate_follows_after_it():
+async def test_a_leader_that_becomes_a_follower_at_the_gate_says_so_at_once_and_follows_after_it():
     slow = FaultVfs(MemVfs())
     async with brokers(2, FaultVfs(MemVfs()), slow) as (first, second):
         for rig in (first, second):
@@ -534,8 +534,14 @@ async def test_a_leader_that_becomes_a_follower_at_the_gate_follows_after_it():
         with Gate(slow, "rename", "/d2/*-future") as gate:
             begin(first)
             await gate.reached()
+            held = asyncio.create_task(first.ask(produce(batch(), acks=1), 9))
+            await asyncio.sleep(0.02)
+            assert not held.done()
             for rig in (first, second):
                 await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
+            late = first.ask(produce(batch(), acks=1), 9)
+            for answer in await asyncio.gather(held, late):
+                assert only(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             gate.open()
             await ended(first)
         await until(lambda: hosted(second).handle and hosted(second).handle.log_end_offset == 3)
