@@ -499,14 +499,26 @@ class LogDir(DirCondition):
                 self._saturation.fill_up(said, error, is_attempt=kind is OpKind.PROBE)
                 return self.impaired_error()
             case Verdict.CALLER_BUG:
-                self.log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
                 self.check_disk()
+                self._report_unless_gone(said, error)
                 return self._error(error_class(part), f"log dir {self.path}: {said}", failed)
             case Verdict.PROCESS_LIMIT:
                 self.log.warning("log_dir_operation_lacked_resources", reason=said)
                 return OverloadedError(f"log dir {self.path}: {said}")
             case _:
                 assert_never(verdict)
+
+    def _report_unless_gone(self, said: str, error: OSError) -> None:
+        """A directory that is not there any more explains whatever made no sense in it."""
+
+        def checked(_check: object) -> None:
+            if self.is_online:
+                self.log.error("log_dir_operation_made_no_sense", reason=said, exc_info=error)
+
+        if self._check is None or self._check.done():
+            checked(None)
+        else:
+            self._check.add_done_callback(checked)
 
     def _error(
         self, kind: type[KafkaStorageError], message: str, failed: dict[str, str]

@@ -102,15 +102,19 @@ async def test_lack_of_file_descriptors_is_not_the_disks_fault():
 
 async def test_absent_file_blames_the_dir_only_after_a_check():
     log_dir, _, vfs = make()
-    with capture_logs() as logs, pytest.raises(KafkaStorageError):
-        await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+    with capture_logs() as logs:
+        with pytest.raises(KafkaStorageError):
+            await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+        await log_dir.run(OpKind.READ, lambda: None)
     assert "log_dir_operation_made_no_sense" in [entry["event"] for entry in logs]
-    await log_dir.run(OpKind.READ, lambda: None)
     assert log_dir.is_online
     vfs.inner.unlink_if_exists("/d1/meta.properties")
-    with capture_logs() as logs, pytest.raises(KafkaStorageError):
-        await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
-    await until(lambda: not log_dir.is_online)
+    with capture_logs() as logs:
+        with pytest.raises(KafkaStorageError):
+            await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+        await until(lambda: not log_dir.is_online)
+        await asyncio.sleep(0)
+    assert [entry["event"] for entry in logs] == ["log_dir_offline"], "no bug"
 
 
 async def test_expected_errors_pass_as_they_are():
