@@ -50,6 +50,7 @@ from kraftjbod.metadata.records import (
     encode_entry,
     encode_entry_in_slices,
 )
+from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
     AlterPartitionReassignmentsRequest,
     BrokerHeartbeatRequest,
@@ -124,6 +125,11 @@ class QuorumController:
         #: Ends with what left the state other than the log says.
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._publish_figures()
+
+    @property
+    def state(self) -> MetadataState:
+        """The metadata with all that was decided, to be looked at from outside."""
+        return self._managers.state
 
     # --- life ------------------------------------------------------------------------------------
 

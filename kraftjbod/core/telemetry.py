@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn, Protocol, TextIO, cast
 
 import structlog
@@ -76,6 +77,17 @@ def configure(
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", out)),
         cache_logger_on_first_use=False,
     )
+
+
+@contextlib.contextmanager
+def sent_to(sink: Sink, *, level: str = "info") -> Iterator[None]:
+    """Meanwhile ``sink`` gets the events, and afterwards who got them before."""
+    before = structlog.get_config()
+    configure(json_lines=True, level=level, sink=sink)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def _limit_peers(

@@ -83,6 +83,16 @@ class BrokerServer:
         """The ports of the doors, by listener name."""
         return {name: door.port for name, door in self._doors.items()}
 
+    @property
+    def rooms(self) -> BrokerRooms | None:
+        """Its parts, to be looked at from outside; None until the log directories are open."""
+        return self._rooms
+
+    @property
+    def is_open(self) -> bool:
+        """Clients are served."""
+        return self._is_open
+
     async def start(self) -> None:
         config = self._config
         if config.min_insync_replicas < config.topic_defaults().min_insync_replicas:

@@ -62,6 +62,11 @@ class ControllerServer:
             )
         )
 
+    @property
+    def controller(self) -> QuorumController | None:
+        """What decides, to be looked at from outside; None until the metadata dir is open."""
+        return self._controller
+
     async def start(self) -> None:
         await self._parts.start()
 

@@ -171,7 +171,7 @@ def run_daemon(
         _allow_many_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(
-                _Life(name, daemon, config, environment.metrics, service, peers).live()
+                DaemonLife(name, daemon, config, environment.metrics, service, peers).live()
             )
 
 
@@ -181,8 +181,11 @@ def _allow_many_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-class _Life:
-    """One daemon's life on the loop, from start to exit code."""
+class DaemonLife:
+    """One daemon's life on the loop, from start to exit code.
+
+    :param say: takes the line that an operator reads when it could not start.
+    """
 
     def __init__(
         self,
@@ -192,8 +195,10 @@ class _Life:
         metrics: Metrics,
         service: ServiceManager,
         peer_warnings: PeerWarnings,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self._name = name
+        self._say = say or _say_on_stderr
         self._peer_warnings = peer_warnings
         self._daemon = daemon
         self._config = config
@@ -254,7 +259,7 @@ class _Life:
 
     def _refuse(self, why: Exception) -> int:
         self._last_words = str(why)
-        return _refuse(self._name, why)
+        return _refuse(self._name, why, self._say)
 
     async def _until_signal_or_failure(self) -> None:
         life = asyncio.create_task(self._start_and_watch())
@@ -400,11 +405,16 @@ def _require_assertions() -> None:
         raise ConfigError("python -O strips the assertions that guard the data; run without -O")
 
 
-def _refuse(name: str, why: Exception) -> int:
-    """Say why on standard error, if it takes a line in time; the exit code says it again."""
+def _say_on_stderr(line: str) -> None:
+    """If it takes a line in time."""
     writer = LineWriter(_STDERR, lambda count: "")
-    writer.write(f"kraftjbod-{name}: {why}\n")
+    writer.write(line)
     writer.close(_LAST_LINES_S)
+
+
+def _refuse(name: str, why: Exception, say: Callable[[str], None] = _say_on_stderr) -> int:
+    """Say why; the exit code says it again."""
+    say(f"kraftjbod-{name}: {why}\n")
     return _exit_code(why)
 
 

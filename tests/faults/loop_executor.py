@@ -17,7 +17,9 @@ class LoopExecutor(LogDirExecutor):
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._job: Any = None
-        self._jobs = self  # type: ignore[assignment] # The thread's queue, without a thread.
+        waiting, self._jobs = self._jobs, self  # type: ignore[assignment] # One without a thread.
+        while not waiting.empty():
+            self.put(waiting.get())
 
     def put(self, job: Any) -> None:
         assert self._loop is not None

@@ -71,11 +71,11 @@ class Scrubs:
             await tasks.close()
 
     def _poll(self, tasks: BackgroundTasks) -> None:
-        present = {log_dir for log_dir in self._logs.dirs() if log_dir.is_online}
-        for log_dir in self._scrubs.keys() - present:
+        present = [log_dir for log_dir in self._logs.dirs() if log_dir.is_online]
+        for log_dir in [log_dir for log_dir in self._scrubs if log_dir not in present]:
             del self._scrubs[log_dir]
             self._running.pop(log_dir).cancel()
-        for log_dir in present - self._scrubs.keys():
+        for log_dir in [log_dir for log_dir in present if log_dir not in self._scrubs]:
             scrub = self._scrubs[log_dir] = self._make(log_dir)
             self._running[log_dir] = tasks.start(scrub.run(), f"scrub-{log_dir.path}")
 

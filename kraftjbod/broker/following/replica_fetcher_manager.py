@@ -45,12 +45,12 @@ class ReplicaFetcherManager:
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
         """Fetch these, each from its leader of now; a replica that is followed already moves."""
         by_key: dict[_FetcherKey, list[HostedReplica]] = defaultdict(list)
-        left: set[_FetcherKey] = set()
+        left: list[_FetcherKey] = []
         for replica in replicas:
             if replica.partition is None or replica.handle is None:
                 continue
             key = _FetcherKey(replica.partition.leader, replica.handle.log_dir.path)
-            left |= self._leave_fetcher(replica.topic_partition)
+            left += self._leave_fetcher(replica.topic_partition)
             if replica.handle.log_dir.is_impaired:
                 continue
             self._key_of[replica.topic_partition] = key
@@ -60,9 +60,9 @@ class ReplicaFetcherManager:
         self._end_empty(left)
 
     def unfollow(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        left: set[_FetcherKey] = set()
+        left: list[_FetcherKey] = []
         for topic_partition in topic_partitions:
-            left |= self._leave_fetcher(topic_partition)
+            left += self._leave_fetcher(topic_partition)
         self._end_empty(left)
 
     def stop_in(self, log_dir: LogDir) -> None:
@@ -86,12 +86,12 @@ class ReplicaFetcherManager:
             self._fetchers[key] = (fetcher, task)
         return self._fetchers[key][0]
 
-    def _leave_fetcher(self, topic_partition: TopicPartition) -> set[_FetcherKey]:
+    def _leave_fetcher(self, topic_partition: TopicPartition) -> list[_FetcherKey]:
         key = self._key_of.pop(topic_partition, None)
         if key is None:
-            return set()
+            return []
         self._fetchers[key][0].remove(topic_partition)
-        return {key}
+        return [key]
 
     def _end_empty(self, keys: Iterable[_FetcherKey]) -> None:
         for key in keys:

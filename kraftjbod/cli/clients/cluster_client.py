@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -141,6 +140,7 @@ class ClusterClient:
         retry_timeout_ms: int = 60_000,
         retry_backoff_ms: int = 20,
         retry_backoff_max_ms: int = 1000,
+        random_unit: Callable[[], float] = random.random,
     ) -> None:
         self.request_timeout_ms = request_timeout_ms
         self.metadata = ClusterMetadata()
@@ -150,7 +150,7 @@ class ClusterClient:
         self._backoff = ExponentialBackoff(
             initial_ms=retry_backoff_ms,
             max_ms=retry_backoff_max_ms,
-            random_unit=random.random,
+            random_unit=random_unit,
         )
         self._connections: dict[tuple[str, int], KafkaConnection] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[KafkaConnection]] = {}
@@ -258,7 +258,7 @@ class ClusterClient:
         :raises OperatingError: the first error that will not pass, or the last one if
             ``timeout_ms`` (or else the client's) is over.
         """
-        deadline = time.monotonic() + (timeout_ms or self._retry_timeout_ms) / 1000
+        deadline = asyncio.get_running_loop().time() + (timeout_ms or self._retry_timeout_ms) / 1000
         failures = 0
         stale = False
         while True:
@@ -268,7 +268,7 @@ class ClusterClient:
                     stale = False
                 return await attempt()
             except OperatingError as e:
-                if not may_pass(e) or time.monotonic() >= deadline:
+                if not may_pass(e) or asyncio.get_running_loop().time() >= deadline:
                     raise
                 failures += 1
                 stale = True

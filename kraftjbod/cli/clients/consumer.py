@@ -8,7 +8,6 @@ an error that will not pass is raised.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -75,11 +74,11 @@ class Consumer:
 
         :raises OperatingError: an error that will not pass, or has lasted too long.
         """
-        deadline = time.monotonic() + timeout_ms / 1000
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         while True:
             await self._refresh_if_stale()
             self._start_fetches()
-            remaining_s = max(0.0, deadline - time.monotonic())
+            remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
             # Without a leader for any partition there is no fetch to wait for.
             waiting: set[asyncio.Future[Any]] = set(self._fetches) or {
                 asyncio.ensure_future(asyncio.sleep(min(remaining_s, _BACKOFF_S)))
@@ -88,7 +87,7 @@ class Consumer:
                 waiting, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED
             )
             arrived = [fetched for task in done for fetched in self._take(task)]
-            if arrived or time.monotonic() >= deadline:
+            if arrived or asyncio.get_running_loop().time() >= deadline:
                 return arrived
 
     async def close(self) -> None:
@@ -138,7 +137,7 @@ class Consumer:
 
     def _failed(self, partitions: Iterable[int], error: OperatingError) -> None:
         """Note a failure; raise it if it will not pass or lasts too long."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         self._stale = True
         for partition in partitions:
             since = self._failing_since.setdefault(partition, now)

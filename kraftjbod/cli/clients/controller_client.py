@@ -7,6 +7,7 @@ Speaks the RPC of kraftjbod's controllers; Kafka's controllers do not understand
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -27,7 +28,13 @@ _BACKOFF_MAX_MS: Final = 1_000
 class ControllerClient:
     """``call(request)`` asks the active one of the controllers named by ``HOST:PORT,...``."""
 
-    def __init__(self, addresses: str, *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        addresses: str,
+        *,
+        timeout_ms: int,
+        random_unit: Callable[[], float] = random.random,
+    ) -> None:
         """:raises ConfigError: if an address is none."""
         self._timeout_ms = timeout_ms
         self._clients: list[RpcClient] = []
@@ -36,7 +43,7 @@ class ControllerClient:
             if not (colon and host and port.isdecimal()):
                 raise ConfigError(f"{address!r} is no controller: write HOST:PORT")
             backoff = ExponentialBackoff(
-                initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random.random
+                initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random_unit
             )
             self._clients.append(RpcClient(host.strip("[]"), int(port), backoff=backoff))
         if not self._clients:

@@ -159,8 +159,6 @@ class LogDirExecutor(Executor):
                 f"{self._name} has {len(self._waiting)} operations waiting, "
                 f"{self._queued_bytes} bytes in all"
             )
-        if self._loop is None:
-            self._start()
         done: Completion[Any] = Completion()
         job = _Job(op, settle, translate, on_error, done, size_bytes, group, may_be_taken_back)
         self._waiting[job] = None
@@ -168,6 +166,8 @@ class LogDirExecutor(Executor):
             self._not_begun[job] = None
         self._queued_bytes += size_bytes
         self._jobs.put(job)
+        if self._loop is None:
+            self._start()
         return done
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -333,11 +333,6 @@ def _after(error: BaseException, on_error: Callable[[BaseException], None] | Non
 
 def _nothing() -> None:
     """What a job does that was taken back."""
-
-
-def run_apart(name: str, op: Callable[[], None]) -> None:
-    """Begin ``op`` in a daemon thread of its own, for whose end nobody waits."""
-    threading.Thread(target=op, name=name, daemon=True).start()
 
 
 def _pass_on(done: asyncio.Future[T], outcome: Future[T]) -> None:

@@ -35,7 +35,7 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
 from kraftjbod.storage.dir_names import LOCK_FILE
 from kraftjbod.storage.dirs.dir_condition import DirCondition
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor, run_apart
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.dirs.dir_watch import DirWatch
 from kraftjbod.storage.dirs.disk_check import check_disk
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
@@ -186,6 +186,8 @@ class LogDir(DirCondition):
             max_ops=_MAX_COMPUTED_OPS,
             max_bytes=_MAX_COMPUTED_BYTES,
         )
+        #: For the end alone: nobody waits for a disk that is gone to close its files.
+        self._farewell = self.make_executor(name=f"log-dir-let-go:{self.path}", clock=clock)
 
     def __repr__(self) -> str:
         return f"<LogDir {self.path} {self.directory_id} {self.state.value}>"
@@ -457,7 +459,8 @@ class LogDir(DirCondition):
         for op in [op for op in self._outside_ops if not op.done()]:
             op.set_exception(self.offline_error())
         # A disk in use cannot be unmounted, checked and mounted again.
-        run_apart(f"log-dir-let-go:{self.path}", lambda: self.vfs.let_go(self.path))
+        self._farewell.submit_op(lambda: self.vfs.let_go(self.path))
+        self._farewell.shutdown(wait=False)
         if report:
             self._report_change()
 

@@ -427,7 +427,8 @@ class LogManager:
     def update_config(self, topic: str, config: TopicConfig) -> None:
         """Let ``topic``'s replicas, present and future, follow ``config``."""
         self._registry.set_config(topic, config)
-        for log_dir in {h.log_dir for h in self.handles() if h.topic_partition.topic == topic}:
+        handles = (h for h in self.handles() if h.topic_partition.topic == topic)
+        for log_dir in dict.fromkeys(handle.log_dir for handle in handles):
             self._housekeeping[log_dir].retain_soon()
 
     # -- checkpoints ------------------------------------------------------------------------

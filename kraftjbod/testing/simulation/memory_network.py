@@ -1,0 +1,355 @@
+"""WIRE. ``MemoryNetwork``: hosts with names, the links between them, and what goes wrong on those.
+
+As TCP does it, seen from above:
+
+* Bytes of one connection come in order, each piece after a delay of its own; pieces of different
+  connections overtake each other.
+* A partition loses nothing of a connection: what is under way waits until it heals. Who connects
+  meanwhile hangs. One way only: what goes the other way still arrives, but nothing says so, so it
+  ends when the window is full.
+* A process that dies closes its connections, and what it had handed over still arrives. A host that
+  loses its power says nothing: its peers hear of it from the host that comes back, once they send.
+* Where nobody listens, connections are refused; a name that nobody has is an error at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from typing import Any, Final, Self
+
+from kraftjbod.testing.simulation.memory_transport import (
+    Link,
+    MemoryTransport,
+    Place,
+    connect_ends,
+)
+from kraftjbod.testing.simulation.virtual_loop import ProtocolFactory, VirtualLoop, virtual_loop
+from kraftjbod.testing.simulation.world import World
+
+_FIRST_EPHEMERAL_PORT: Final = 40_000
+_MOST_HOSTS: Final = 250
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - what daemons bind to
+_CONNECT_TIMEOUT_US: Final = 127_000_000
+
+
+class MemoryNetwork:
+    """Of one world. ``a`` and ``b`` are names of hosts."""
+
+    def __init__(self, world: World) -> None:
+        self.loop = virtual_loop(world, "network")
+        self._world = world
+        self._rng = world.rng_of("network")
+        self._places: dict[str, Place] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._listeners: dict[tuple[str, int], MemoryServer] = {}
+        #: Of processes that live, every end that was not closed yet.
+        self._ends: dict[MemoryTransport, None] = {}
+        self._next_ports: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<MemoryNetwork hosts={len(self._places)} ends={len(self._ends)}>"
+
+    def add(self, name: str) -> Place:
+        """A host that is there from now on."""
+        assert name not in self._places and len(self._places) < _MOST_HOSTS, name
+        address = f"10.0.0.{len(self._places) + 1}"
+        place = self._places[name] = Place(name, address)
+        self._next_ports[name] = _FIRST_EPHEMERAL_PORT
+        return place
+
+    # --- what goes wrong -------------------------------------------------------------------------
+
+    def link(self, a: str, b: str) -> Link:
+        """The way from ``a`` to ``b``; its delay and speed can be set."""
+        found = self._links.get((a, b))
+        if found is None:
+            found = Link(self.loop, self._rng, self._places[a], self._places[b])
+            self._links[a, b] = found
+        return found
+
+    def partition(self, a: str, b: str, *, one_way: bool = False) -> None:
+        """Nothing arrives any more; with ``one_way`` only nothing from ``a`` at ``b``."""
+        self._say("partition", f"{a} {'>' if one_way else '<>'} {b}")
+        self.link(a, b).is_cut = True
+        if not one_way:
+            self.link(b, a).is_cut = True
+
+    def isolate(self, a: str) -> None:
+        """From everybody."""
+        for name in self._places:
+            if name != a:
+                self.partition(a, name)
+
+    def heal(self, a: str | None = None, b: str | None = None) -> None:
+        """Between ``a`` and ``b``, between ``a`` and everybody, or everywhere."""
+        self._say("heal", f"{a or 'all'} {b or 'all'}")
+        for (source, target), link in list(self._links.items()):
+            ends = {source, target}
+            if link.is_cut and (a is None or a in ends) and (b is None or b in ends):
+                link.is_cut = False
+                link.release()
+
+    def delay(self, a: str, b: str, ms: float) -> None:
+        """From now on it takes that long, or half as long more, there as well as back."""
+        self._say("delay", f"{a} <> {b} {ms} ms")
+        for link in (self.link(a, b), self.link(b, a)):
+            link.delay_us = int(ms * 1000), int(ms * 1500)
+
+    def reset_connections(self, a: str, b: str) -> int:
+        """Every connection between the two breaks; how many there were."""
+        found = [end for end in self._ends if {end.place.name, end.peer.place.name} == {a, b}]
+        self._say("reset", f"{a} <> {b} {len(found)} ends")
+        for end in found:
+            end.reset()
+        return len(found)
+
+    def _say(self, what: str, text: str) -> None:
+        self._world.trace.note("network", "fault", f"{what} {text}")
+
+    # --- what processes do -----------------------------------------------------------------------
+
+    def sockets_of(self, place: Place, loop: VirtualLoop) -> ProcessSockets:
+        """The network, for one process on ``place``."""
+        return ProcessSockets(self, place, loop)
+
+    def place_of(self, host: str) -> Place:
+        """By name or address.
+
+        :raises OSError: nobody is called so.
+        """
+        found = self._places.get(host)
+        for place in self._places.values():
+            if found is None and place.address == host:
+                found = place
+        if found is None:
+            raise socket.gaierror(socket.EAI_NONAME, f"no host is called {host}")
+        return found
+
+    def free_port(self, place: Place) -> int:
+        port = self._next_ports[place.name]
+        self._next_ports[place.name] = port + 1
+        return port
+
+    def bind(self, server: MemoryServer) -> None:
+        """:raises OSError: EADDRINUSE."""
+        key = (server.place.name, server.port)
+        if key in self._listeners:
+            raise _error(errno.EADDRINUSE)
+        self._listeners[key] = server
+
+    def unbind(self, server: MemoryServer) -> None:
+        if self._listeners.get((server.place.name, server.port)) is server:
+            del self._listeners[server.place.name, server.port]
+
+    def listener(self, place: Place, port: int) -> MemoryServer | None:
+        """Who takes connections there; None: they are refused."""
+        found = self._listeners.get((place.name, port))
+        return found if found is not None and found.is_serving() else None
+
+    def note(self, end: MemoryTransport) -> None:
+        self._ends[end] = None
+        if len(self._ends) % 64 == 0:
+            self._ends = {end: None for end in self._ends if not end.is_gone}
+
+    def end_process(self, loop: VirtualLoop, *, says_so: bool) -> None:
+        """The process of ``loop`` is dead: killed, or its host has no power (not ``says_so``)."""
+        for server in [one for one in self._listeners.values() if one.loop is loop]:
+            self.unbind(server)
+        for end in [end for end in self._ends if end.loop is loop]:
+            end.die(says_so=says_so)
+            del self._ends[end]
+
+    def set_power(self, place: Place, *, is_on: bool) -> None:
+        """What was sent to a host without power arrives when it has some again."""
+        place.is_powered = is_on
+        if is_on:
+            for link in list(self._links.values()):
+                if link.target is place:
+                    link.release()
+
+
+class ProcessSockets:
+    """The network, seen by one process; a :class:`~.virtual_loop.Sockets`."""
+
+    def __init__(self, network: MemoryNetwork, place: Place, loop: VirtualLoop) -> None:
+        self._network = network
+        self._place = place
+        self._loop = loop
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """:raises OSError: refused, no such host, or no answer for as long as TCP waits."""
+        target = self._network.place_of(host)
+        attempt = _Attempt(self._network, self._loop, self._place, target, port)
+        try:
+            transport = await attempt.made
+        except asyncio.CancelledError:
+            attempt.give_up()
+            raise
+        protocol = factory()
+        transport.begin(protocol)
+        return transport, protocol
+
+    def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, start_serving: bool
+    ) -> MemoryServer:
+        """:raises OSError: the address is taken, or not of this host."""
+        if host not in _EVERYWHERE and self._network.place_of(host) is not self._place:
+            raise _error(errno.EADDRNOTAVAIL)
+        port = port or self._network.free_port(self._place)
+        server = MemoryServer(self._network, self._loop, self._place, port, factory)
+        self._network.bind(server)
+        if start_serving:
+            server.serve()
+        return server
+
+
+class _Attempt:
+    """One connect: there and back, each when the link carries it."""
+
+    def __init__(
+        self, network: MemoryNetwork, loop: VirtualLoop, source: Place, target: Place, port: int
+    ) -> None:
+        self.made: asyncio.Future[MemoryTransport] = loop.create_future()
+        self._network = network
+        self._forth = network.link(source.name, target.name)
+        self._back = network.link(target.name, source.name)
+        self._end = MemoryTransport(loop, source, network.free_port(source))
+        self._port = port
+        self._is_over = False
+        self._timer = loop.call_after_us(_CONNECT_TIMEOUT_US, self._refuse, _error(errno.ETIMEDOUT))
+        self._forth.carry(self._knock)
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self._is_over = True
+        self._timer.cancel()
+        if self.made.done() and not self.made.cancelled() and self.made.exception() is None:
+            self.made.result().abort()
+
+    def _knock(self) -> None:
+        listener = self._network.listener(self._forth.target, self._port)
+        if listener is None:
+            refusal = _error(errno.ECONNREFUSED)
+            self._back.carry(lambda: self._answer(lambda: self._refuse(refusal)))
+            return
+        there = MemoryTransport(listener.loop, self._forth.target, self._port)
+        connect_ends(self._end, there, self._forth, self._back)
+        listener.accept(there)
+        self._back.carry(lambda: self._answer(self._settle))
+
+    def _answer(self, settle: Any) -> None:
+        """The answer has come: the process hears of it on its own loop, if it lives."""
+        if not self._end.loop.is_dead:
+            self._end.loop.call_soon(settle)
+        else:
+            self._hang_up()
+
+    def _settle(self) -> None:
+        if self._is_over or self.made.done():
+            self._hang_up()
+            return
+        self._timer.cancel()
+        self._network.note(self._end)
+        self.made.set_result(self._end)
+
+    def _refuse(self, error: OSError) -> None:
+        self._timer.cancel()
+        if not self.made.done():
+            self.made.set_exception(error)
+        self._is_over = True
+
+    def _hang_up(self) -> None:
+        """The other side has a connection that nobody wants any more."""
+        if self._end.peer is not self._end:
+            self._end.die(says_so=True)
+
+
+class MemoryServer(asyncio.AbstractServer):
+    """One listener."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        loop: VirtualLoop,
+        place: Place,
+        port: int,
+        factory: ProtocolFactory,
+    ) -> None:
+        self.loop = loop
+        self.place = place
+        self.port = port
+        self._network = network
+        self._factory = factory
+        self._serves = False
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryServer {self.place.name}:{self.port}>"
+
+    @property
+    def sockets(self) -> tuple[MemorySocket, ...]:
+        return () if self._is_closed else (MemorySocket(self),)
+
+    def accept(self, end: MemoryTransport) -> None:
+        """On the network's loop: somebody has come."""
+        self._network.note(end)
+        self.loop.call_soon(self._let_in, end)
+
+    def _let_in(self, end: MemoryTransport) -> None:
+        end.begin(self._factory())
+
+    def serve(self) -> None:
+        self._serves = True
+
+    async def start_serving(self) -> None:
+        self.serve()
+
+    def is_serving(self) -> bool:
+        return self._serves and not self._is_closed
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._network.unbind(self)
+
+    async def serve_forever(self) -> None:
+        raise NotImplementedError
+
+    async def wait_closed(self) -> None:
+        return
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self.loop
+
+
+class MemorySocket:
+    """As much of a listening socket as is asked for."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._server.place.address, self._server.port
+
+    def fileno(self) -> int:
+        return self._server.port
+
+    def dup(self) -> Self:
+        return self
+
+    def shutdown(self, _how: int) -> None:
+        self._server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,372 @@
+"""WIRE. ``MemoryTransport``: one end of a connection in memory, with back pressure as TCP has it;
+and :class:`Link`, the way from one host to another that it is sent over.
+
+A link takes time, and may be slow or cut. What a cut link should carry waits; once the link is
+whole it is sent again, in the order in which it came.
+
+What is written leaves while the window has room: bytes under way and bytes that the other end has
+not read. The rest waits here, and the protocol is told to pause, and to resume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.testing.simulation.virtual_loop import VirtualLoop
+
+#: Microseconds from one host to another, from and to, where nothing else is said.
+DELAY_US: Final = (80, 600)
+DELAY_TO_ITSELF_US: Final = (5, 40)
+#: What waited is sent again within this after a link is whole.
+_RESEND_US: Final = (1_000, 200_000)
+
+Arrival = Callable[[], None]
+#: Under way or not yet read, per direction.
+_WINDOW_BYTES: Final = 256 * 1024
+#: Of pieces, so many arrive in two.
+_SPLIT: Final = 0.05
+_DEFAULT_HIGH_BYTES: Final = 64 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A host, as the network knows it."""
+
+    name: str
+    address: str
+    #: Without power nothing arrives, and nobody says so.
+    is_powered: bool = True
+
+
+class Link:
+    """:param loop: the network's own; it outlives every process."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random, source: Place, target: Place) -> None:
+        self.source = source
+        self.target = target
+        self.delay_us = DELAY_TO_ITSELF_US if source is target else DELAY_US
+        self.bytes_per_us: float = 1_000.0
+        self.is_cut = False
+        self._loop = loop
+        self._rng = rng
+        self._waiting: list[Arrival] = []
+
+    def __repr__(self) -> str:
+        return f"<Link {self.source.name}>{self.target.name}{' cut' if self.is_cut else ''}>"
+
+    @property
+    def is_dark(self) -> bool:
+        """Nothing arrives now."""
+        return self.is_cut or not self.target.is_powered
+
+    def carry(self, arrive: Arrival, size: int = 0) -> None:
+        """Have ``arrive`` called on the network's loop when ``size`` bytes have come over."""
+        took_us = self._rng.randint(*self.delay_us) + int(size / self.bytes_per_us)
+        self._loop.call_after_us(took_us, self._arrive, arrive)
+
+    def release(self) -> None:
+        """What waited is sent again, if it can arrive now."""
+        if self._waiting and not self.is_dark:
+            after_us = self._rng.randint(*_RESEND_US)
+            waiting, self._waiting = self._waiting, []
+            for arrive in waiting:
+                self._loop.call_after_us(after_us, self._arrive, arrive)
+
+    def _arrive(self, arrive: Arrival) -> None:
+        if self.is_dark:
+            self._waiting.append(arrive)
+        else:
+            arrive()
+
+    def draw(self) -> float:
+        """From 0 to 1, of the network's generator."""
+        return self._rng.random()
+
+
+class Mark(Enum):
+    """The end of one direction."""
+
+    FIN = "fin"
+    RST = "rst"
+
+
+Item = bytes | Mark
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """One direction: what is under way."""
+
+    link: Link
+    target: MemoryTransport
+    flight: deque[Item]
+    #: Bytes sent that the other end has not read, or of which nothing has been heard.
+    open_bytes: int = 0
+
+    def send(self, item: Item) -> None:
+        self.flight.append(item)
+        self.link.carry(self.arrive, len(item) if isinstance(item, bytes) else 0)
+
+    def arrive(self) -> None:
+        """Each arrival brings the oldest, whichever it was sent for: order holds."""
+        self.target.take(self.flight.popleft())
+
+
+class MemoryTransport(asyncio.Transport):
+    """Made in pairs by :func:`connect_ends`. ``loop`` is that of the process that has this end."""
+
+    def __init__(self, loop: VirtualLoop, place: Place, port: int) -> None:
+        super().__init__()
+        self.loop = loop
+        self.place = place
+        self.port = port
+        #: Its protocol has heard of the end, or its process is dead.
+        self.is_gone = False
+        self._peer: MemoryTransport = self
+        self._pipe: _Pipe
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._unsent = bytearray()
+        self._unread: deque[Item] = deque()
+        self._is_feeding = False
+        self._is_closing = False
+        #: The other end was told, or will be.
+        self._has_ended = False
+        self._is_reading = True
+        self._is_write_paused = False
+        self._high, self._low = _DEFAULT_HIGH_BYTES, _DEFAULT_HIGH_BYTES // 4
+
+    def __repr__(self) -> str:
+        return f"<MemoryTransport {self.label}{' gone' if self.is_gone else ''}>"
+
+    @property
+    def label(self) -> str:
+        """Both addresses, this end's first."""
+        peer = self._peer
+        return f"{self.place.name}:{self.port}-{peer.place.name}:{peer.port}"
+
+    @property
+    def peer(self) -> MemoryTransport:
+        return self._peer
+
+    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+        """The connection is made; what has arrived is read from now on."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        self._feed_soon()
+
+    # --- what asyncio.Transport says -------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peername":
+            return self._peer.place.address, self._peer.port
+        if name == "sockname":
+            return self.place.address, self.port
+        return default
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None, self
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def is_reading(self) -> bool:
+        return self._is_reading and not self._is_closing
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self._feed_soon()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = _DEFAULT_HIGH_BYTES if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def write(self, data: Buffer) -> None:
+        self.writelines([data])
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        if self._is_closing or self.is_gone:
+            return
+        for data in list_of_data:
+            self._unsent += data
+        self._pump()
+        if len(self._unsent) > self._high and not self._is_write_paused:
+            self._is_write_paused = True
+            self.get_protocol().pause_writing()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._end_if_sent()
+
+    def abort(self) -> None:
+        if self.is_gone:
+            return
+        self._unsent.clear()
+        self._is_closing = True
+        self._end_if_sent()
+
+    # --- the way out -----------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        pipe = self._pipe
+        while self._unsent and pipe.open_bytes < _WINDOW_BYTES:
+            piece = bytes(self._unsent[: _WINDOW_BYTES - pipe.open_bytes])
+            del self._unsent[: len(piece)]
+            pipe.open_bytes += len(piece)
+            if len(piece) > 1 and pipe.link.draw() < _SPLIT:
+                cut = 1 + int(pipe.link.draw() * (len(piece) - 1))
+                pipe.send(piece[:cut])
+                piece = piece[cut:]
+            pipe.send(piece)
+
+    def _end_if_sent(self) -> None:
+        if self._unsent or self.is_gone or self._has_ended:
+            return
+        self._has_ended = True
+        self._say_end()
+        self.loop.call_soon(self._lose, None)
+
+    def _say_end(self) -> None:
+        """As a kernel does it: what was never read is answered with a reset."""
+        has_unread = any(isinstance(item, bytes) for item in self._unread)
+        self._pipe.send(Mark.RST if has_unread else Mark.FIN)
+
+    def acknowledge(self, size: int) -> None:
+        """The other end has read so much: there is room for more."""
+        self._pipe.open_bytes -= size
+        if self._unsent and not self.loop.is_dead:
+            self.loop.call_soon(self._go_on_sending)
+
+    def _go_on_sending(self) -> None:
+        if self.is_gone:
+            return
+        self._pump()
+        if self._is_write_paused and len(self._unsent) <= self._low:
+            self._is_write_paused = False
+            self.get_protocol().resume_writing()
+        if self._is_closing:
+            self._end_if_sent()
+
+    # --- the way in ------------------------------------------------------------------------------
+
+    def take(self, item: Item) -> None:
+        """On the network's loop: something came."""
+        if self.is_gone:
+            if isinstance(item, bytes):
+                self._pipe.send(Mark.RST)
+            return
+        if isinstance(item, bytes):
+            size, check = len(item), zlib.crc32(item)
+            self.loop.world.trace.note(self.place.name, "net", f"{self.label} {size} {check:08x}")
+        else:
+            self.loop.world.trace.note(self.place.name, "net", f"{self.label} {item.value}")
+        if item is Mark.RST:
+            # What was not read is lost with it, as a kernel has it.
+            self.reset()
+            return
+        self._unread.append(item)
+        self._feed_soon()
+
+    def _feed_soon(self) -> None:
+        if self._unread and not self._is_feeding:
+            self._is_feeding = True
+            self.loop.call_soon(self._feed)
+
+    def _feed(self) -> None:
+        self._is_feeding = False
+        while self._unread and self._protocol is not None and not self.is_gone:
+            if self._is_closing or not self._is_reading:
+                return
+            item = self._unread.popleft()
+            if item is Mark.FIN:
+                if not self._protocol.eof_received():  # type: ignore[attr-defined] # a stream's
+                    self.close()
+            else:
+                assert isinstance(item, bytes), item
+                self._hand_over(item)
+
+    def _hand_over(self, data: bytes) -> None:
+        """As much of ``data`` as the protocol takes; the rest waits where it was."""
+        protocol, at = self._protocol, 0
+        try:
+            if not isinstance(protocol, asyncio.BufferedProtocol):
+                protocol.data_received(data)  # type: ignore[union-attr] # it is a Protocol
+                at = len(data)
+            while at < len(data) and self._is_reading and not self._is_closing:
+                buffer = protocol.get_buffer(-1)  # type: ignore[union-attr] # a BufferedProtocol
+                size = min(len(buffer), len(data) - at)
+                buffer[:size] = data[at : at + size]
+                at += size
+                protocol.buffer_updated(size)  # type: ignore[union-attr] # likewise
+        except Exception as e:
+            self.loop.call_exception_handler(
+                {"message": f"the protocol of {self!r} failed", "exception": e, "transport": self}
+            )
+            self.abort()
+        self._acknowledge_to_peer(at)
+        if at < len(data):
+            self._unread.appendleft(data[at:])
+
+    def _acknowledge_to_peer(self, size: int) -> None:
+        """It does not cost a delay, but it needs the way back."""
+        if self._pipe.link.is_dark:
+            self._pipe.link.carry(lambda: self._peer.acknowledge(size))
+        else:
+            self._peer.acknowledge(size)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """From outside: the connection breaks, here and now."""
+        if not self.is_gone and not self.loop.is_dead:
+            self.loop.call_soon(self._lose, _reset())
+
+    def die(self, *, says_so: bool) -> None:
+        """Its process is dead; ``says_so``: the kernel lives and closes the connection."""
+        if not self.is_gone:
+            self.is_gone = True
+            if says_so:
+                self._say_end()
+
+    def _lose(self, error: Exception | None) -> None:
+        if self.is_gone:
+            return
+        self.is_gone = self._is_closing = True
+        self._unsent.clear()
+        self._unread.clear()
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+
+def connect_ends(a: MemoryTransport, b: MemoryTransport, forth: Link, back: Link) -> None:
+    """Make ``a`` and ``b`` the two ends of one connection; ``forth`` leads from ``a`` to ``b``."""
+    a._peer, b._peer = b, a
+    a._pipe = _Pipe(forth, b, deque())
+    b._pipe = _Pipe(back, a, deque())
+
+
+def _reset() -> ConnectionResetError:
+    return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))

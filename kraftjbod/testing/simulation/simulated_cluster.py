@@ -1,0 +1,395 @@
+"""WIRE. ``SimulatedCluster``: whole daemons in one process and one thread, under virtual time.
+
+::
+
+    with SimulatedCluster(seed=7) as cluster:
+        cluster.start()
+        client = cluster.client("alice")
+        client.run(create_topic(client.kafka, "orders", partitions=12, replication_factor=3))
+        cluster.broker(1).kill()
+        cluster.run_for(5_000)
+        cluster.broker(1).start()
+        cluster.disks["/broker-2/d1"].gate.close()      # the disk hangs
+        cluster.network.partition("broker-2", "controller-100")
+        cluster.run_for(10_000)
+        print(cluster.trace.hash)
+
+* The daemons are those of ``daemon/``, unchanged, with everything that they are handed of the world
+  replaced: loop, clock, randomness, disks, threads, network. The same seed gives the same trace.
+* Hosts: ``controller-100``, ``broker-1`` and so on, and clients by the name that they are given.
+* Disks: ``/broker-1/d0`` and so on, one for each log directory, and ``/broker-1/meta`` for a node's
+  own notes.
+* Nothing happens but in :meth:`SimulatedCluster.run_for`, :meth:`SimulatedClient.run` and the like.
+  Between them everything stands still, and may be looked at or broken.
+* To look into a daemon: :attr:`SimulatedBroker.rooms` and :attr:`SimulatedController.state`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.controller_client import ControllerClient
+from kraftjbod.core import telemetry
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.errors import ConfigError, KraftJbodError
+from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
+from kraftjbod.daemon.broker_server import BrokerServer
+from kraftjbod.daemon.controller_server import ControllerServer
+from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.storage.identity.bootstrap import write_bootstrap
+from kraftjbod.storage.identity.known_dirs import KnownDirs, write_known_dirs
+from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
+from kraftjbod.testing.simulation.memory_network import MemoryNetwork
+from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
+from kraftjbod.testing.simulation.simulated_host import SimulatedHost, SimulatedProcess, live
+from kraftjbod.testing.simulation.trace import Trace
+from kraftjbod.testing.simulation.world import World
+
+T = TypeVar("T")
+
+CONTROLLER_ID: Final = 100
+_PORT: Final = 9092
+_CONTROLLER_PORT: Final = 9093
+_METADATA: Final = "meta"
+#: What differs from the daemons' defaults: disks in memory are small.
+SIMULATION_CONFIG: Final[Mapping[str, str]] = {
+    "log.dir.reserve.bytes": "65536",
+    "log.segment.bytes": "65536",
+    "log.cleaner.dedupe.buffer.size": "1048576",
+    "storage.telemetry.enable": "false",
+}
+
+
+class SimulationTimeoutError(KraftJbodError):
+    """What was waited for did not happen within that much virtual time."""
+
+
+class SimulatedNode(SimulatedHost):
+    """A host with a daemon; ``config`` is its configuration, read at each start."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        name: str,
+        node_id: int,
+        properties: Mapping[str, str],
+    ) -> None:
+        super().__init__(cluster.world, cluster.network, name, self._live)
+        self.node_id = node_id
+        self.properties = dict(properties)
+
+    async def _live(self, process: SimulatedProcess) -> int:
+        raise NotImplementedError
+
+
+class SimulatedController(SimulatedNode):
+    """A host with a controller."""
+
+    #: Of the newest process.
+    daemon: ControllerServer | None = None
+
+    def start(self) -> None:
+        self.daemon = None
+        super().start()
+
+    @property
+    def state(self) -> MetadataState | None:
+        """The metadata as this controller has replayed it; None while it has none."""
+        controller = None if self.daemon is None or not self.is_up else self.daemon.controller
+        return None if controller is None else controller.state
+
+    async def _live(self, process: SimulatedProcess) -> int:
+        config = ControllerConfig.from_properties(self.properties, source=self.name, base_dir="/")
+        environment = self.environment(process)
+        self.daemon = ControllerServer(config, environment)
+        return await live(self, "controller", self.daemon, config, environment)
+
+
+class SimulatedBroker(SimulatedNode):
+    """A host with a broker."""
+
+    #: Of the newest process.
+    daemon: BrokerServer | None = None
+
+    def start(self) -> None:
+        self.daemon = None
+        super().start()
+
+    @property
+    def is_serving(self) -> bool:
+        """Clients are let in."""
+        return self.is_up and self.daemon is not None and self.daemon.is_open
+
+    @property
+    def rooms(self) -> BrokerRooms | None:
+        """Its parts (``daemon/rooms``), to be looked at: replicas, logs, metadata; None if it is
+        down or has none yet."""
+        return None if self.daemon is None or not self.is_up else self.daemon.rooms
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """The paths of its log directories, which are those of their disks."""
+        return tuple(self.properties["log.dirs"].split(","))
+
+    async def _live(self, process: SimulatedProcess) -> int:
+        config = BrokerConfig.from_properties(self.properties, source=self.name, base_dir="/")
+        environment = self.environment(process)
+        self.daemon = BrokerServer(config, environment)
+        return await live(self, "broker", self.daemon, config, environment)
+
+
+class SimulatedClient(SimulatedHost):
+    """A host on which tests run what they want."""
+
+    def __init__(self, cluster: SimulatedCluster, name: str) -> None:
+        super().__init__(cluster.world, cluster.network, name, self._wait)
+        self._cluster = cluster
+        self._kafka: ClusterClient | None = None
+
+    @property
+    def kafka(self) -> ClusterClient:
+        """The client of ``cli/clients``, on this host; one for all who ask, until it is killed."""
+        if self._kafka is None:
+            self._kafka = self.new_kafka()
+        return self._kafka
+
+    def new_kafka(self, **options: Any) -> ClusterClient:
+        """One more, with connections of its own; ``options`` as :class:`ClusterClient` has them."""
+        rng = self.world.rng_of(f"client {self.name}")
+        options = {"client_id": self.name, "random_unit": rng.random, **options}
+        return ClusterClient(self._cluster.bootstrap_servers, **options)
+
+    def new_controller_client(self, *, timeout_ms: int = 10_000) -> ControllerClient:
+        """Of the RPC between brokers and controllers."""
+        rng = self.world.rng_of(f"rpc {self.name}")
+        addresses = ",".join(f"{one.name}:{_CONTROLLER_PORT}" for one in self._cluster.controllers)
+        return ControllerClient(addresses, timeout_ms=timeout_ms, random_unit=rng.random)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Let ``work`` run here whenever virtual time goes on."""
+        assert self.process is not None, f"{self.name} is down"
+        return self.process.loop.create_task(work)
+
+    def run(self, work: Coroutine[Any, Any, T], *, timeout_ms: int = 120_000) -> T:
+        """Let virtual time go on until ``work`` is done; what it returns or raises.
+
+        :raises SimulationTimeoutError: it is not done after ``timeout_ms``.
+        """
+        return self._cluster.run_until(self.begin(work), timeout_ms=timeout_ms)
+
+    async def _wait(self, process: SimulatedProcess) -> None:
+        self._kafka = None
+        await asyncio.get_running_loop().create_future()
+
+
+class SimulatedCluster:
+    """See the module's own words.
+
+    :param seed: of everything that is drawn.
+    :param log_dirs: of each broker.
+    :param config: keys for every daemon, on top of :data:`SIMULATION_CONFIG`.
+    :param trace: where lines go; the last ones are kept if it is not given.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        controllers: int = 1,
+        brokers: int = 3,
+        log_dirs: int = 3,
+        *,
+        config: Mapping[str, str] | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        if controllers != 1:
+            raise ConfigError(f"controllers={controllers}: kraftjbod runs one controller")
+        self.world = World(seed, trace)
+        self.network = MemoryNetwork(self.world)
+        self.config = {**SIMULATION_CONFIG, **(config or {})}
+        self._rng = self.world.rng_of("cluster")
+        self.cluster_id = str(Uuid.random(self._rng.randbytes))
+        self.controllers: list[SimulatedController] = []
+        self.brokers: dict[int, SimulatedBroker] = {}
+        self.clients: dict[str, SimulatedClient] = {}
+        self._disk_count = 0
+        self._voters = ",".join(
+            f"{CONTROLLER_ID + i}@controller-{CONTROLLER_ID + i}:{_CONTROLLER_PORT}"
+            for i in range(controllers)
+        )
+        for i in range(controllers):
+            self._add_controller(CONTROLLER_ID + i)
+        for broker_id in range(1, brokers + 1):
+            self._add_broker(broker_id, log_dirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- who is there ----------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> Trace:
+        return self.world.trace
+
+    @property
+    def now_ms(self) -> int:
+        """Virtual milliseconds since the world began."""
+        return self.world.now_us // 1000
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{broker.name}:{_PORT}" for broker in self.brokers.values())
+
+    @property
+    def hosts(self) -> dict[str, SimulatedHost]:
+        """All by name: controllers, brokers, clients."""
+        found: dict[str, SimulatedHost] = {one.name: one for one in self.controllers}
+        found.update({one.name: one for one in self.brokers.values()})
+        found.update(self.clients)
+        return found
+
+    @property
+    def disks(self) -> dict[str, SimulatedDisk]:
+        """All by path."""
+        return {path: disk for host in self.hosts.values() for path, disk in host.disks.items()}
+
+    def broker(self, node_id: int) -> SimulatedBroker:
+        """The broker of that node id, from 1."""
+        return self.brokers[node_id]
+
+    def controller(self, index: int = 0) -> SimulatedController:
+        return self.controllers[index]
+
+    def client(self, name: str) -> SimulatedClient:
+        """The client host of that name; made and started when it is first asked for."""
+        if name not in self.clients:
+            self.clients[name] = SimulatedClient(self, name)
+            self.clients[name].start()
+        return self.clients[name]
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def start(self, *, timeout_ms: int = 60_000) -> None:
+        """Start all daemons, and wait until brokers serve.
+
+        :raises SimulationTimeoutError: they do not.
+        """
+        for controller in self.controllers:
+            controller.start()
+        for broker in self.brokers.values():
+            broker.start()
+        self.wait_for(
+            lambda: all(broker.is_serving for broker in self.brokers.values()),
+            "all brokers serve",
+            timeout_ms=timeout_ms,
+        )
+
+    def run_for(self, ms: int) -> None:
+        """Let that much virtual time go by."""
+        self._run_to(self.world.now_us + ms * 1000)
+
+    def run_until(self, task: asyncio.Task[T], *, timeout_ms: int = 120_000) -> T:
+        """Let virtual time go by until ``task`` is done; what it returned or raised."""
+        self._run_to(self.world.now_us + timeout_ms * 1000, task)
+        if not task.done():
+            raise SimulationTimeoutError(f"{task!r} is not done after {timeout_ms} ms")
+        return task.result()
+
+    def wait_for(
+        self, is_so: Callable[[], bool], what: str, *, timeout_ms: int = 60_000, step_ms: int = 20
+    ) -> None:
+        """Let virtual time go by until ``is_so``, asked every ``step_ms``.
+
+        :raises SimulationTimeoutError: it is not after ``timeout_ms``.
+        """
+        until_ms = self.now_ms + timeout_ms
+        while not is_so():
+            if self.now_ms >= until_ms:
+                raise SimulationTimeoutError(f"not within {timeout_ms} ms: {what}")
+            self.run_for(step_ms)
+
+    def close(self) -> None:
+        """End all processes, and give up what they hold."""
+        for host in self.hosts.values():
+            host.kill()
+        with telemetry.sent_to(lambda _event: None):
+            for host in self.hosts.values():
+                for process in host.past:
+                    process.bury()
+
+    def _run_to(self, until_us: int, stop: asyncio.Future[Any] | None = None) -> None:
+        with telemetry.sent_to(self._take_event):
+            self.world.run_until(until_us, stop)
+
+    def _take_event(self, event: Mapping[str, Any]) -> None:
+        running = self.world.running
+        if running is not None and not running.is_dead:
+            self.trace.event(running.name, event)
+
+    # --- building --------------------------------------------------------------------------------
+
+    def _add_controller(self, node_id: int) -> None:
+        name = f"controller-{node_id}"
+        metadata_dir = f"/{name}/{_METADATA}"
+        properties = {
+            "process.roles": "controller",
+            "node.id": str(node_id),
+            "controller.quorum.voters": self._voters,
+            "listeners": f"CONTROLLER://{name}:{_CONTROLLER_PORT}",
+            "log.dirs": metadata_dir,
+            **self._known(ControllerConfig.keys()),
+        }
+        host = SimulatedController(self, name, node_id, properties)
+        self.controllers.append(host)
+        self._format(host, metadata_dir, [metadata_dir])
+        features = DEFAULT_METADATA_VERSION.default_features
+        write_bootstrap(host.disks[metadata_dir].vfs, metadata_dir, features)
+
+    def _add_broker(self, broker_id: int, log_dirs: int) -> None:
+        name = f"broker-{broker_id}"
+        metadata_dir = f"/{name}/{_METADATA}"
+        paths = [f"/{name}/d{i}" for i in range(log_dirs)]
+        properties = {
+            "process.roles": "broker",
+            "node.id": str(broker_id),
+            "controller.quorum.voters": self._voters,
+            "listeners": f"PLAINTEXT://{name}:{_PORT}",
+            "log.dirs": ",".join(paths),
+            "metadata.log.dir": metadata_dir,
+            **self._known(BrokerConfig.keys()),
+        }
+        host = SimulatedBroker(self, name, broker_id, properties)
+        self.brokers[broker_id] = host
+        self._format(host, metadata_dir, [metadata_dir, *paths])
+
+    def _known(self, keys: frozenset[str]) -> dict[str, str]:
+        return {key: value for key, value in self.config.items() if key in keys}
+
+    def _format(self, host: SimulatedNode, metadata_dir: str, paths: list[str]) -> None:
+        """As the storage tool does it."""
+        ids: dict[str, DirectoryId] = {}
+        for path in paths:
+            self._disk_count += 1
+            vfs = host.add_disk(path, self._disk_count).vfs
+            ids[path] = DirectoryId.random(self._rng.randbytes)
+            vfs.make_dirs(path)
+            properties = MetaProperties(
+                cluster_id=self.cluster_id,
+                node_id=BrokerId(host.node_id),
+                directory_id=ids[path],
+            )
+            write_meta_properties(vfs, path, properties)
+        write_known_dirs(host.disks[metadata_dir].vfs, metadata_dir, KnownDirs(ids=ids))

@@ -1,0 +1,230 @@
+"""WIRE. ``SimulatedDisk``: one disk, and :class:`ProcessVfs`, the disks as one process sees them.
+
+A file operation takes a time that is drawn from the seed, and takes effect at its end; while the
+disk hangs (:attr:`SimulatedDisk.gate`), none ends. What a process has open is useless after its
+death, its locks are free, and what it had begun and not ended never happens.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from kraftjbod.testing.simulation.simulated_thread import Gate, pause
+from kraftjbod.testing.simulation.world import World
+
+#: Microseconds, from and to; what is not named takes as long as ``open``.
+_LATENCY_US: Final[Mapping[str, tuple[int, int]]] = {
+    "open": (5, 40),
+    "write_at": (20, 200),
+    "read_at": (20, 300),
+    "copy_from": (50, 1_000),
+    "sync": (300, 4_000),
+    "sync_dir": (300, 4_000),
+    "close": (1, 3),
+}
+#: How much a disk reads or writes in a microsecond.
+_BYTES_PER_US: Final = 200
+#: Of reads that do not wait, so many find the bytes in memory.
+_CACHED: Final = 0.95
+
+
+class SimulatedDisk:
+    """:param path: where it is mounted; each disk of a world has a path of its own.
+
+    :param number: its device number.
+    """
+
+    def __init__(self, world: World, host: str, path: str, number: int) -> None:
+        self.world = world
+        self.host = host
+        self.path = path
+        self.vfs = MemVfs()
+        self.vfs.device_number = number
+        #: Closed while the disk hangs.
+        self.gate = Gate()
+        #: All latencies times this.
+        self.slowness = 1.0
+        self.rng = world.rng_of(f"disk {path}")
+        #: File operations so far, those that do not wait left out.
+        self.operations = 0
+
+    def __repr__(self) -> str:
+        return f"<SimulatedDisk {self.path}>"
+
+    def before(self, kind: str, path: str, size: int = 0) -> None:
+        """An operation of a thread begins: it takes its time, and is in the trace."""
+        low, high = _LATENCY_US.get(kind, _LATENCY_US["open"])
+        took_us = self.rng.randint(low, high) + size // _BYTES_PER_US
+        pause(int(took_us * self.slowness))
+        self.gate.pass_through()
+        self.operations += 1
+        self.world.trace.note(self.host, "disk", f"{kind} {path} {size}")
+
+    def is_cached(self) -> bool:
+        """Whether a read that may not wait finds its bytes."""
+        return self.rng.random() < _CACHED
+
+    def power_cut(self) -> None:
+        """What was not synced is lost, as the seed says: some of it, all of it, or rubbish."""
+        left = self.vfs.crash_clone(self.rng.getrandbits(32))
+        left.device_number = self.vfs.device_number
+        self.vfs = left
+
+
+class ProcessVfs:
+    """A :class:`~kraftjbod.storage.vfs.Vfs` over several disks, each below its path."""
+
+    def __init__(self, disks: Mapping[str, SimulatedDisk]) -> None:
+        """:param disks: by path; the mapping may change meanwhile."""
+        self._disks = disks
+        self._given_up: list[str] = []
+        #: Its process has ended.
+        self.is_detached = False
+
+    def disk_of(self, path: str) -> SimulatedDisk:
+        """:raises OSError: ENOENT, if no disk is mounted there."""
+        if self.is_detached:
+            raise error(errno.EIO, path)
+        place = path
+        while place and place != "/":
+            if place in self._disks:
+                return self._disks[place]
+            place = place.rpartition("/")[0]
+        raise error(errno.ENOENT, path)
+
+    def check(self, path: str, late: int) -> None:
+        """:raises OSError: ``late``, if what lies below has been given up."""
+        if self.is_detached or any(path.startswith(root) for root in self._given_up):
+            raise error(late, path)
+
+    def _begin(self, kind: str, path: str, size: int = 0) -> MemVfs:
+        disk = self.disk_of(path)
+        disk.before(kind, path, size)
+        self.check(path, errno.ESTALE)
+        return disk.vfs
+
+    def open(self, path: str, mode: OpenMode) -> ProcessFile:
+        vfs = self._begin("open", path)
+        return ProcessFile(self, path, vfs.open(path, mode))
+
+    def open_if_exists(self, path: str) -> ProcessFile | None:
+        found = self._begin("open", path).open_if_exists(path)
+        return None if found is None else ProcessFile(self, path, found)
+
+    def open_stream(self, path: str) -> io.BufferedReader:
+        return self._begin("open_stream", path).open_stream(path)
+
+    def read_if_exists(self, path: str) -> bytes | None:
+        return self._begin("read_if_exists", path).read_if_exists(path)
+
+    def exists(self, path: str) -> bool:
+        return self._begin("exists", path).exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return self._begin("is_dir", path).is_dir(path)
+
+    def real_path(self, path: str) -> str:
+        return MemVfs().real_path(path)
+
+    def extent_if_exists(self, path: str) -> Extent | None:
+        return self._begin("extent_if_exists", path).extent_if_exists(path)
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        return self._begin("list_dir", path).list_dir(path)
+
+    def make_dirs(self, path: str) -> None:
+        self._begin("make_dirs", path).make_dirs(path)
+
+    def rename(self, source: str, target: str) -> None:
+        vfs = self._begin("rename", source)
+        if self.disk_of(target).vfs is not vfs:
+            raise error(errno.EXDEV, target)
+        vfs.rename(source, target)
+
+    def unlink_if_exists(self, path: str) -> None:
+        self._begin("unlink_if_exists", path).unlink_if_exists(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._begin("remove_tree", path).remove_tree(path)
+
+    def sync_dir(self, path: str) -> None:
+        self._begin("sync_dir", path).sync_dir(path)
+
+    def device(self, path: str) -> int:
+        return self._begin("device", path).device(path)
+
+    def space(self, path: str) -> Space:
+        return self._begin("space", path).space(path)
+
+    def try_lock(self, path: str) -> ProcessFile | None:
+        held = self._begin("try_lock", path).try_lock(path)
+        return None if held is None else ProcessFile(self, path, held)
+
+    def let_go(self, root: str) -> None:
+        self._given_up.append(root.rstrip("/") + "/")
+        disk = self.disk_of(root)
+        disk.before("let_go", root)
+        disk.vfs.let_go(root)
+
+
+class ProcessFile:
+    """An open file of a :class:`ProcessVfs`."""
+
+    def __init__(self, vfs: ProcessVfs, path: str, inner: VfsFile) -> None:
+        self._vfs = vfs
+        self._path = path
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"<ProcessFile {self._path}>"
+
+    def _begin(self, kind: str, size: int = 0) -> VfsFile:
+        self._vfs.check(self._path, errno.EBADF)
+        self._vfs.disk_of(self._path).before(kind, self._path, size)
+        self._vfs.check(self._path, errno.EBADF)
+        return self._inner
+
+    def size(self) -> int:
+        self._vfs.check(self._path, errno.EBADF)
+        return self._inner.size()
+
+    def read_at(self, position: int, size: int) -> bytes | bytearray:
+        return self._begin("read_at", size).read_at(position, size)
+
+    def read_cached_at(self, position: int, size: int) -> memoryview:
+        self._vfs.check(self._path, errno.EBADF)
+        if not self._vfs.disk_of(self._path).is_cached():
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return self._inner.read_cached_at(position, size)
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        self._begin("write_at", sum(map(len, buffers))).write_at(position, buffers)
+
+    def copy_from(self, source: VfsFile, position: int, size: int) -> int:
+        assert isinstance(source, ProcessFile), source
+        inner = source._begin("read_at", size)
+        return self._begin("copy_from", size).copy_from(inner, position, size)
+
+    def forget_cached(self, position: int, size: int) -> None:
+        self._begin("forget_cached")
+
+    def truncate(self, size: int) -> None:
+        self._begin("truncate").truncate(size)
+
+    def sync(self) -> None:
+        self._begin("sync").sync()
+
+    def close(self) -> None:
+        if not self._vfs.is_detached:
+            self._begin("close").close()
+
+
+def error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

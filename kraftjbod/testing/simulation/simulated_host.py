@@ -1,0 +1,257 @@
+"""WIRE. ``SimulatedHost``: a machine with disks, and one process on it at a time.
+
+* :meth:`SimulatedHost.kill` ends the process here and now: nothing of it is cleaned up, its
+  connections close, the disks keep what was written.
+* :meth:`SimulatedHost.power_cut` takes the machine with it: nothing is said to anybody, and disks
+  lose what was not synced.
+* :meth:`SimulatedHost.stop` is SIGTERM.
+
+What a process is handed of the world (:class:`~kraftjbod.daemon.process.environment.Environment`)
+comes from here: its clock, randomness, disks and threads. A wall clock can be set
+(:attr:`SimulatedHost.wall_offset_ms`); the monotonic one goes on as it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from asyncio import events
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
+
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
+from kraftjbod.core.peer_warnings import PeerWarnings
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.process.service_manager import ServiceManager
+from kraftjbod.daemon.runner import Daemon, DaemonLife
+from kraftjbod.testing.simulation.memory_network import MemoryNetwork
+from kraftjbod.testing.simulation.simulated_disk import ProcessVfs, SimulatedDisk
+from kraftjbod.testing.simulation.simulated_thread import SimulatedExecutor
+from kraftjbod.testing.simulation.virtual_loop import virtual_loop
+from kraftjbod.testing.simulation.world import World
+
+#: When every world begins, by the wall clock: 2026-01-01 UTC.
+WORLD_BEGAN_MS: Final = 1_767_225_600_000
+#: Coroutines that wait again while they are closed are closed again, so many times.
+_LAST_RITES: Final = 20
+
+
+class HostClock:
+    """A :class:`~kraftjbod.core.loop.timing.Clock` of one process."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+        self._guard = WallGuard()
+        self.possible_now()
+
+    def now_ms(self) -> int:
+        return self._host.world.now_us // 1000
+
+    def wall_ms(self) -> int:
+        return WORLD_BEGAN_MS + self.now_ms() + self._host.wall_offset_ms
+
+    def possible_now(self) -> PossibleNow:
+        return self._guard.sample(self.now_ms(), self.wall_ms())
+
+
+class SimulatedProcess:
+    """From its start to its end; made by its host."""
+
+    def __init__(self, host: SimulatedHost, name: str) -> None:
+        self.name = name
+        self.loop = virtual_loop(host.world, name)
+        self.loop.sockets = host.network.sockets_of(host.place, self.loop)
+        self._host = host
+        self._vfs: list[ProcessVfs] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        #: Held here: a loop does not keep its tasks alive.
+        self._main: asyncio.Task[int | None] | None = None
+        #: What the main coroutine returned, once it has ended by itself.
+        self.exit_code: int | None = None
+        #: What it raised instead; a bug.
+        self.error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<SimulatedProcess {self.name}>"
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.loop.is_dead
+
+    def begin(self, main: Coroutine[Any, Any, int | None]) -> None:
+        self._main = self.loop.create_task(main, name="main")
+        self._main.add_done_callback(self._ended)
+
+    def make_vfs(self) -> ProcessVfs:
+        """The host's disks, until this process ends."""
+        vfs = ProcessVfs(self._host.disks)
+        self._vfs.append(vfs)
+        return vfs
+
+    def _ended(self, main: asyncio.Task[int | None]) -> None:
+        if not main.cancelled():
+            self.error = main.exception()
+            self.exit_code = None if self.error is not None else main.result()
+        self._host.process_ended(self)
+
+    def end(self) -> None:
+        """Nothing of it ever runs again."""
+        self._tasks = sorted(asyncio.all_tasks(self.loop), key=hash)
+        for task in self._tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it
+        self.loop.is_dead = True
+        for vfs in self._vfs:
+            vfs.is_detached = True
+
+    def bury(self) -> None:
+        """Give up what its tasks and threads hold, after all is over."""
+        outside = events._get_running_loop()
+        events._set_running_loop(None)
+        try:
+            for thread in list(self.loop.threads):
+                thread.bury()
+            for task in self._tasks:
+                _close(task)
+        finally:
+            events._set_running_loop(outside)
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    """Its ``finally`` blocks run, and nobody hears of them any more."""
+    coroutine = task.get_coro()
+    for _ in range(_LAST_RITES):
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: S112 - what a dead process raises is nobody's business
+            continue
+        return
+
+
+class Life(Protocol):
+    """What runs on a host: a daemon, or a client."""
+
+    def __call__(self, process: SimulatedProcess) -> Coroutine[Any, Any, int | None]: ...
+
+
+class SimulatedHost:
+    """:param life: what its process does, from its start to its end."""
+
+    def __init__(self, world: World, network: MemoryNetwork, name: str, life: Life) -> None:
+        self.world = world
+        self.network = network
+        self.name = name
+        self.place = network.add(name)
+        #: By the path where each is mounted.
+        self.disks: dict[str, SimulatedDisk] = {}
+        self.process: SimulatedProcess | None = None
+        #: By how much its wall clock is wrong.
+        self.wall_offset_ms = 0
+        #: Those that have ended, the newest last.
+        self.past: list[SimulatedProcess] = []
+        self._life = life
+        self._rng = world.rng_of(f"host {name}")
+
+    def __repr__(self) -> str:
+        return f"<SimulatedHost {self.name} {'up' if self.is_up else 'down'}>"
+
+    @property
+    def is_up(self) -> bool:
+        """A process runs on it."""
+        return self.process is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the last process that ended by itself; None if it was killed, or none ended."""
+        return self.past[-1].exit_code if self.past else None
+
+    def add_disk(self, path: str, number: int) -> SimulatedDisk:
+        disk = self.disks[path] = SimulatedDisk(self.world, self.name, path, number)
+        return disk
+
+    def start(self) -> None:
+        """Begin a process, with the power on."""
+        assert self.process is None, f"{self.name} is up"
+        self._say("start")
+        if not self.place.is_powered:
+            self.network.set_power(self.place, is_on=True)
+        process = self.process = SimulatedProcess(self, self.name)
+        process.begin(self._life(process))
+
+    def stop(self) -> None:
+        """SIGTERM; the process ends by itself, later."""
+        if self.process is not None:
+            self._say("stop")
+            handler = self.process.loop.signal_handlers.get(signal.SIGTERM)
+            if handler is None:
+                self._end(says_so=True)  # As a process that knows nothing of signals.
+            else:
+                self.process.loop.call_soon(handler)
+
+    def kill(self) -> None:
+        """As kill -9 does it."""
+        if self.process is not None:
+            self._say("kill")
+            self._end(says_so=True)
+
+    def power_cut(self) -> None:
+        """Process and machine are off at once; :meth:`start` brings both back."""
+        self._say("power cut")
+        if self.process is not None:
+            self._end(says_so=False)
+        self.network.set_power(self.place, is_on=False)
+        for disk in self.disks.values():
+            disk.power_cut()
+
+    def process_ended(self, process: SimulatedProcess) -> None:
+        """By itself."""
+        if self.process is process:
+            self._say(f"ended {process.exit_code}")
+            if process.error is not None:
+                self.world.trace.note(self.name, "bug", repr(process.error))
+            self._end(says_so=True)
+
+    def _end(self, *, says_so: bool) -> None:
+        process, self.process = self.process, None
+        assert process is not None
+        process.end()
+        self.past.append(process)
+        self.network.end_process(process.loop, says_so=says_so)
+        for path, disk in self.disks.items():
+            disk.vfs.let_go(path)
+
+    def environment(self, process: SimulatedProcess) -> Environment:
+        """What a daemon is handed."""
+        return Environment(
+            clock=HostClock(self),
+            random_bytes=self._rng.randbytes,
+            rng=self._rng,
+            metrics=Metrics(),
+            make_vfs=process.make_vfs,
+            make_executor=SimulatedExecutor,
+        )
+
+    def _say(self, what: str) -> None:
+        self.world.trace.note(self.name, "host", what)
+
+
+async def live(
+    host: SimulatedHost,
+    name: str,
+    daemon: Daemon,
+    config: BrokerConfig | ControllerConfig,
+    environment: Environment,
+) -> int:
+    """A daemon's whole life, as ``run_daemon`` has it; its exit code."""
+    loop = asyncio.get_running_loop()
+    life = DaemonLife(
+        name,
+        daemon,
+        config,
+        environment.metrics,
+        ServiceManager(None, None),
+        PeerWarnings(loop.time),
+        say=lambda line: host.world.trace.note(host.name, "says", line.rstrip()),
+    )
+    return await life.live()

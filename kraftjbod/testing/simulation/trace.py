@@ -1,0 +1,68 @@
+"""WIRE. ``Trace``: everything that happened in a simulation, in order, as lines and as one hash.
+
+A line is ``<virtual seconds> <host> <what>``: a file operation, bytes that came over the network,
+an event that a daemon logged, a fault. The hash covers all of them and every step of time, so two
+runs with the same hash did the same. Of the lines only the last ones are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+#: Of an event: when it really was, and tracebacks, which name the files of this machine.
+_NOT_HASHED: Final = frozenset({"timestamp", "exception"})
+_LOUD: Final = frozenset({"warning", "error", "critical"})
+
+
+class Trace:
+    """:param keep: so many lines are kept, the newest ones.
+
+    :param on_line: is given every line as it is written.
+    """
+
+    def __init__(self, *, keep: int = 20_000, on_line: Callable[[str], None] | None = None) -> None:
+        self.lines: deque[str] = deque(maxlen=keep)
+        #: Events that daemons logged, as they are, with ``host`` and ``at_ms``; the newest ones.
+        self.events: deque[dict[str, Any]] = deque(maxlen=keep)
+        #: How often each kind of line was written, by its first word.
+        self.counts: Counter[str] = Counter()
+        self.now_us: Callable[[], int] = lambda: 0
+        self._on_line = on_line
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.hash} lines={sum(self.counts.values())}>"
+
+    @property
+    def hash(self) -> str:
+        """Of everything so far, 32 hexadecimal digits."""
+        return self._hash.hexdigest()
+
+    def note(self, host: str, kind: str, text: str) -> None:
+        """One line; ``kind`` is what it is counted as."""
+        line = f"{self.now_us() / 1e6:.6f} {host} {kind} {text}"
+        self.counts[kind] += 1
+        self._hash.update(line.encode())
+        self.lines.append(line)
+        if self._on_line is not None:
+            self._on_line(line)
+
+    def step(self, now_us: int, callbacks: int) -> None:
+        """Time went on to ``now_us``; so many callbacks ran before."""
+        self._hash.update(b"%d/%d;" % (now_us, callbacks))
+
+    def event(self, host: str, event: Mapping[str, Any]) -> None:
+        """What a daemon logged."""
+        self.events.append({"host": host, "at_ms": self.now_us() // 1000, **event})
+        name, level = event.get("event"), event.get("level", "info")
+        fields = " ".join(
+            f"{key}={value}"
+            for key, value in event.items()
+            if key not in _NOT_HASHED and key not in ("event", "level")
+        )
+        self.note(host, "event" if level not in _LOUD else level, f"{name} {fields}")
+        if "exception" in event:
+            self.lines.append(str(event["exception"]))

@@ -1,0 +1,233 @@
+"""WIRE. ``VirtualLoop``: the event loop of one simulated process, in virtual time.
+
+Tasks, futures and timers are asyncio's own. Time and order are the :class:`World`'s; connections
+and listeners are the memory network's. A loop that is dead runs nothing any more, whatever was
+scheduled: so ends a process that is killed.
+
+Tasks and futures are hashed by their number and not by where they lie in memory: a set of them is
+in the same order in each run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
+
+from kraftjbod.testing.simulation.world import World
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class Sockets(Protocol):
+    """Where a process's connections and listeners come from: the network, seen by one process."""
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
+
+    def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, start_serving: bool
+    ) -> asyncio.AbstractServer: ...
+
+
+class Thread(Protocol):
+    """What a process runs beside its loop."""
+
+    def bury(self) -> None: ...
+
+
+class VirtualTask(asyncio.Task[T]):
+    """With a number for a hash."""
+
+    def __init__(
+        self, coro: Coroutine[Any, Any, T], loop: VirtualLoop, name: str, context: Context | None
+    ) -> None:
+        self.number = loop.next_number()
+        super().__init__(coro, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class VirtualFuture(asyncio.Future[T]):
+    """With a number for a hash."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """:param name: of the process, for error messages."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.is_dead = False
+        self.sockets: Sockets | None = None
+        #: By number, what the process wants to be called with.
+        self.signal_handlers: dict[int, Callable[[], object]] = {}
+        #: Those of this process, in the order in which they began.
+        self.threads: dict[Thread, None] = {}
+        #: What no handler took: each is a bug.
+        self.complaints: list[dict[str, Any]] = []
+        self._exception_handler: ExceptionHandler | None = None
+        self._numbers = 0
+
+    def __repr__(self) -> str:
+        return f"<VirtualLoop {self.name}{' dead' if self.is_dead else ''}>"
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.world.now_us / 1e6
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.is_dead:
+            self.world.ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.is_dead:
+            # A microsecond is not told from the next by what a float leaves out.
+            self.world.push(math.ceil(when * 1e6 - 1e-3), timer)
+        return timer
+
+    def call_after_us(
+        self, delay_us: int, callback: Callable[[*Ts], object], *args: *Ts
+    ) -> asyncio.Handle:
+        """For the simulation itself, which counts in microseconds."""
+        handle = asyncio.Handle(callback, args, self)
+        if not self.is_dead:
+            self.world.push(self.world.now_us + delay_us, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, _timer: asyncio.TimerHandle) -> None:
+        self.world.note_cancelled()
+
+    # --- tasks and futures -----------------------------------------------------------------------
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future: VirtualFuture[Any] = VirtualFuture(loop=self)
+        future.number = self.next_number()
+        return future
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+        **_: object,
+    ) -> asyncio.Task[T]:
+        assert isinstance(coro, Coroutine), coro
+        return VirtualTask(coro, self, str(name or f"Task-{self._numbers + 1}"), context)
+
+    def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """Nobody will iterate over it any more."""
+        self.call_soon(lambda: self.create_task(agen.aclose()))
+
+    def run_in_executor(
+        self,
+        executor: Executor | None,
+        func: Callable[[*Ts], T],
+        *args: *Ts,
+    ) -> asyncio.Future[T]:
+        assert executor is not None, "there are no threads but those of executors handed in"
+        return asyncio.wrap_future(executor.submit(func, *args), loop=self)
+
+    # --- connections, signals --------------------------------------------------------------------
+
+    async def create_connection(  # type: ignore[override] # so much of it as is used
+        self, protocol_factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        assert self.sockets is not None, self
+        return await self.sockets.connect(protocol_factory, host, port)
+
+    async def create_server(  # type: ignore[override] # so much of it as is used
+        self,
+        protocol_factory: ProtocolFactory,
+        host: str,
+        port: int,
+        *,
+        backlog: int = 100,
+        start_serving: bool = True,
+    ) -> asyncio.AbstractServer:
+        assert self.sockets is not None, self
+        return self.sockets.listen(protocol_factory, host, port, start_serving=start_serving)
+
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        self.signal_handlers[sig] = lambda: callback(*args)
+
+    # --- the rest --------------------------------------------------------------------------------
+
+    def is_running(self) -> bool:
+        return self.world.running is self
+
+    def is_closed(self) -> bool:
+        return self.is_dead
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
+        self._exception_handler = handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.complaints.append(context)
+        self.world.trace.note(
+            self.name, "bug", f"{context.get('message')} {context.get('exception')!r}"
+        )
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.is_dead:
+            return
+        if self._exception_handler is None:
+            self.default_exception_handler(context)
+        else:
+            self._exception_handler(self, context)
+
+
+def virtual_loop(world: World, name: str) -> VirtualLoop:
+    """A loop for the process of that name. What asyncio's loops can and daemons do not need, such
+    as pipes, raises NotImplementedError."""
+    return VirtualLoop(world, name)  # type: ignore[abstract] # see above

@@ -1,0 +1,164 @@
+"""WIRE. ``World``: virtual time, and whose turn it is.
+
+One thread, no sleep, no real clock. Everything that will happen is a handle of some
+:class:`~kraftjbod.testing.simulation.virtual_loop.VirtualLoop`, of which each process has its own:
+
+* what is ready runs in the order in which it became ready;
+* when nothing is ready, time jumps to the next handle that is due, of whatever process;
+* handles that are due at the same microsecond run in the order in which they were made.
+
+Randomness comes from the seed alone. Who needs some has a generator of its own, named
+(:meth:`World.rng_of`), so that a draw here does not change what is drawn there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from asyncio import events
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from heapq import heapify, heappop, heappush
+from itertools import count
+from sys import get_asyncgen_hooks, set_asyncgen_hooks
+from typing import Any, Final, Protocol
+
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.testing.simulation.trace import Trace
+
+#: So many callbacks at one instant are an endless loop.
+MAX_CALLBACKS_AT_ONCE: Final = 1_000_000
+#: Cyclic garbage is collected after so many callbacks and never in between, so that it goes at the
+#: same moment in each run.
+_CALLBACKS_PER_COLLECTION: Final = 200_000
+#: Timers that were cancelled are taken out of the heap once they are so many, and most of it.
+_MANY_CANCELLED: Final = 1_000
+
+_Entry = tuple[int, int, asyncio.Handle]
+
+
+class ProcessLoop(Protocol):
+    """A :class:`~kraftjbod.testing.simulation.virtual_loop.VirtualLoop`, as the world sees it."""
+
+    name: str
+    is_dead: bool
+
+    def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None: ...
+
+
+class EndlessLoopError(KraftJbodError):
+    """Virtual time stands still: callbacks call each other for ever."""
+
+
+class World:
+    """What all hosts of a simulation share.
+
+    :param seed: of everything that is drawn.
+    """
+
+    def __init__(self, seed: int, trace: Trace | None = None) -> None:
+        self.seed = seed
+        self.trace = trace or Trace()
+        self.trace.now_us = lambda: self.now_us
+        #: Microseconds since the world began.
+        self.now_us = 0
+        #: Callbacks that ran.
+        self.callbacks = 0
+        self.ready: deque[asyncio.Handle] = deque()
+        self._due: list[_Entry] = []
+        self._cancelled = 0
+        self._sequence = count()
+        #: The process whose callback or thread runs now.
+        self.running: ProcessLoop | None = None
+        self._agens: dict[int, ProcessLoop] = {}
+
+    def __repr__(self) -> str:
+        return f"<World seed={self.seed} at {self.now_us / 1e6:.3f} s>"
+
+    def rng_of(self, name: str) -> random.Random:
+        """A generator of its own for ``name``; the same for the same seed and name."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def push(self, at_us: int, handle: asyncio.Handle) -> None:
+        """Let ``handle`` run at ``at_us``, or now if that is over."""
+        heappush(self._due, (max(at_us, self.now_us), next(self._sequence), handle))
+
+    def note_cancelled(self) -> None:
+        """A timer was cancelled that is in the heap still."""
+        self._cancelled += 1
+        if self._cancelled > _MANY_CANCELLED and self._cancelled > len(self._due) // 2:
+            self._due = [entry for entry in self._due if not entry[2].cancelled()]
+            heapify(self._due)
+            self._cancelled = 0
+
+    def run_until(self, until_us: int, stop: asyncio.Future[Any] | None = None) -> None:
+        """Let everything happen that is due by ``until_us``, or until ``stop`` is done.
+
+        :raises EndlessLoopError: time stands still.
+        """
+        with self._running():
+            while True:
+                self._run_ready(stop)
+                if stop is not None and stop.done():
+                    return
+                while self._due and self._due[0][2].cancelled():
+                    heappop(self._due)
+                if not self._due or self._due[0][0] > until_us:
+                    self.now_us = max(self.now_us, until_us)
+                    return
+                self._go_on_to(self._due[0][0])
+
+    def _go_on_to(self, now_us: int) -> None:
+        self.now_us = now_us
+        self.trace.step(now_us, self.callbacks)
+        while self._due and self._due[0][0] <= now_us:
+            handle = heappop(self._due)[2]
+            if not handle.cancelled():
+                self.ready.append(handle)
+
+    def _run_ready(self, stop: asyncio.Future[Any] | None) -> None:
+        ready, current, limit = self.ready, None, self.callbacks + MAX_CALLBACKS_AT_ONCE
+        while ready:
+            handle = ready.popleft()
+            loop: Any = handle._loop  # type: ignore[attr-defined] # a ProcessLoop: all are ours
+            if handle.cancelled() or loop.is_dead:
+                continue
+            if loop is not current:
+                current = self.running = loop
+                events._set_running_loop(loop)
+            handle._run()
+            self.callbacks += 1
+            if self.callbacks % _CALLBACKS_PER_COLLECTION == 0:
+                gc.collect()
+            if self.callbacks > limit:
+                raise EndlessLoopError(f"{handle!r} and others keep {loop!r} busy for ever")
+            if stop is not None and stop.done():
+                break
+        self.running = None
+        events._set_running_loop(None)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        outside, hooks, collects = events._get_running_loop(), get_asyncgen_hooks(), gc.isenabled()
+        set_asyncgen_hooks(firstiter=self._note_agen, finalizer=self._close_agen)
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+            set_asyncgen_hooks(*hooks)
+            self.running = None
+            events._set_running_loop(outside)
+
+    def _note_agen(self, agen: AsyncGenerator[Any, Any]) -> None:
+        if self.running is not None:
+            self._agens[id(agen)] = self.running
+
+    def _close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """It was given up before its end: its loop closes it, as every loop does."""
+        loop = self._agens.pop(id(agen), None)
+        if loop is not None and not loop.is_dead:
+            loop.close_agen(agen)

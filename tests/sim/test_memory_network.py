@@ -1,0 +1,96 @@
+"""MemoryNetwork: what TCP promises when links are cut and hosts go."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.net_rig import PORT, Net, Peer
+
+
+def test_a_partition_loses_nothing_and_who_connects_meanwhile_hangs() -> None:
+    net = Net()
+    here, there = net.connected()
+    net.network.partition("a", "b")
+    here.transport.write(b"late")
+    hanging = net.connect()
+    net.go_on(30)
+    assert (bytes(there.received), hanging.done()) == (b"", False)
+    net.network.heal("a")
+    net.go_on(1)
+    assert (bytes(there.received), hanging.done()) == (b"late", True)
+    net.network.partition("a", "b")
+    hanging = net.connect()
+    net.go_on(200)
+    assert isinstance(hanging.exception(), TimeoutError)
+
+
+def test_a_partition_of_one_way_stops_the_other_when_the_window_is_full() -> None:
+    net = Net()
+    here, there = net.connected()
+    net.network.partition("b", "a", one_way=True)
+    here.transport.write(b"x" * 1_000_000)
+    there.transport.write(b"unheard")
+    net.go_on(30)
+    assert 0 < len(there.received) < 1_000_000
+    assert bytes(here.received) == b""
+    net.network.heal()
+    net.go_on(2)
+    assert (len(there.received), bytes(here.received)) == (1_000_000, b"unheard")
+
+
+def test_who_is_killed_closes_its_connections_and_refuses_new_ones() -> None:
+    net = Net()
+    here, there = net.connected()
+    there.transport.write(b"last words")
+    net.loops["b"].is_dead = True
+    net.network.end_process(net.loops["b"], says_so=True)
+    net.go_on(1)
+    assert (bytes(here.received), here.told, there.told) == (b"last words", ["lost"], [])
+    refused = net.connect()
+    net.go_on(1)
+    assert isinstance(refused.exception(), ConnectionRefusedError)
+
+
+def test_who_lost_power_says_nothing_until_it_is_back() -> None:
+    net = Net()
+    here, _ = net.connected()
+    net.loops["b"].is_dead = True
+    net.network.end_process(net.loops["b"], says_so=False)
+    net.network.set_power(net.places["b"], is_on=False)
+    here.transport.write(b"anybody there")
+    hanging = net.connect()
+    net.go_on(60)
+    assert (here.told, hanging.done()) == ([], False)
+    net.network.set_power(net.places["b"], is_on=True)
+    net.boot("b")
+    assert here.told == ["ConnectionResetError"]
+    assert hanging.done()
+
+
+def test_connections_that_are_reset_break_on_both_sides() -> None:
+    net = Net()
+    here, there = net.connected()
+    assert net.network.reset_connections("a", "b") == 2
+    net.go_on(1)
+    assert (here.told, there.told) == (["ConnectionResetError"], ["ConnectionResetError"])
+
+
+def test_who_gives_up_connecting_leaves_nothing_behind() -> None:
+    net = Net()
+    net.network.delay("a", "b", 1_000)
+    task = net.connect()
+    net.go_on(1.6)
+    task.cancel()
+    net.go_on(10)
+    assert task.cancelled()
+    assert [guest.told for guest in net.guests] == [["lost"]]
+
+
+def test_an_address_has_one_listener_and_a_name_one_host() -> None:
+    net = Net()
+    with pytest.raises(OSError, match="Address already in use"):
+        net.run(net.loops["b"].create_server(Peer, "b", PORT))
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        net.run(net.loops["a"].create_server(Peer, "b", PORT), "a")
+    with pytest.raises(OSError, match="no host is called c"):
+        net.run(net.loops["a"].create_connection(Peer, "c", PORT), "a")

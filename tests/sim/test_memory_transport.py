@@ -1,0 +1,30 @@
+"""MemoryTransport: bytes in order, and back pressure."""
+
+from __future__ import annotations
+
+from tests.sim.net_rig import PORT, Net
+
+
+def test_bytes_come_whole_and_in_order_and_the_end_after_them() -> None:
+    net = Net()
+    here, there = net.connected()
+    assert here.transport.get_extra_info("peername") == (net.places["b"].address, PORT)
+    sent = b"".join(b"%07d" % i for i in range(5_000))
+    for at in range(0, len(sent), 700):
+        here.transport.writelines([sent[at : at + 300], memoryview(sent)[at + 300 : at + 700]])
+    here.transport.close()
+    net.go_on(1)
+    assert bytes(there.received) == sent
+    assert (here.told, there.told) == (["lost"], ["lost"])
+
+
+def test_who_does_not_read_holds_up_who_writes() -> None:
+    net = Net()
+    here, there = net.connected()
+    there.transport.pause_reading()
+    here.transport.write(b"x" * 1_000_000)
+    net.go_on(1)
+    assert (len(there.received), here.told) == (0, ["pause"])
+    there.transport.resume_reading()
+    net.go_on(1)
+    assert (len(there.received), here.told) == (1_000_000, ["pause", "resume"])

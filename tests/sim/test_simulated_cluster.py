@@ -1,0 +1,62 @@
+"""Whole daemons under virtual time: the same seed is the same story, in every process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.testing.simulation import SimulatedCluster
+from kraftjbod.testing.simulation.simulated_cluster import SimulationTimeoutError
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _told(seed: int, hash_seed: str) -> str:
+    """In a process of its own, where sets of words are in another order."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sim.story", str(seed)],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_same_seed_is_the_same_trace_in_every_process() -> None:
+    told = _told(7, "1")
+    assert told == _told(7, "2")
+    assert told != _told(8, "1")
+
+
+def test_a_cluster_starts_dies_and_is_looked_into() -> None:
+    with SimulatedCluster(seed=1, brokers=1, log_dirs=2) as cluster:
+        cluster.start()
+        broker, controller = cluster.broker(1), cluster.controller()
+        assert broker.rooms is not None
+        assert controller.state is not None
+        assert [path for path in cluster.disks if "d" in path.rpartition("/")[2]] == [
+            "/broker-1/d0",
+            "/broker-1/d1",
+        ]
+        assert list(controller.state.brokers) == [1]
+        broker.kill()
+        assert broker.rooms is None
+        began_ms = cluster.now_ms
+        with pytest.raises(SimulationTimeoutError, match="not within 500 ms: it is back"):
+            cluster.wait_for(lambda: broker.is_up, "it is back", timeout_ms=500)
+        assert cluster.now_ms == began_ms + 500
+        broker.start()
+        cluster.wait_for(lambda: broker.is_serving, "it serves")
+        broker.stop()
+        cluster.wait_for(lambda: not broker.is_up, "it has stopped")
+        assert broker.exit_code == 0
+    with pytest.raises(ConfigError, match="one controller"):
+        SimulatedCluster(seed=1, controllers=3)

@@ -1,0 +1,109 @@
+"""SimulatedHost: what is left of a process that was killed, and of a machine without power."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_network import MemoryNetwork
+from kraftjbod.testing.simulation.simulated_host import HostClock, SimulatedHost, SimulatedProcess
+from kraftjbod.testing.simulation.world import World
+
+
+class _Writer:
+    """A life: writes a byte a millisecond, and syncs the first ten."""
+
+    def __init__(self) -> None:
+        self.cleaned_up = 0
+
+    async def __call__(self, process: SimulatedProcess) -> int:
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        file = process.make_vfs().open("/h/d/f", OpenMode.CREATE)
+        try:
+            while not stopped.is_set():
+                file.write_at(file.size(), [b"x"])
+                if file.size() == 10:
+                    file.sync()
+                    process.make_vfs().sync_dir("/h/d")
+                await asyncio.sleep(0.001)
+        finally:
+            self.cleaned_up += 1
+        return 7
+
+
+Make = Callable[[], tuple[SimulatedHost, _Writer]]
+
+
+@pytest.fixture
+def make_host() -> Iterator[Make]:
+    made: list[SimulatedHost] = []
+
+    def make() -> tuple[SimulatedHost, _Writer]:
+        host, life = _host()
+        made.append(host)
+        return host, life
+
+    yield make
+    for host in made:
+        host.kill()
+        for process in host.past:
+            process.bury()
+
+
+def _host() -> tuple[SimulatedHost, _Writer]:
+    world, life = World(seed=1), _Writer()
+    host = SimulatedHost(world, MemoryNetwork(world), "h", life)
+    host.add_disk("/h/d", 1).vfs.make_dirs("/h/d")
+    host.start()
+    return host, life
+
+
+def _size(host: SimulatedHost) -> int:
+    return len(host.disks["/h/d"].vfs.read_if_exists("/h/d/f") or b"")
+
+
+def test_who_is_killed_cleans_nothing_up_and_loses_nothing(make_host: Make) -> None:
+    host, life = make_host()
+    host.world.run_until(50_500)
+    host.kill()
+    host.world.run_until(90_000)
+    assert (_size(host), life.cleaned_up, host.exit_code) == (51, 0, None)
+    host.past[0].bury()
+    assert (_size(host), life.cleaned_up) == (51, 1)
+    host.start()
+    host.world.run_until(100_000)
+    assert _size(host) > 51
+
+
+def test_without_power_what_was_not_synced_may_be_lost(make_host: Make) -> None:
+    left = set()
+    for _ in range(2):
+        host, _ = make_host()
+        host.world.run_until(50_000)
+        host.power_cut()
+        left.add(_size(host))
+    assert len(left) == 1
+    assert 10 <= left.pop() <= 51 + 200
+
+
+def test_who_is_stopped_ends_by_itself(make_host: Make) -> None:
+    host, life = make_host()
+    host.world.run_until(20_000)
+    host.stop()
+    host.world.run_until(30_000)
+    assert (host.is_up, host.exit_code, life.cleaned_up) == (False, 7, 1)
+
+
+def test_a_wall_clock_jumps_and_the_other_does_not(make_host: Make) -> None:
+    host, _ = make_host()
+    clock = HostClock(host)
+    before = clock.now_ms(), clock.wall_ms()
+    host.wall_offset_ms = 3_600_000
+    assert clock.now_ms() == before[0]
+    assert clock.wall_ms() == before[1] + 3_600_000
+    assert clock.possible_now().doubt_ms == 3_600_000

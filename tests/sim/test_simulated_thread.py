@@ -1,0 +1,85 @@
+"""SimulatedExecutor: a directory's thread in virtual time, that waits where a real one would."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.testing.simulation.simulated_thread import Gate, SimulatedExecutor, pause
+from kraftjbod.testing.simulation.virtual_loop import VirtualLoop, virtual_loop
+from kraftjbod.testing.simulation.world import World
+
+
+class _Clock:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ms(self) -> int:
+        return self._world.now_us // 1000
+
+
+def _executor(world: World) -> LogDirExecutor:
+    return SimulatedExecutor(name="d0", clock=_Clock(world))  # type: ignore[arg-type]
+
+
+def _begin(world: World, loop: VirtualLoop, gate: Gate, said: list[str]) -> LogDirExecutor:
+    executor = _executor(world)
+
+    def op(name: str) -> str:
+        pause(1_000)
+        said.append(f"{name} half done")
+        gate.pass_through()
+        pause(1_000)
+        return name
+
+    async def ask() -> None:
+        done = [executor.submit_op(lambda name=name: op(name)) for name in ("first", "second")]
+        said.extend([await future for future in done])
+
+    loop.create_task(ask())
+    return executor
+
+
+def test_one_after_the_other_and_a_gate_in_the_middle_of_a_job() -> None:
+    world, gate, said = World(seed=1), Gate(), list[str]()
+    loop = virtual_loop(world, "a")
+    gate.close()
+    executor = _begin(world, loop, gate, said)
+    world.run_until(5_000_000)
+    assert said == ["first half done"]
+    assert executor.running_for_ms() == 5_000
+    gate.open()
+    world.run_until(5_010_000)
+    assert said == ["first half done", "second half done", "first", "second"]
+    assert executor.running_for_ms() == 0
+    executor.shutdown(wait=False)
+    world.run_until(5_020_000)
+    assert loop.threads == {}
+
+
+def test_a_thread_of_a_dead_process_never_goes_on() -> None:
+    world, gate, said = World(seed=1), Gate(), list[str]()
+    loop = virtual_loop(world, "a")
+    gate.close()
+    _begin(world, loop, gate, said)
+    world.run_until(5_000_000)
+    loop.is_dead = True
+    gate.open()
+    world.run_until(9_000_000)
+    assert said == ["first half done"]
+    for thread in list(loop.threads):
+        thread.bury()
+    assert said == ["first half done"]
+
+
+def test_no_loop_is_seen_in_a_thread() -> None:
+    world = World(seed=1)
+    loop = virtual_loop(world, "a")
+    executor = _executor(world)
+
+    async def ask() -> object:
+        return await executor.submit_op(asyncio.get_running_loop)
+
+    task = loop.create_task(ask())
+    world.run_until(1_000)
+    assert isinstance(task.exception(), RuntimeError)

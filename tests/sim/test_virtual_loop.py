@@ -1,0 +1,51 @@
+"""VirtualLoop: what asyncio itself does with it. Its time is tried in test_world.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from kraftjbod.testing.simulation.virtual_loop import virtual_loop
+from kraftjbod.testing.simulation.world import World
+
+
+def test_tasks_futures_and_generators_end_as_on_any_loop() -> None:
+    world = World(seed=1)
+    loop = virtual_loop(world, "a")
+    closed: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            for i in range(10):
+                yield i
+        finally:
+            await asyncio.sleep(0)
+            closed.append("generator")
+
+    async def work() -> int:
+        async for number in numbers():
+            if number == 1:
+                break
+        first = asyncio.create_task(asyncio.sleep(1, "first"))
+        second = asyncio.create_task(asyncio.sleep(2, "second"))
+        done, waiting = await asyncio.wait({first, second}, return_when="FIRST_COMPLETED")
+        assert (done, waiting) == ({first}, {second})
+        return len(await asyncio.gather(first, second))
+
+    task = loop.create_task(work())
+    world.run_until(5_000_000)
+    assert task.result() == 2
+    assert closed == ["generator"]
+
+
+def test_an_exception_that_nobody_takes_is_a_complaint() -> None:
+    world = World(seed=1)
+    loop = virtual_loop(world, "a")
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    loop.call_soon(fail)
+    world.run_until(1)
+    assert [str(c["exception"]) for c in loop.complaints] == ["a bug"]
+    assert "bug" in world.trace.lines[-1]

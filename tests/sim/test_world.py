@@ -1,0 +1,63 @@
+"""World and VirtualLoop: time jumps, order holds, and what is dead stays dead."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.testing.simulation import world as worlds
+from kraftjbod.testing.simulation.virtual_loop import virtual_loop
+from kraftjbod.testing.simulation.world import EndlessLoopError, World
+
+
+def test_time_jumps_from_timer_to_timer_and_order_holds() -> None:
+    world = World(seed=1)
+    a, b = virtual_loop(world, "a"), virtual_loop(world, "b")
+    said: list[tuple[str, float]] = []
+
+    async def talk(name: str, pause_s: float) -> None:
+        async with asyncio.timeout(100):
+            for _ in range(2):
+                await asyncio.sleep(pause_s)
+                said.append((name, asyncio.get_running_loop().time()))
+
+    tasks = [a.create_task(talk("a", 3600.0)), b.create_task(talk("b", 0.25))]
+    world.run_until(10_000_000)
+    assert said == [("b", 0.25), ("b", 0.5)]
+    assert world.now_us == 10_000_000
+    world.run_until(200_000_000)
+    assert isinstance(tasks[0].exception(), TimeoutError)
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+
+
+def test_a_dead_loop_runs_nothing() -> None:
+    world = World(seed=1)
+    loop = virtual_loop(world, "a")
+    said: list[str] = []
+    loop.call_later(1, said.append, "timer")
+    loop.call_soon(said.append, "soon")
+    loop.is_dead = True
+    loop.call_soon(said.append, "late")
+    world.run_until(5_000_000)
+    assert said == []
+
+
+def test_time_that_stands_still_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "MAX_CALLBACKS_AT_ONCE", 100)
+    world = World(seed=1)
+    loop = virtual_loop(world, "a")
+
+    def again() -> None:
+        loop.call_soon(again)
+
+    again()
+    with pytest.raises(EndlessLoopError, match="a"):
+        world.run_until(1)
+
+
+def test_generators_are_the_same_for_the_same_name_and_seed() -> None:
+    assert World(1).rng_of("x").random() == World(1).rng_of("x").random()
+    assert World(1).rng_of("x").random() != World(1).rng_of("y").random()
+    assert World(1).rng_of("x").random() != World(2).rng_of("x").random()
