@@ -29,18 +29,18 @@ _FLAKY: Final = "flaky"
 def _passes_alone(root: Path, nodeid: str) -> bool:
     """A test that is skipped did not pass."""
     with tempfile.TemporaryDirectory(prefix="second-chance-") as home:
-        told = Path(home, "junit.xml")
+        found = Path(home, "junit.xml")
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "--no-summary", "-p", "no:cacheprovider"),
-                *(f"--junitxml={told}", nodeid),
+                *(f"--junitxml={found}", nodeid),
             ],
             cwd=root,
             check=False,
         )
         if done.returncode != pytest.ExitCode.OK:
             return False
-        suite = ET.parse(told).getroot()[0].attrib  # pytest wrote it just now
+        suite = ET.parse(found).getroot()[0].attrib  # pytest wrote it just now
         return int(suite["tests"]) > int(suite["skipped"])
 
 
@@ -62,12 +62,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if exitstatus != pytest.ExitCode.TESTS_FAILED or hasattr(session.config, "workerinput"):
         return
     stats = reporter.stats
-    told = [report for key in _FAILED for report in stats.get(key, [])]
-    tests = [report.nodeid for report in told if isinstance(report, pytest.TestReport)]
+    found = [report for key in _FAILED for report in stats.get(key, [])]
+    tests = [report.nodeid for report in found if isinstance(report, pytest.TestReport)]
     flaky = _flaky(reporter, list(dict.fromkeys(tests)))
     if not flaky:
         return
-    first = {report.nodeid: report for report in reversed(told) if report.nodeid in flaky}
+    first = {report.nodeid: report for report in reversed(found) if report.nodeid in flaky}
     stats[_FLAKY] = [first[nodeid] for nodeid in dict.fromkeys(tests) if nodeid in flaky]
     for key in _FAILED:
         stats[key] = [report for report in stats.get(key, []) if report.nodeid not in flaky]

@@ -94,8 +94,8 @@ class ComposeCluster:
     def ask_health(self, broker: int) -> dict[str, Any]:
         """What kraftjbod-health tells of a broker in its own container."""
         words = ("kraftjbod-health", "--bootstrap-server", "127.0.0.1:9092", "--json")
-        told: dict[str, Any] = json.loads(self.inside(f"broker-{broker}", *words))
-        return told
+        printed: dict[str, Any] = json.loads(self.inside(f"broker-{broker}", *words))
+        return printed
 
     def dir_states(self, broker: int) -> dict[str, str]:
         """State of each log directory, by path."""
@@ -103,26 +103,26 @@ class ComposeCluster:
 
     def dir_ids(self) -> dict[tuple[int, str], str]:
         """What the directories are called, by broker and path."""
-        told = json.loads(self.tool("log-dirs", "--describe", "--json"))
+        answered = json.loads(self.tool("log-dirs", "--describe", "--json"))
         return {
             (broker["broker"], log_dir["logDir"]): log_dir["directoryId"]
-            for broker in told["brokers"]
+            for broker in answered["brokers"]
             for log_dir in broker["logDirs"]
         }
 
     def replicas_in(self, broker: int, path: str, topic: str) -> set[int]:
         """Partitions of ``topic`` that have a current copy in a directory."""
-        told = json.loads(
+        answered = json.loads(
             self.tool("log-dirs", "--describe", "--json", "--broker-list", str(broker))
         )
-        [found] = [d for d in told["brokers"][0]["logDirs"] if d["logDir"] == path]
+        [found] = [d for d in answered["brokers"][0]["logDirs"] if d["logDir"] == path]
         names = [p["partition"] for p in found["partitions"] if not p["isFuture"]]
         return {int(n.rpartition("-")[2]) for n in names if n.rpartition("-")[0] == topic}
 
     def partitions(self, topic: str) -> list[dict[str, Any]]:
         """As kraftjbod-topics describes them."""
-        told = json.loads(self.tool("topics", "--describe", "--topic", topic, "--json"))
-        partitions: list[dict[str, Any]] = told["topics"][0]["partitions"]
+        answered = json.loads(self.tool("topics", "--describe", "--topic", topic, "--json"))
+        partitions: list[dict[str, Any]] = answered["topics"][0]["partitions"]
         return partitions
 
     def is_whole(self, topic: str) -> bool:
@@ -153,11 +153,11 @@ class ComposeCluster:
 
     def story(self) -> str:
         """The last lines of every container."""
-        told = []
+        reported = []
         for name in self._find("ps", "-a"):
             logs = _run(["docker", "logs", "--tail", "15", name])
-            told += [f"--- {name}", logs.stdout, logs.stderr]
-        return "\n".join(told)
+            reported += [f"--- {name}", logs.stdout, logs.stderr]
+        return "\n".join(reported)
 
     def _find(self, kind: str, *more: str) -> list[str]:
         filters = [f"{_LABEL}.project={self.project}", *(m for m in more if "=" in m)]

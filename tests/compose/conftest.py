@@ -42,7 +42,7 @@ class Measured:
         ]
         self.figures[fault] = round(max(gaps), 2)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         _RESULTS.write_text(json.dumps(self.figures, indent=2) + "\n")
         print("\n" + "\n".join(f"{name:40} {s:7.2f} s" for name, s in self.figures.items()))
 
@@ -70,7 +70,7 @@ def cluster(measured: Measured) -> Iterator[ComposeCluster]:
         cluster.do("up", timeout_s=BUILD_S)
         measured.since("up and healthy", up_s)
         yield cluster
-        measured.tell()
+        measured.report()
     finally:
         _alive.remove(cluster)
         cluster.do("compose", "down", "-v")

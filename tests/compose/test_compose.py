@@ -126,8 +126,8 @@ def test_daemons_run_as_a_plain_user_within_limits(cluster: ComposeCluster) -> N
         assert int(fields["CapEff"], 16) == int(fields["CapBnd"], 16) == 0
         assert fields["NoNewPrivs"] == "1"
         limits = "{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}} {{.HostConfig.Init}}"
-        told = cluster.docker("inspect", "-f", limits, cluster.container(service))
-        assert told == f"{1024**3} 512 true"
+        printed = cluster.docker("inspect", "-f", limits, cluster.container(service))
+        assert printed == f"{1024**3} 512 true"
 
 
 def test_nothing_acknowledged_is_lost(cluster: ComposeCluster, measured: Measured) -> None:

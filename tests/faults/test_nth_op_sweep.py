@@ -47,7 +47,7 @@ class Acknowledged:
     errors: list[OperatingError] = field(default_factory=list)
 
 
-async def tell(log_dir: LogDir, reported: Acknowledged) -> None:
+async def play(log_dir: LogDir, reported: Acknowledged) -> None:
     """Load, create, append over several segments, flush, checkpoint, delete, stop."""
     manager = manager_of([log_dir], CONFIG)
     await manager.load()
@@ -70,7 +70,7 @@ async def tell(log_dir: LogDir, reported: Acknowledged) -> None:
     await manager.close(1)
 
 
-async def tell_with(fault: Fault) -> tuple[MemVfs, LogDir, Acknowledged, LogDirFailureChannel]:
+async def play_with(fault: Fault) -> tuple[MemVfs, LogDir, Acknowledged, LogDirFailureChannel]:
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     vfs = FaultVfs(mem)
@@ -79,7 +79,7 @@ async def tell_with(fault: Fault) -> tuple[MemVfs, LogDir, Acknowledged, LogDirF
     reported = Acknowledged()
     vfs.inject(fault)
     try:
-        await tell(log_dir, reported)
+        await play(log_dir, reported)
     except OperatingError as e:
         reported.errors.append(e)
     vfs.clear()
@@ -118,7 +118,7 @@ async def check(mem: MemVfs, reported: Acknowledged) -> None:
 async def test_every_operation_fails_once(errno: int, sticky: bool):
     for n in range(1, 1000):
         fault = Fault(errno=errno, nth=n, sticky=sticky)
-        mem, log_dir, reported, channel = await tell_with(fault)
+        mem, log_dir, reported, channel = await play_with(fault)
         if fault.hits == 0:
             assert log_dir.state is LogDirState.ONLINE
             assert n > 60
@@ -136,7 +136,7 @@ async def test_every_operation_fails_once(errno: int, sticky: bool):
 async def test_every_write_falls_short():
     for n in range(1, 200):
         fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"write_at"}), nth=n)
-        mem, log_dir, reported, _ = await tell_with(fault)
+        mem, log_dir, reported, _ = await play_with(fault)
         if fault.hits == 0:
             return
         assert not log_dir.is_online

@@ -28,7 +28,7 @@ HEALTHY_TOPIC: Final = "healthy"
 TOPICS: Final = ("fuzz-0", "fuzz-1", "fuzz-2")
 #: Of one daemon. Python itself, a cluster's metadata and what one budget of requests may take.
 MAX_RSS_MIB: Final = 600
-_TOLD_CHARS: Final = 1_500
+_QUOTED_CHARS: Final = 1_500
 _CONTROLLER: Final = {
     # A flipped bit must not fill the machine's disk with partitions.
     "max.partitions.per.request": "100",
@@ -44,7 +44,7 @@ class Verdict:
     max_rss_mib: dict[str, int]
     failures: list[str] = field(default_factory=list)
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """For people."""
         f = self.figures
         lines = [
@@ -163,10 +163,10 @@ def _judged(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
         name = daemon.files.name
         if not daemon.is_running:
             failures.append(f"{name} ended with {daemon.exit_code}: {daemon.last_words()}")
-        told = daemon.files.telemetry_path.read_text(errors="replace")
-        if "Traceback" in told:
-            failures.append(f"{name} told of a bug: {_around(told, 'Traceback')}")
-        if '"event": "broker_fenced"' in told or '"event": "log_dir_offline"' in told:
+        logged = daemon.files.telemetry_path.read_text(errors="replace")
+        if "Traceback" in logged:
+            failures.append(f"{name} told of a bug: {_around(logged, 'Traceback')}")
+        if '"event": "broker_fenced"' in logged or '"event": "log_dir_offline"' in logged:
             failures.append(f"{name}: a broker was fenced, or a directory was lost")
         if verdict.max_rss_mib[name] > MAX_RSS_MIB:
             failures.append(f"{name} took {verdict.max_rss_mib[name]} MiB")
@@ -180,4 +180,4 @@ def _judged(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
 
 def _around(text: str, word: str) -> str:
     at = text.index(word)
-    return text[max(0, at - 300) : at + _TOLD_CHARS]
+    return text[max(0, at - 300) : at + _QUOTED_CHARS]

@@ -37,7 +37,7 @@ def main(
         run_dir=run_dir,
         on_progress=progress,
     )
-    click.echo(verdict.told())
+    click.echo(verdict.in_words())
     again = f"FRAMES={frames} SEED={seed} ARGS='--connections {connections} --brokers {brokers}'"
     click.echo(f"again: make fuzz {again}")
     sys.exit(bool(verdict.failures))

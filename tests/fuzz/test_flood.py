@@ -14,5 +14,5 @@ pytestmark = [pytest.mark.process, pytest.mark.clients]
 @pytest.mark.timeout(600)
 def test_a_flood_ends_nobody_and_harms_no_healthy_client(tmp_path: Path) -> None:
     verdict = campaign.run(seed=11, frames=12_000, run_dir=tmp_path / "cluster")
-    assert not verdict.failures, verdict.told()
-    assert verdict.figures.outcomes["answered"] > 3_000, verdict.told()
+    assert not verdict.failures, verdict.in_words()
+    assert verdict.figures.outcomes["answered"] > 3_000, verdict.in_words()

@@ -29,7 +29,7 @@ def _blocks(text: str) -> Iterator[tuple[list[str], list[str]]]:
 
 def _play(text: str) -> str:
     world = World()
-    told: list[str] = []
+    reported: list[str] = []
     for commands, _ in _blocks(text):
         out: list[str] = []
         for line in commands:
@@ -38,8 +38,8 @@ def _play(text: str) -> str:
             elif not line.startswith("#"):
                 out += world.run(line)
         world.managers.index.check_invariants(world.state)
-        told.append("\n".join([*commands, _RULE, *out] if out else commands))
-    return "\n\n".join(told) + "\n"
+        reported.append("\n".join([*commands, _RULE, *out] if out else commands))
+    return "\n\n".join(reported) + "\n"
 
 
 @pytest.mark.parametrize("path", sorted(_HERE.glob("*.txt")), ids=lambda path: path.stem)

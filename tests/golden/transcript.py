@@ -105,15 +105,15 @@ def _incarnation(broker_id: BrokerId, options: dict[str, str]) -> Uuid:
 
 def _outcome(item: m.ReassignmentOutcome | c.ResourceOutcome) -> str:
     """The code, and the message with directories by their short names."""
-    told = item.error_code.name
+    found = item.error_code.name
     if item.error_message:
-        told += f": {item.error_message}"
+        found += f": {item.error_message}"
     for letter in "abcdefghijklmnopqrstuvwxyz":
-        told = told.replace(str(directory(letter)), letter)
-    return told
+        found = found.replace(str(directory(letter)), letter)
+    return found
 
 
-def _tell_registration_change(record: r.BrokerRegistrationChangeRecord) -> str:
+def _show_registration_change(record: r.BrokerRegistrationChangeRecord) -> str:
     parts = [f"BrokerRegistrationChange {record.broker_id}"]
     if record.fenced is not None:
         parts.append("fenced" if record.fenced else "unfenced")
@@ -198,12 +198,12 @@ class World:
             return
         if result is None:
             return
-        told = [self._tell(record) for record in result.records]
+        found = [self._show(record) for record in result.records]
         self.commit(result.records)
-        yield from told
+        yield from found
         if result.response is not None:
-            yield from self._tell_reply(result.response)
-        elif not told:
+            yield from self._show_reply(result.response)
+        elif not found:
             yield "nothing to do"
 
     def state_lines(self) -> Iterator[str]:
@@ -225,7 +225,7 @@ class World:
                 f"epochs {p.leader_epoch}/{p.partition_epoch}"
                 f"{_elr(p.elr, p.last_known_elr)}"
                 f"{' recovering' if p.leader_recovering else ''}"
-                f"{self._tell_reassignment(p)}"
+                f"{self._show_reassignment(p)}"
             )
 
     def _decide(self, request: m.RpcRequest) -> ControllerResult[Any]:
@@ -304,8 +304,8 @@ class World:
     def _do_up(self, words: list[str], options: dict[str, str]) -> None:
         """Register and unfence, silently; for the beginning of a transcript."""
         for line in (f"register {' '.join(words)}", f"heartbeat {words[0]}"):
-            told = list(self.run(line))
-            assert not told[-1].startswith("error"), told
+            printed = list(self.run(line))
+            assert not printed[-1].startswith("error"), printed
 
     def _do_topic(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         assignments = {}
@@ -495,7 +495,7 @@ class World:
         topic = self.state.topics.get(topic_id)
         return f"{topic.name if topic else topic_id}-{partition}"
 
-    def _tell(self, record: r.Record) -> str:
+    def _show(self, record: r.Record) -> str:
         match record:
             case r.RegisterBrokerRecord():
                 standing = "fenced" if record.fenced else "unfenced"
@@ -504,7 +504,7 @@ class World:
                     f"online {_names(record.log_dirs)}{_cordons(record.cordoned_log_dirs)}"
                 )
             case r.BrokerRegistrationChangeRecord():
-                return _tell_registration_change(record)
+                return _show_registration_change(record)
             case r.TopicRecord():
                 return f"Topic {record.name}"
             case r.RemoveTopicRecord():
@@ -516,7 +516,7 @@ class World:
                     f"dirs {_names(record.directories)} isr {_list(record.isr)} leader {leader}"
                 )
             case r.PartitionChangeRecord():
-                return self._tell_change(record)
+                return self._show_change(record)
             case r.ConfigRecord():
                 return f"Config {record.resource_name} {record.name}={record.value}"
             case r.FeatureLevelRecord():
@@ -525,13 +525,13 @@ class World:
                 return str(record)
 
     @staticmethod
-    def _tell_reassignment(partition: PartitionRegistration) -> str:
+    def _show_reassignment(partition: PartitionRegistration) -> str:
         if not partition.is_reassigning:
             return ""
         adding, removing = partition.adding_replicas, partition.removing_replicas
         return f" adding {_list(adding)} removing {_list(removing)}"
 
-    def _tell_change(self, record: r.PartitionChangeRecord) -> str:
+    def _show_change(self, record: r.PartitionChangeRecord) -> str:
         key = TopicIdPartition(record.topic_id, record.partition_id)
         before = self.state.partition(key)
         parts = [f"PartitionChange {self._key(record.topic_id, record.partition_id)}"]
@@ -559,7 +559,7 @@ class World:
             parts.append(f"removing {_list(record.removing_replicas)}")
         return " ".join(parts)
 
-    def _tell_reply(self, response: m.RpcResponse) -> Iterator[str]:
+    def _show_reply(self, response: m.RpcResponse) -> Iterator[str]:
         match response:
             case m.BrokerRegistrationResponse():
                 yield f"reply: epoch {response.broker_epoch}"
@@ -584,10 +584,10 @@ class World:
                             f"epochs {altered.leader_epoch}/{altered.partition_epoch}"
                         )
             case _:
-                yield from self._tell_admin_reply(response)
+                yield from self._show_admin_reply(response)
 
     @staticmethod
-    def _tell_admin_reply(response: m.RpcResponse) -> Iterator[str]:
+    def _show_admin_reply(response: m.RpcResponse) -> Iterator[str]:
         match response:
             case m.CreateTopicsResponse() | m.CreatePartitionsResponse() | m.DeleteTopicsResponse():
                 for topic in response.topics:
@@ -597,8 +597,8 @@ class World:
                     yield f"reply {topic.name}: {outcome}"
             case m.UpdateFeaturesResponse():
                 for result in response.results:
-                    told = f": {result.error_message}" if result.error_message else ""
-                    yield f"reply {result.name}: {result.error_code.name}{told}"
+                    found = f": {result.error_message}" if result.error_message else ""
+                    yield f"reply {result.name}: {result.error_code.name}{found}"
             case m.AlterPartitionReassignmentsResponse():
                 for item in response.partitions:
                     yield f"reply {item.topic}-{item.partition}: {_outcome(item)}"
@@ -611,18 +611,18 @@ class World:
                     )
                 yield f"reply: {len(response.partitions)} under way"
             case _:
-                yield from World._tell_config_reply(response)
+                yield from World._show_config_reply(response)
 
     @staticmethod
-    def _tell_config_reply(response: m.RpcResponse) -> Iterator[str]:
+    def _show_config_reply(response: m.RpcResponse) -> Iterator[str]:
         match response:
             case c.IncrementalAlterConfigsResponse():
                 for resource in response.resources:
                     yield f"reply {resource.name}: {_outcome(resource)}"
             case c.DescribeDynamicConfigsResponse():
                 for described in response.resources:
-                    told = " ".join(f"{key}={value}" for key, value in described.values.items())
-                    yield f"configured {described.name or 'all'}: {told}"
+                    answered = " ".join(f"{key}={value}" for key, value in described.values.items())
+                    yield f"configured {described.name or 'all'}: {answered}"
                 yield f"reply: {len(response.resources)} configured"
             case _:
                 yield f"reply: {response}"

@@ -90,13 +90,13 @@ class PartitionLoad:
 
     def explain_client(self) -> dict[str, Any]:
         """What the client believes of itself, its brokers and the partition."""
-        told = json.loads(self.statistics)
-        topics = told.get("topics", {}).values()
+        printed = json.loads(self.statistics)
+        topics = printed.get("topics", {}).values()
         return {
-            "eos": told.get("eos"),
+            "eos": printed.get("eos"),
             "brokers": {
                 name: {key: broker[key] for key in _BROKER_FIGURES if key in broker}
-                for name, broker in told.get("brokers", {}).items()
+                for name, broker in printed.get("brokers", {}).items()
             },
             "partition": [
                 {key: topic["partitions"][str(self.partition)][key] for key in _PARTITION_FIGURES}

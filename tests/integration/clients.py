@@ -115,9 +115,9 @@ def write_aiokafka(
             bootstrap_servers=bootstrap, compression_type=kind, **settings
         ) as producer:
             sent = [await producer.send(topic, value=value, partition=0) for value in values]
-            told = [await future for future in sent]
+            found = [await future for future in sent]
             # With acks=0 there is nothing to be told.
-            return [record.offset for record in told if record is not None]
+            return [record.offset for record in found if record is not None]
 
     return asyncio.run(asyncio.wait_for(write(), TIMEOUT_S))
 

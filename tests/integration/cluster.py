@@ -37,8 +37,8 @@ from kraftjbod.protocol.rpc_messages import FetchMetadataRequest
 WAIT_S: Final = 60.0
 KAFKA_STORAGE_ERROR: Final = 56
 _POLL_S: Final = 0.1
-_TOLD_LINES: Final = 15
-_TOLD_CHARS: Final = 500
+_QUOTED_LINES: Final = 15
+_QUOTED_CHARS: Final = 500
 _METADATA_BYTES: Final = 8 * 1024 * 1024
 
 _T = TypeVar("_T")
@@ -161,7 +161,7 @@ class Cluster:
         """The topic's partitions as broker ``ask``, or any, tells them."""
         running = [broker for broker, daemon in self.brokers.items() if daemon.is_running]
         broker = random.choice(running) if ask is None else ask
-        told = self._ask(ask, lambda client: _describe_topic(client, topic, broker))
+        answered = self._ask(ask, lambda client: _describe_topic(client, topic, broker))
         return {
             entry["partition_index"]: Partition(
                 leader=entry["leader_id"],
@@ -169,12 +169,14 @@ class Cluster:
                 isr=tuple(sorted(entry["isr_nodes"])),
                 offline=tuple(sorted(entry["offline_replicas"])),
             )
-            for entry in told["partitions"]
+            for entry in answered["partitions"]
         }
 
     def directories(self, broker_id: int) -> dict[str, Directory]:
         """A broker's log directories by path."""
-        (told,) = self._ask(broker_id, lambda client: client.describe_log_dirs(brokers=[broker_id]))
+        (answered,) = self._ask(
+            broker_id, lambda client: client.describe_log_dirs(brokers=[broker_id])
+        )
         return {
             entry["log_dir"]: Directory(
                 path=entry["log_dir"],
@@ -187,7 +189,7 @@ class Cluster:
                 total_bytes=entry["total_bytes"],
                 usable_bytes=entry["usable_bytes"],
             )
-            for entry in told["log_dirs"]
+            for entry in answered["log_dirs"]
         }
 
     def replicas_by_dir(self, broker_id: int, topic: str) -> dict[str, list[int]]:
@@ -241,24 +243,24 @@ class Cluster:
 
     def bugs(self) -> list[str]:
         """Events with a traceback: what a daemon itself calls unexpected."""
-        told = [
-            f"{daemon.files.name}: {event['event']}\n{event['exception'][-_TOLD_CHARS:]}"
+        logged = [
+            f"{daemon.files.name}: {event['event']}\n{event['exception'][-_QUOTED_CHARS:]}"
             for daemon in self.local.daemons
             for event in daemon.events()
             if "exception" in event
         ]
-        return list(dict.fromkeys(told))
+        return list(dict.fromkeys(logged))
 
     def story(self) -> str:
         """The last lines of every daemon, for a failed test."""
-        told = []
+        reported = []
         for daemon in self.local.daemons:
             path: Path = daemon.files.telemetry_path
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
             state = "runs" if daemon.is_running else f"ended with {daemon.exit_code}"
-            told.append(f"--- {daemon.files.name} {state}; {path}")
-            told += [line[:_TOLD_CHARS] for line in lines[-_TOLD_LINES:]]
-        return "\n".join(told)
+            reported.append(f"--- {daemon.files.name} {state}; {path}")
+            reported += [line[:_QUOTED_CHARS] for line in lines[-_QUOTED_LINES:]]
+        return "\n".join(reported)
 
     def _client(self, broker_id: int | None) -> Any:
         servers = self.bootstrap if broker_id is None else self.brokers[broker_id].address

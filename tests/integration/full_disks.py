@@ -53,8 +53,8 @@ def logs_on(disks: Sequence[Disk]) -> list[Path]:
 def states(cluster: Cluster, broker_id: int) -> dict[str, LogDirState]:
     """The state of each of a broker's directories, by path."""
     address = cluster.brokers[broker_id].address
-    told = raw.exchange(address, _DESCRIBE(topics=None), _DESCRIBE_VERSION)
-    return {one.log_dir: LogDirState(one.state) for one in told.results}
+    answered = raw.exchange(address, _DESCRIBE(topics=None), _DESCRIBE_VERSION)
+    return {one.log_dir: LogDirState(one.state) for one in answered.results}
 
 
 def wait_state(cluster: Cluster, broker_id: int, path: Path, state: LogDirState) -> None:
@@ -71,9 +71,9 @@ def wait_led_elsewhere(
     """Until the broker neither leads these nor counts as in sync for them."""
 
     def is_so() -> bool:
-        told = cluster.partitions(topic)
+        answered = cluster.partitions(topic)
         return all(
-            told[index].leader not in (broker_id, -1) and broker_id not in told[index].isr
+            answered[index].leader not in (broker_id, -1) and broker_id not in answered[index].isr
             for index in partitions
         )
 

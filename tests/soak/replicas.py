@@ -18,8 +18,8 @@ def differing_replicas(log_dirs: Iterable[Path], topic: str, partitions: int) ->
         name = f"{topic}-{partition}"
         copies = {path / name: _digest(path / name) for path in log_dirs if (path / name).is_dir()}
         if len(set(copies.values())) > 1:
-            told = ", ".join(f"{path}: {size} bytes" for path, (size, _) in copies.items())
-            findings.append(f"the copies of {name} differ: {told}")
+            found = ", ".join(f"{path}: {size} bytes" for path, (size, _) in copies.items())
+            findings.append(f"the copies of {name} differ: {found}")
     return findings
 
 

@@ -61,40 +61,40 @@ class Report:
     findings: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        told = [
+        found = [
             f"seed {self.seed}: {self.rounds} rounds, {sum(self.strikes.values())} strikes, "
             f"{self.acked} records acknowledged, {self.read} read, {len(self.findings)} findings",
             "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
             "longest time without an acknowledgement, by what struck:",
         ]
-        told += [
+        found += [
             f"  {max(gaps):7.2f} s worst, {sorted(gaps)[len(gaps) // 2]:7.2f} s median, "
             f"{len(gaps):3} x {kinds}"
             for kinds, gaps in sorted(self.gaps_s.items())
         ]
         if self.findings:
-            told += ["FOUND:", *(f"  {finding}" for finding in self.findings[:40])]
-            told.append(f"repeat it: make soak SECONDS=... SEED={self.seed}")
-        return told
+            found += ["FOUND:", *(f"  {finding}" for finding in self.findings[:40])]
+            found.append(f"repeat it: make soak SECONDS=... SEED={self.seed}")
+        return found
 
 
-def soak(seed: int, seconds: float, *, tell: Callable[[str], None] = print) -> Report:
+def soak(seed: int, seconds: float, *, report_line: Callable[[str], None] = print) -> Report:
     """Break and mend for about so long; the cluster's files stay if something was found."""
     report = Report(seed=seed)
     cluster = LocalCluster(brokers=BROKERS, dirs=DIRS, disk_bytes=DISK_BYTES, config=CONFIG)
     cluster.start()
     try:
-        _soak(cluster, report, seconds, tell)
+        _soak(cluster, report, seconds, report_line)
         if report.findings:
-            tell(cluster.last_words())
-            tell(f"the daemons' files are in {cluster.run_dir}")
+            report_line(cluster.last_words())
+            report_line(f"the daemons' files are in {cluster.run_dir}")
     finally:
         cluster.close(keep=bool(report.findings) or sys.exc_info()[0] is not None)
     return report
 
 
 def _soak(
-    cluster: LocalCluster, report: Report, seconds: float, tell: Callable[[str], None]
+    cluster: LocalCluster, report: Report, seconds: float, report_line: Callable[[str], None]
 ) -> None:
     cluster.create_topic(
         TOPIC,
@@ -112,7 +112,7 @@ def _soak(
         for strikes in plan(report.seed, brokers=BROKERS, dirs=DIRS):
             if time.monotonic() > ends or report.findings:
                 break
-            _round(cluster, load, striker, strikes, report, tell)
+            _round(cluster, load, striker, strikes, report, report_line)
         try:
             load.stop(BACK_S)
             report.findings += consumer.finish(load)
@@ -139,11 +139,11 @@ def _round(
     striker: Striker,
     strikes: Round,
     report: Report,
-    tell: Callable[[str], None],
+    report_line: Callable[[str], None],
 ) -> None:
     report.rounds += 1
     report.strikes.update(strike.kind for strike in strikes)
-    tell(f"round {report.rounds}: {'; '.join(map(str, strikes))}")
+    report_line(f"round {report.rounds}: {'; '.join(map(str, strikes))}")
     began_s = time.monotonic()
     report.findings += striker.play(strikes)
     mended_s = time.monotonic()
@@ -159,7 +159,7 @@ def _round(
         report.findings += [str(e), load.explain()]
     gap_s = _longest_gap_s(load, began_s - _JUST_BEFORE_S, time.monotonic())
     report.gaps_s[" + ".join(strike.kind for strike in strikes)].append(gap_s)
-    tell(
+    report_line(
         f"  {mended_s - began_s:.1f} s to mend, {time.monotonic() - mended_s:.1f} s to be in sync, "
         f"longest gap {gap_s:.2f} s, {load.acked} acknowledged"
     )
@@ -186,10 +186,10 @@ def main() -> None:
     asked = parser.parse_args()
     began_s = time.monotonic()
 
-    def tell(line: str) -> None:
+    def report_line(line: str) -> None:
         print(f"{time.monotonic() - began_s:7.1f} s  {line}", flush=True)
 
-    report = soak(asked.seed, asked.seconds, tell=tell)
+    report = soak(asked.seed, asked.seconds, report_line=report_line)
     print("\n".join(report.lines()), flush=True)
     sys.exit(1 if report.findings else 0)
 

@@ -66,7 +66,7 @@ def write(
     failed: list[Any] = []
     for record in records:
 
-        def told(error: Any, message: Any, record: Record = record) -> None:
+        def delivered(error: Any, message: Any, record: Record = record) -> None:
             failed.extend([error] if error is not None else [])
             written.append(replace(record, topic=topic, offset=message.offset()))
 
@@ -77,7 +77,7 @@ def write(
             partition=record.partition,
             timestamp=record.timestamp_ms,
             headers=list(record.headers),
-            on_delivery=told,
+            on_delivery=delivered,
         )
         producer.poll(0)
     assert producer.flush(TIMEOUT_S) == 0

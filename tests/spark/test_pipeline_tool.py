@@ -22,10 +22,10 @@ def test_the_help_names_every_job_and_does_not_wait_for_spark() -> None:
         "print('pyspark' in sys.modules)"
     )
     done = run_python("-c", script)
-    *told, has_spark = done.stdout.splitlines()
+    *printed, has_spark = done.stdout.splitlines()
     assert has_spark == "False"
     for job, purpose in JOBS.items():
-        assert any(line.split(None, 1) == [job, purpose] for line in told), job
+        assert any(line.split(None, 1) == [job, purpose] for line in printed), job
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -29,14 +29,14 @@ def test_from_the_first_record_to_the_report(
     finally:
         cluster = ClusterProcesses.load(run_dir)
         assert cluster is None or asyncio.run(cluster.stop()) == []
-    told = json.loads((run_dir / "pipeline.json").read_text())
+    printed = json.loads((run_dir / "pipeline.json").read_text())
     tour = json.loads((run_dir / "tour.json").read_text())
     records = tour["figures"]["records"]
     # Behind a batch that was in doubt there may be more than was acknowledged.
-    assert told["ingest"]["rows"] >= records
-    assert told["audit"]["acknowledged"] == records
-    assert told["audit"]["missing"] == told["audit"]["differences_that_count"] == 0
-    assert told["audit"]["replicas"] == 36
-    assert told["plan"]["moves"] > 0
-    assert told["plan"]["skew_now"] < told["plan"]["before"]["skew"]
+    assert printed["ingest"]["rows"] >= records
+    assert printed["audit"]["acknowledged"] == records
+    assert printed["audit"]["missing"] == printed["audit"]["differences_that_count"] == 0
+    assert printed["audit"]["replicas"] == 36
+    assert printed["plan"]["moves"] > 0
+    assert printed["plan"]["skew_now"] < printed["plan"]["before"]["skew"]
     assert "<svg" in (run_dir / "report.html").read_text()

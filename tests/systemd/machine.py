@@ -99,16 +99,16 @@ class Machine:
     def entries(self, *matches: str) -> list[dict[str, Any]]:
         """Entries of the journal, oldest first."""
         self.run("journalctl", "--sync")
-        told = self.run("journalctl", "--output=json", "--no-pager", *matches)
-        return [json.loads(line) for line in told.splitlines()]
+        printed = self.run("journalctl", "--output=json", "--no-pager", *matches)
+        return [json.loads(line) for line in printed.splitlines()]
 
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
         """:raises AssertionError: saying for what it waited, with the end of the journal."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
-                told = self.run("journalctl", "--no-pager", "--lines=40", may_fail=True)
-                raise AssertionError(f"waited {WAIT_S:.0f} s for {what}\n{told}")
+                printed = self.run("journalctl", "--no-pager", "--lines=40", may_fail=True)
+                raise AssertionError(f"waited {WAIT_S:.0f} s for {what}\n{printed}")
             time.sleep(_POLL_S)
 
     def _wait_init(self) -> int:

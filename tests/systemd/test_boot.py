@@ -185,10 +185,10 @@ def test_a_loop_that_hangs_is_ended_by_the_watchdog(host: Machine) -> None:
     host.run("systemctl", "kill", "--signal=STOP", "--kill-whom=main", unit)
     host.wait("a restart", lambda: int(host.show(unit, "NRestarts")) == before + 1)
     wait_active(host, unit)
-    told = [e["MESSAGE"] for e in host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}")]
-    assert "Fatal Python error: Aborted" in told
+    printed = [e["MESSAGE"] for e in host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}")]
+    assert "Fatal Python error: Aborted" in printed
     # The loop's own thread may be missing: it goes on as its stack is read, and comes last.
-    assert any("/kraftjbod/storage/" in str(line) for line in told), told
+    assert any("/kraftjbod/storage/" in str(line) for line in printed), printed
     write_and_read(host)
 
 
@@ -244,9 +244,9 @@ def test_what_another_start_would_not_mend_is_not_started_again(
         assert host.show(unit, "NRestarts") == "0"
         assert why in status(host, unit)
         invocation = host.show(unit, "InvocationID")
-        (told,) = host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}", "_TRANSPORT=stdout")
-        assert why in told["MESSAGE"]
-        assert told["PRIORITY"] == "3"
+        (printed,) = host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}", "_TRANSPORT=stdout")
+        assert why in printed["MESSAGE"]
+        assert printed["PRIORITY"] == "3"
     finally:
         host.sh(mend)
     start_again(host, unit)
@@ -267,8 +267,8 @@ def test_a_start_that_may_end_otherwise_is_tried_five_times(host: Machine) -> No
         wait_failed(host, CONTROLLER)
         assert host.show(CONTROLLER, "ExecMainStatus") == "1"
         why = "kraftjbod-controller: cannot listen on 127.0.0.1:9090"
-        told = [str(e["MESSAGE"]) for e in host.entries(f"_SYSTEMD_UNIT={CONTROLLER}")]
-        assert len([line for line in told if line.startswith(why)]) == 5
+        printed = [str(e["MESSAGE"]) for e in host.entries(f"_SYSTEMD_UNIT={CONTROLLER}")]
+        assert len([line for line in printed if line.startswith(why)]) == 5
     finally:
         host.run("systemctl", "stop", "squatter")
         start_again(host, CONTROLLER)

@@ -51,8 +51,8 @@ def files(root: Path) -> set[str]:
 def starts_and_stops_a_cluster(local: Path, data: Path) -> None:
     words = ("--brokers", "1", "--dirs", "1", "--port", str(reserve_port().port), "--json")
     try:
-        told = json.loads(say(local, "up", *words, "--data", data))
-        assert (told["serves"], told["started"]) == (True, ["controller", "broker-1"])
+        printed = json.loads(say(local, "up", *words, "--data", data))
+        assert (printed["serves"], printed["started"]) == (True, ["controller", "broker-1"])
     finally:
         assert "Stopped controller, broker-1" in say(local, "down", "--data", data)
         shutil.rmtree(data)

@@ -75,7 +75,7 @@ def plans(report: Report) -> None:
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         plan = plan_cluster(dirs, replicas, PlanRequest(across_brokers=across))
         used_s, took_s = time.process_time() - began_cpu_s, time.monotonic() - began_s
-        told = figures(plan.dirs, moves=plan.counts, tolerance=0.05, across_brokers=across)
+        found = figures(plan.dirs, moves=plan.counts, tolerance=0.05, across_brokers=across)
         what = f"plan_cluster {'across' if across else 'within'} {BROKERS} brokers"
         report.add(
             f"{what}, {len(replicas):,} replicas: CPU",
@@ -85,9 +85,9 @@ def plans(report: Report) -> None:
         )
         report.add(
             f"{what}: fullest over mean",
-            told.after.skew,
+            found.after.skew,
             "x",
-            how=f"before {told.before.skew:.3f}; {told.moves:,} moves",
+            how=f"before {found.before.skew:.3f}; {found.moves:,} moves",
         )
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     report.add("plan_cluster: most memory of the process", peak_mb, "MB")

@@ -40,7 +40,7 @@ def one_broker(report: Report) -> None:
         beside = Machine.measure(local.run_dir)
         for size in (1000, 100):
             _produce_and_consume(report, local, size, acks="1", replicas=1, beside=beside)
-        _tell_memory(report, local, "after one broker's load")
+        _report_memory(report, local, "after one broker's load")
 
 
 def three_brokers(report: Report) -> None:
@@ -49,7 +49,7 @@ def three_brokers(report: Report) -> None:
         beside = Machine.measure(local.run_dir)
         for size in (1000, 100):
             _produce_and_consume(report, local, size, acks="all", replicas=3, beside=beside)
-        _tell_memory(report, local, "after three brokers' load")
+        _report_memory(report, local, "after three brokers' load")
 
 
 def _produce_and_consume(
@@ -104,6 +104,6 @@ def _consume(servers: dict[str, str], topic: str, count: int) -> tuple[int, floa
         return consumer.consume(PARTITIONS, count)
 
 
-def _tell_memory(report: Report, local: ClusterProcesses, when: str) -> None:
+def _report_memory(report: Report, local: ClusterProcesses, when: str) -> None:
     for daemon in local.daemons:
         report.add(f"RSS of {daemon.files.name}", rss_mb(daemon), "MB", how=when)

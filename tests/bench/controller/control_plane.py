@@ -74,15 +74,17 @@ def _assign(report: Report, local: ClusterProcesses) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     how = "RF 3, scripted brokers with 2 directories each"
     many = f"{PARTITIONS:,}"
-    report.add(f"create {many} partitions", told["create_s"], "s", how=how)
-    report.add(f"a broker follows {many} creations", told["follow_creation_s"], "s", how=how)
+    report.add(f"create {many} partitions", printed["create_s"], "s", how=how)
+    report.add(f"a broker follows {many} creations", printed["follow_creation_s"], "s", how=how)
     how = "AssignmentsManager, 2,250 a request, first wish to last answer"
-    report.add(f"{many} assignments acknowledged", told["assign_s"], "s", how=how)
-    report.add(f"a broker follows {many} assignments", told["follow_assignment_s"], "s")
-    report.add("RSS of the scripted broker", told["rss_mb"], "MB", how=f"{many} partitions known")
+    report.add(f"{many} assignments acknowledged", printed["assign_s"], "s", how=how)
+    report.add(f"a broker follows {many} assignments", printed["follow_assignment_s"], "s")
+    report.add(
+        "RSS of the scripted broker", printed["rss_mb"], "MB", how=f"{many} partitions known"
+    )
     report.add("RSS of controller", rss_mb(local.controller), "MB", how=f"after {many} assignments")
 
 

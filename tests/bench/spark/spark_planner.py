@@ -112,7 +112,7 @@ def log_dirs(spark: SparkSession, replicas: DataFrame, brokers: int) -> DataFram
     all_dirs = spark.range(brokers).withColumnRenamed("id", "broker_id").crossJoin(disks)
     joined = all_dirs.join(held, ["broker_id", "path"], "left").fillna(0, ["held"])
     offline = is_offline("broker_id", "path")
-    told = joined.withColumns(
+    found = joined.withColumns(
         {
             "rack": F.concat(F.lit("rack-"), F.col("broker_id") % racks),
             "directory_id": F.lit(""),
@@ -124,7 +124,7 @@ def log_dirs(spark: SparkSession, replicas: DataFrame, brokers: int) -> DataFram
         }
     )
     return as_table(
-        told.withColumn("total_bytes", F.when(~offline, F.col("total_bytes"))), LOG_DIRS
+        found.withColumn("total_bytes", F.when(~offline, F.col("total_bytes"))), LOG_DIRS
     ).fillna(0, ["total_bytes"])
 
 
@@ -206,7 +206,7 @@ def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, acr
             took = time.monotonic() - began
             dirs = plan.dirs
             tolerance = request.goals.tolerance
-            told = figures(dirs, moves=plan.counts, tolerance=tolerance, across_brokers=across)
+            found = figures(dirs, moves=plan.counts, tolerance=tolerance, across_brokers=across)
         count = sum(row.replicas for row in plan.sums.collect())
         greedy, greedy_took, greedy_peak = _greedy(plan.sums, plan.placed, across=across)
         _require_sound(plan.moves, dirs)
@@ -225,7 +225,7 @@ def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, acr
         beside=f"greedy adds {greedy_peak:,.0f} MB to the driver",
         how=f"Java {peak.java:,.0f}, workers {peak.workers:,.0f}, driver {peak.driver:,.0f}",
     )
-    _quality(report, what, told, greedy, dirs)
+    _quality(report, what, found, greedy, dirs)
 
 
 def _quality(

@@ -103,10 +103,10 @@ def _read(
     brokers = list(local.brokers.values())
     cpu, broker, began = _spark_cpu_s(), cpu_s(brokers), time.perf_counter()
     frame = spark.read.format(kind).options(**servers, subscribe=topic, **options).load()
-    (told,) = frame.selectExpr("count(value)", "sum(length(value))", "max(offset)").collect()
+    (found,) = frame.selectExpr("count(value)", "sum(length(value))", "max(offset)").collect()
     seconds = time.perf_counter() - began
     rows = ROWS[size]
-    assert tuple(told) == (rows, rows * size, rows // PARTITIONS - 1), told
+    assert tuple(found) == (rows, rows * size, rows // PARTITIONS - 1), found
     return _Read(seconds=seconds, cpu_s=_spark_cpu_s() - cpu, broker_cpu_s=cpu_s(brokers) - broker)
 
 

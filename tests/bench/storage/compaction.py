@@ -62,7 +62,7 @@ def _of_values(report: Report, value_bytes: int) -> None:
             cleaning = produces.until(_has_cleaned(broker))
             produces.until(after(1.0))
             quiet = produces.until(after(_QUIET_S))
-        _tell(report, broker, value_bytes, speed)
+        _report(report, broker, value_bytes, speed)
         for percent in (50, 99):
             still, busy = percentile(quiet, percent), percentile(cleaning, percent)
             report.add(
@@ -74,7 +74,7 @@ def _of_values(report: Report, value_bytes: int) -> None:
             )
 
 
-def _tell(report: Report, broker: DaemonProcess, value_bytes: int, cp: float) -> None:
+def _report(report: Report, broker: DaemonProcess, value_bytes: int, cp: float) -> None:
     end = broker.events("log_compacted")[0]
     # Each segment is read twice: for its keys, and for what is left of it.
     speed = end["read_bytes"] / 2 / end["took_ms"] / 1000

@@ -69,7 +69,7 @@ def full_dir(report: Report, replicas: int) -> None:
     how = "ext4 of 512 MiB filled by a stranger under load"
     report.add(f"{name}: first ENOSPC to the last new leader", led, "s", how=how)
     report.add(f"{name}: room given back until all in sync", healed, "s", how="the stranger left")
-    _tell_gaps(report, name, load)
+    _report_gaps(report, name, load)
 
 
 def hung_dir(report: Report) -> None:
@@ -96,7 +96,7 @@ def hung_dir(report: Report) -> None:
         assert not findings, findings
     how = f"fsfreeze of a directory of broker 1 for {_HANG_S:.0f} s under load"
     report.add("hung dir: thawed until all in sync", healed, "s", how=how)
-    _tell_gaps(report, "hung dir", load)
+    _report_gaps(report, "hung dir", load)
     for name, since, until in (("without a hang", quiet, hung), ("while it hangs", hung, thawed)):
         intervals = sorted(relay.intervals_ms(since, until))
         late = [abs(interval - _HEARTBEAT_MS) for interval in intervals]
@@ -116,7 +116,7 @@ def _take_the_room(disk: Disk) -> None:
     disk.fill()
 
 
-def _tell_gaps(report: Report, name: str, load: Load) -> None:
+def _report_gaps(report: Report, name: str, load: Load) -> None:
     gaps = sorted(load.gaps_s().values())
     how = f"worst of {len(gaps)} partitions, one producer each; median {gaps[len(gaps) // 2]:.2f} s"
     report.add(f"{name}: longest gap between acks", gaps[-1], "s", how=how)

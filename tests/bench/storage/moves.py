@@ -58,10 +58,10 @@ def between_directories(report: Report) -> None:
                 _move(broker.address, target)
                 moving = produces.until(_is_over(broker, target))
                 way = f"{source.name} to {target.name}"
-                _tell(report, broker, way, cp, synced, quiet, moving)
+                _report(report, broker, way, cp, synced, quiet, moving)
 
 
-def _tell(
+def _report(
     report: Report,
     broker: DaemonProcess,
     way: str,
@@ -117,10 +117,10 @@ def after(seconds: float) -> Callable[[], bool]:
 
 def _is_over(broker: DaemonProcess, target: Path) -> Callable[[], bool]:
     """The name appears a moment before the event; that is waited for too."""
-    told = len(broker.events("replica_moved"))
+    logged = len(broker.events("replica_moved"))
 
     def is_over() -> bool:
-        return (target / "moved-0").exists() and len(broker.events("replica_moved")) > told
+        return (target / "moved-0").exists() and len(broker.events("replica_moved")) > logged
 
     return is_over
 

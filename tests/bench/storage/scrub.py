@@ -56,7 +56,7 @@ def _at_rate(report: Report, rate: int, cold_bytes: int, how: str) -> None:
             os.sync()
             files = sorted((broker.files.log_dirs[0] / "moved-0").glob("*.log"))[:-1]
             if rate == _UNLIMITED:
-                _tell_speed(report, broker, files)
+                _report_speed(report, broker, files)
             scrubbing = produces.until(_passes(broker, 1 if rate < _UNLIMITED else _PASSES))
         for percent in (50, 99):
             still, busy = percentile(quiet, percent), percentile(scrubbing, percent)
@@ -69,7 +69,7 @@ def _at_rate(report: Report, rate: int, cold_bytes: int, how: str) -> None:
             )
 
 
-def _tell_speed(report: Report, broker: DaemonProcess, files: list[Path]) -> None:
+def _report_speed(report: Report, broker: DaemonProcess, files: list[Path]) -> None:
     size_bytes = sum(path.stat().st_size for path in files)
     _wait(_passes(broker, _PASSES))
     began = [at(event) for event in broker.events("log_scrub_began")]

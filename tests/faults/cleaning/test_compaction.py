@@ -66,7 +66,7 @@ class Story:
         self.handle = await self.manager.create(TP, TOPIC_ID)
         self.handle.high_watermark = self.handle.log_end_offset
 
-    async def tell(self, step: object) -> None:
+    async def play(self, step: object) -> None:
         match step:
             case list():
                 pairs = [(str(key), value) for key, value in step]
@@ -112,16 +112,16 @@ class Story:
 @given(st.lists(STEP, min_size=3, max_size=25))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_latest_record_of_every_key_is_kept(steps: list[object]) -> None:
-    async def tell() -> None:
+    async def play() -> None:
         story = Story()
         await story.start()
         for step in [*steps, "roll", "clean"]:
-            await story.tell(step)
+            await story.play(step)
         await story.check()
         leftovers = [e.name for e in story.vfs.list_dir(f"/d1/{TP}") if ".log." in e.name]
         assert all(name.endswith(".deleted") for name in leftovers), leftovers
 
-    asyncio.run(tell())
+    asyncio.run(play())
 
 
 async def filled(handle: LogHandle, history: History, rounds: int = 12) -> None:

@@ -108,7 +108,7 @@ class Shrink(Fault):
 
 
 @dataclass
-class Told:
+class Outcome:
     """What a story ends with; two that are equal are equal in all that a client can see."""
 
     starts: dict[str, int] = field(default_factory=dict)
@@ -292,8 +292,8 @@ class World:
         # A file that nobody knows of could be taken for a part of the log by the next start.
         assert all(size == 0 for size in found.values()), found
 
-    async def told(self) -> Told:
-        result = Told()
+    async def outcome(self) -> Outcome:
+        result = Outcome()
         for handle in self.manager.handles():
             name = str(handle.topic_partition)
             result.starts[name] = handle.log_start_offset
@@ -467,7 +467,7 @@ STORY: list[Callable[[World], Awaitable[None]]] = [
 ]
 
 
-async def tell(world: World) -> Told:
+async def play(world: World) -> Outcome:
     """The whole story; what there is at its end."""
     await world.start()
     for step in STORY:
@@ -475,7 +475,7 @@ async def tell(world: World) -> Told:
     world.reclaim_space()
     await world.heal()
     await world.restart()
-    reported = await world.told()
+    reported = await world.outcome()
     await world.manager.close(1)
     world.pool.close()
     return reported

@@ -279,7 +279,7 @@ async def story(disk: Disk) -> None:
     await log_dir.secure_reserve()
 
 
-async def tell_with(fault: Fault) -> Disk:
+async def play_with(fault: Fault) -> Disk:
     disk = Disk()
     disk.vfs.inject(fault)
     try:
@@ -308,7 +308,7 @@ KINDS = frozenset(
 async def test_every_operation_on_the_reserve_fails_once(errno: int):
     for n in range(1, 200):
         fault = Fault(errno=errno, nth=n, kinds=KINDS, sticky=False)
-        disk = await tell_with(fault)
+        disk = await play_with(fault)
         if fault.hits == 0:
             assert n > 15
             return

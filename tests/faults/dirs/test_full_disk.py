@@ -12,7 +12,7 @@ from errno import EDQUOT
 
 import pytest
 
-from tests.faults.dirs.full_rig import Shrink, Spell, Told, World, tell
+from tests.faults.dirs.full_rig import Outcome, Shrink, Spell, World, play
 from tests.faults.vfs_fault import Effect, Fault
 
 #: More than a story has operations.
@@ -21,16 +21,16 @@ _TOO_MANY = 3000
 SHARES = 8
 
 
-async def undisturbed() -> Told:
+async def undisturbed() -> Outcome:
     world = World()
-    reported = await tell(world)
+    reported = await play(world)
     assert world.refusals == 0
     return reported
 
 
-async def disturbed(world: World, fault: Fault) -> Told:
+async def disturbed(world: World, fault: Fault) -> Outcome:
     world.vfs.inject(fault)
-    return await tell(world)
+    return await play(world)
 
 
 async def sweep(

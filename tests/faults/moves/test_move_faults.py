@@ -40,7 +40,7 @@ from tests.faults.vfs_fault import Effect, Fault
 SHARES = 4
 
 
-async def tell_with(
+async def play_with(
     number: int, fault: Fault
 ) -> tuple[tuple[MemVfs, MemVfs], LogManager, Written, OperatingError | None]:
     disks = two_disks()
@@ -71,7 +71,7 @@ async def sweep(number: int, share: int) -> int:
     """Every :data:`SHARES`-th operation on one disk; how many there are about."""
     for n in range(1 + share, 2000, SHARES):
         fault = Fault(errno=EIO, nth=n)
-        disks, manager, written, error = await tell_with(number, fault)
+        disks, manager, written, error = await play_with(number, fault)
         dirs = manager.dirs()
         if fault.hits == 0:
             assert error is None
@@ -101,7 +101,7 @@ async def test_every_operation_on_the_target_fails(share: int):
 async def test_every_copy_falls_short():
     for n in range(1, 200):
         fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"copy_from"}), nth=n)
-        disks, manager, written, _ = await tell_with(1, fault)
+        disks, manager, written, _ = await play_with(1, fault)
         if fault.hits == 0:
             assert n > 5
             return
@@ -151,7 +151,7 @@ class SwapCase:
             sticky=how == "fails",
         )
 
-    async def tell(self) -> OperatingError | None:
+    async def play(self) -> OperatingError | None:
         """What the swap fails with, if it does."""
         await self.manager.load()
         await caught_up(self.manager, self.written, self.pool)
@@ -233,7 +233,7 @@ async def test_whatever_becomes_of_an_operation_of_a_swap(how: str, number: int)
     """One copy serves, appends go on or its dir is OFFLINE, and a restart finds it all."""
     for n in range(1, 400):
         case = SwapCase(number, how, n)
-        error = await case.tell()
+        error = await case.play()
         if case.fault.hits == 0:
             assert error is None and n > 10, (n, error)
             return

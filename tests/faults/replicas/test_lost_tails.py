@@ -123,7 +123,7 @@ class Node:
         self.loop: Loop | None = None
         self.wish: IsrChange | None = None
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         for action in self.lifecycle.handle(event, 0):
             self._perform(action)
 
@@ -181,7 +181,7 @@ class Node:
         self.partition, self.loop = None, None
         del self.log[keep:]
         self.is_unheard = True
-        self.tell(
+        self.handle(
             DirectoryFailed(
                 directory_id=self.dir, leads=lambda: False, has_unreported_replicas=lambda: False
             )
@@ -200,7 +200,7 @@ class Node:
         if self.partition is not None:
             for broker_id in delta.registered:
                 self.partition.broker_registered(broker_id, self.moments.next())
-        self.tell(MetadataReplayed(offset=self.state.offset))
+        self.handle(MetadataReplayed(offset=self.state.offset))
         return True
 
 
@@ -217,10 +217,10 @@ class Sim:
         self.has_controller = True
         self.story: list[str] = []
         for node in self.nodes.values():
-            node.tell(Started())
+            node.handle(Started())
             for event in (None, BecameReady()):
                 if event:
-                    node.tell(event)
+                    node.handle(event)
                 for _ in range(4):
                     self.ask(node, arrives=True, returns=True)
                     while node.replay_one():
@@ -245,7 +245,7 @@ class Sim:
         """The lifecycle's request reaches the controller or not, and so does its answer."""
         request, node.rpc = node.rpc, None
         if request is None:
-            node.tell(WokeUp())
+            node.handle(WokeUp())
             return
         failure = {"code": ErrorCode.REQUEST_TIMED_OUT, "message": ""}
         is_heartbeat = isinstance(request, BrokerHeartbeatRequest)
@@ -259,11 +259,13 @@ class Sim:
             if is_heartbeat and node.dir in request.offline_log_dirs:
                 node.is_unheard = False
         if response is None or not returns:
-            node.tell(HeartbeatFailed(**failure) if is_heartbeat else RegistrationFailed(**failure))
+            node.handle(
+                HeartbeatFailed(**failure) if is_heartbeat else RegistrationFailed(**failure)
+            )
         elif is_heartbeat:
-            node.tell(HeartbeatAnswered(response=response))
+            node.handle(HeartbeatAnswered(response=response))
         else:
-            node.tell(
+            node.handle(
                 RegistrationAnswered(
                     broker_epoch=response.broker_epoch, metadata_offset=response.metadata_offset
                 )
@@ -472,7 +474,7 @@ class Sim:
         if node.partition is None and not node.is_returning:
             self.story.append(f"disk of {node.broker_id} is back")
             node.is_returning = True
-            node.tell(DirectoryAttached(directory_id=node.dir, path="/d"))
+            node.handle(DirectoryAttached(directory_id=node.dir, path="/d"))
 
     def toggle_controller(self) -> None:
         self.has_controller = not self.has_controller

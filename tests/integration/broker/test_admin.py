@@ -161,8 +161,8 @@ def test_topics_come_by_themselves(cluster: Cluster) -> None:
 def test_asking_does_not_create(cluster: Cluster) -> None:
     name = _name()
     with cluster.admin() as admin:
-        (told,) = admin.describe_topics([name])
-        assert told["error_code"] == UnknownTopicOrPartitionError.errno
+        (answered,) = admin.describe_topics([name])
+        assert answered["error_code"] == UnknownTopicOrPartitionError.errno
         assert name not in admin.list_topics()
 
 
@@ -181,10 +181,10 @@ def test_topic_configuration_tells_value_and_source(
 
 def test_broker_configuration_tells_real_values(cluster: Cluster) -> None:
     with cluster.admin() as admin:
-        told = admin.describe_configs(
+        answered = admin.describe_configs(
             [ConfigResource(ConfigResourceType.BROKER, "2")], config_filter="all"
         )
-    values = next(iter(told.values()))["2"]
+    values = next(iter(answered.values()))["2"]
     assert values["node.id"]["value"] == "2"
     assert values["num.partitions"]["value"] == "2"
     assert str(cluster.local.dir_path(2, 1)) in values["log.dirs"]["value"]
@@ -192,10 +192,11 @@ def test_broker_configuration_tells_real_values(cluster: Cluster) -> None:
 
 def test_the_cluster_tells_its_members(cluster: Cluster) -> None:
     with cluster.admin() as admin:
-        told = admin.describe_cluster()
-    assert told["cluster_id"] == cluster.local.cluster_id
+        answered = admin.describe_cluster()
+    assert answered["cluster_id"] == cluster.local.cluster_id
     ports = {
-        broker.get("node_id", broker.get("broker_id")): broker["port"] for broker in told["brokers"]
+        broker.get("node_id", broker.get("broker_id")): broker["port"]
+        for broker in answered["brokers"]
     }
     assert ports == {id_: broker.files.port for id_, broker in cluster.brokers.items()}
 

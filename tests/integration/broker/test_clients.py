@@ -206,7 +206,7 @@ def test_kcat_lists_the_cluster(cluster: Cluster, topic: str) -> None:
         timeout=clients.TIMEOUT_S,
         check=True,
     )
-    told = json.loads(done.stdout)
-    assert {broker["id"] for broker in told["brokers"]} == {1, 2, 3}
-    (entry,) = told["topics"]
+    printed = json.loads(done.stdout)
+    assert {broker["id"] for broker in printed["brokers"]} == {1, 2, 3}
+    (entry,) = printed["topics"]
     assert sorted(replica["id"] for replica in entry["partitions"][0]["isrs"]) == [1, 2, 3]

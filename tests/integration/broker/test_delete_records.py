@@ -38,8 +38,8 @@ _DELETE = DeleteRecordsRequest
 def by_kafka_python(cluster: Cluster, topic: str, offset: int) -> int:
     partition = kafka.TopicPartition(topic, 0)
     with cluster.admin() as admin:
-        told = admin.delete_records({partition: offset})
-    low_watermark: int = told[partition]["low_watermark"]
+        answered = admin.delete_records({partition: offset})
+    low_watermark: int = answered[partition]["low_watermark"]
     return low_watermark
 
 
@@ -136,8 +136,8 @@ def test_what_is_refused_has_kafkas_codes(cluster: Cluster) -> None:
         )
         part = raw.exchange(cluster.brokers[broker].address, request, 2).topics[0].partitions[0]
         assert part.low_watermark == -1
-        told: int = part.error_code
-        return told
+        found: int = part.error_code
+        return found
 
     assert code(leader, "refused", RECORDS + 1) == OUT_OF_RANGE
     assert code(other, "refused", 5) == NOT_LEADER

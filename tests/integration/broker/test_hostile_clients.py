@@ -70,7 +70,7 @@ def honest(cluster: Cluster, *, while_full: bool = False) -> Iterator[Load]:
     both = {index: [1, 2] for index in range(PARTITIONS)}
     cluster.create_topic(topic, assignments=both, min_insync_replicas=2)
     before = {daemon: peak_bytes(daemon) for daemon in cluster.local.daemons}
-    told = len(cluster.local.controller.events("broker_fenced"))
+    logged = len(cluster.local.controller.events("broker_fenced"))
     with (
         LiveConsumer(cluster.bootstrap, topic, PARTITIONS) as consumer,
         Load(cluster.bootstrap, topic, PARTITIONS) as load,
@@ -83,7 +83,7 @@ def honest(cluster: Cluster, *, while_full: bool = False) -> Iterator[Load]:
     grown = {d.files.name: (peak_bytes(d) - size) // MIB for d, size in before.items()}
     print("grown, MiB:", grown)
     assert max(grown.values()) * MIB <= 2 * BUDGET_BYTES + BESIDE_BYTES, grown
-    assert len(cluster.local.controller.events("broker_fenced")) == told or while_full
+    assert len(cluster.local.controller.events("broker_fenced")) == logged or while_full
     assert judge(cluster.bootstrap, topic, load).findings == []
     assert cluster.bugs() == []
 

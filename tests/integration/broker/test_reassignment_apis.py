@@ -78,8 +78,10 @@ def _configure(cluster: Cluster, kind: ConfigResourceType, name: str, values: An
         for key, value in values.items()
     }
     with cluster.admin() as admin:
-        told = admin.alter_configs([ConfigResource(kind, name, changes)], raise_on_unknown=False)
-    outcome: str = told[kind.name.lower()][name]
+        answered = admin.alter_configs(
+            [ConfigResource(kind, name, changes)], raise_on_unknown=False
+        )
+    outcome: str = answered[kind.name.lower()][name]
     return outcome
 
 
@@ -208,9 +210,9 @@ def test_a_foreign_client_moves_a_replica_between_directories(cluster: Cluster) 
 
 def test_a_foreign_client_sees_features_and_is_told_why_one_stays(cluster: Cluster) -> None:
     with cluster.admin() as admin:
-        told = admin.describe_features()
-        least, greatest = told["metadata.version"]["supported"]
-        _, level = told["metadata.version"]["finalized"]
+        answered = admin.describe_features()
+        least, greatest = answered["metadata.version"]["supported"]
+        _, level = answered["metadata.version"]["finalized"]
         assert least <= level <= greatest
         with pytest.raises(KafkaError, match="does not know this feature"):
             admin.update_features({"no.such.feature": 1})
@@ -242,10 +244,10 @@ def test_librdkafka_changes_single_values_of_topics(cluster: Cluster) -> None:
 
     dynamic = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     cluster.wait("the change", lambda: entries()["retention.ms"].value == "5000")
-    told = entries()
-    assert told["retention.ms"].source == told[FOLLOWER_REPLICAS].source == dynamic
-    assert told[FOLLOWER_REPLICAS].value == "0:1"
-    assert told["segment.ms"].source != dynamic
+    got = entries()
+    assert got["retention.ms"].source == got[FOLLOWER_REPLICAS].source == dynamic
+    assert got[FOLLOWER_REPLICAS].value == "0:1"
+    assert got["segment.ms"].source != dynamic
 
 
 def test_kafka_python_changes_values_of_brokers_and_sees_where_they_come_from(
@@ -254,8 +256,10 @@ def test_kafka_python_changes_values_of_brokers_and_sees_where_they_come_from(
     def rate() -> dict[str, Any]:
         resource = ConfigResource(BROKER, "3")
         with cluster.admin(3) as admin:
-            told = admin.describe_configs([resource], include_synonyms=True, config_filter="all")
-        found: dict[str, Any] = told["broker"]["3"][LEADER_RATE]
+            answered = admin.describe_configs(
+                [resource], include_synonyms=True, config_filter="all"
+            )
+        found: dict[str, Any] = answered["broker"]["3"][LEADER_RATE]
         return found
 
     def set_for_all(value: str | None) -> None:

@@ -104,7 +104,7 @@ def test_replicas_and_directories_with_what_they_hold_and_did(three: Cluster) ->
     part = three.partitions(topic)[0]
     for broker_id in three.brokers:
         is_leader = broker_id == part.leader
-        told = wait_sample(
+        answered = wait_sample(
             three,
             f"all of {topic} on broker {broker_id}",
             # The leader gave it to two followers and a consumer.
@@ -120,13 +120,13 @@ def test_replicas_and_directories_with_what_they_hold_and_did(three: Cluster) ->
             for path, found in three.directories(broker_id).items()
             if f"{topic}-0" in found.sizes
         )
-        assert told["path"] == path
-        assert told["directory_id"] == directory_id(
+        assert answered["path"] == path
+        assert answered["directory_id"] == directory_id(
             three.local.dir_path(broker_id, 1).parent / path
         )
-        assert (told["is_leader"], told["is_future"]) == (is_leader, False)
-        assert (told["size_bytes"], told["log_end_offset"]) == (size_bytes, 3)
-        assert tuple(told["brokers"]) == part.replicas
+        assert (answered["is_leader"], answered["is_future"]) == (is_leader, False)
+        assert (answered["size_bytes"], answered["log_end_offset"]) == (size_bytes, 3)
+        assert tuple(answered["brokers"]) == part.replicas
         log_dir = wait_sample(
             three,
             f"{path} with {topic} in it",

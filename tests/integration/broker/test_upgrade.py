@@ -189,7 +189,7 @@ def test_a_static_cordon_holds_from_the_start(make_cluster: MakeCluster) -> None
     left = ids_of([cluster.local.dir_path(BROKERS[0], 2)])
     assert placed(cluster, "t") == {BROKERS[0]: left, BROKERS[1]: set()}
     with cluster.admin(BROKERS[0]) as admin:
-        (told,) = admin.describe_log_dirs(brokers=[BROKERS[0]])
-    cordons = {entry["log_dir"]: entry["is_cordoned"] for entry in told["log_dirs"]}
+        (answered,) = admin.describe_log_dirs(brokers=[BROKERS[0]])
+    cordons = {entry["log_dir"]: entry["is_cordoned"] for entry in answered["log_dirs"]}
     assert sorted(cordons.values()) == [False, True]
     assert cordons[str(cluster.local.dir_path(BROKERS[0], 1))]

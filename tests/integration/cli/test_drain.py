@@ -167,10 +167,10 @@ def test_an_interrupted_drain_is_resumed_by_the_same_order(cluster: Cluster) -> 
 
 
 def _is_moving(cluster: Cluster, topic: str) -> bool:
-    told = json.loads(tool("log-dirs", cluster, "--describe", "--format", "json").stdout)
+    answered = json.loads(tool("log-dirs", cluster, "--describe", "--format", "json").stdout)
     return any(
         replica["isFuture"] and replica["partition"] == f"{topic}-0"
-        for broker in told["brokers"]
+        for broker in answered["brokers"]
         for log_dir in broker["logDirs"]
         for replica in log_dir["partitions"]
     )
@@ -247,8 +247,8 @@ def test_what_does_not_fit_is_refused_before_anything_moves(make_cluster: MakeCl
         assert "cordoned.log.dirs" not in tool("configs", cluster, *words).stdout
         as_json = drain(cluster, "--dir", f"1:{large}", "--dry-run", "--format", "json")
         assert as_json.returncode == 2
-        told = json.loads(as_json.stdout)
-        assert [one["partition"] for one in told["doesNotFit"]] == [f"{name}-0"]
+        printed = json.loads(as_json.stdout)
+        assert [one["partition"] for one in printed["doesNotFit"]] == [f"{name}-0"]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_full_directory_can_be_drained(make_cluster: MakeCluster) -> None:
 
 
 def _state(cluster: Cluster, path: str) -> str:
-    told = json.loads(tool("log-dirs", cluster, "--describe", "--format", "json").stdout)
-    dirs = {d["logDir"]: d for broker in told["brokers"] for d in broker["logDirs"]}
+    answered = json.loads(tool("log-dirs", cluster, "--describe", "--format", "json").stdout)
+    dirs = {d["logDir"]: d for broker in answered["brokers"] for d in broker["logDirs"]}
     state: str = dirs[path]["state"]
     return state

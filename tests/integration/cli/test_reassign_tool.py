@@ -72,10 +72,10 @@ class Operator:
 
     def where(self, topic: str) -> dict[int, str]:
         """The directory of partition 0 on each broker that has it, by log-dirs."""
-        told = tool("log-dirs", self.cluster, "--describe", "--format", "json")
+        answered = tool("log-dirs", self.cluster, "--describe", "--format", "json")
         return {
             broker["broker"]: log_dir["logDir"]
-            for broker in json.loads(told.stdout)["brokers"]
+            for broker in json.loads(answered.stdout)["brokers"]
             for log_dir in broker["logDirs"]
             for replica in log_dir["partitions"]
             if replica["partition"] == f"{topic}-0" and not replica["isFuture"]
@@ -84,8 +84,8 @@ class Operator:
     def ids(self, broker: int) -> Mapping[str, str]:
         """Directory ids by path."""
         words = ("--describe", "--format", "json", "--broker-list", str(broker))
-        [told] = json.loads(tool("log-dirs", self.cluster, *words).stdout)["brokers"]
-        return {log_dir["logDir"]: log_dir["directoryId"] for log_dir in told["logDirs"]}
+        [printed] = json.loads(tool("log-dirs", self.cluster, *words).stdout)["brokers"]
+        return {log_dir["logDir"]: log_dir["directoryId"] for log_dir in printed["logDirs"]}
 
     def throttles(self, topic: str) -> dict[str, str | None]:
         """Every throttle that is set on the topic or on a broker."""
@@ -94,12 +94,12 @@ class Operator:
             resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in BROKERS]
             async with ClusterClient(self.cluster.bootstrap) as client:
                 await client.refresh_metadata()
-                told = await describe_configs(
+                answered = await describe_configs(
                     client, [ConfigResource(ResourceType.TOPIC, topic), *resources]
                 )
             return {
                 f"{resource} {name}": entries[name].value
-                for resource, entries in told.items()
+                for resource, entries in answered.items()
                 for name in (*TOPIC_THROTTLES, *BROKER_THROTTLES)
                 if name in entries and "DYNAMIC" in entries[name].source.name
             }

@@ -82,9 +82,11 @@ def test_librdkafka_reads_what_the_tool_wrote(cluster: Cluster) -> None:
 def test_log_dirs_are_told_with_their_sizes(cluster: Cluster) -> None:
     create(cluster, "sized")
     tool("console-producer", cluster, "--topic", "sized", stdin="x" * 1000 + "\n")
-    told = started("log-dirs", cluster, "--describe", "--topic-list", "sized").stdout.splitlines()
-    assert told[1] == "Received log directory information from brokers 1,2,3"
-    brokers = json.loads(told[2])["brokers"]
+    answered = started(
+        "log-dirs", cluster, "--describe", "--topic-list", "sized"
+    ).stdout.splitlines()
+    assert answered[1] == "Received log directory information from brokers 1,2,3"
+    brokers = json.loads(answered[2])["brokers"]
     for broker in brokers:
         assert len(broker["logDirs"]) == 3
         [replica] = [r for log_dir in broker["logDirs"] for r in log_dir["partitions"]]
@@ -94,9 +96,9 @@ def test_log_dirs_are_told_with_their_sizes(cluster: Cluster) -> None:
 
 def test_the_health_of_real_daemons(cluster: Cluster) -> None:
     for number, broker in cluster.brokers.items():
-        told = called("health", "--bootstrap-server", broker.address)
+        printed = called("health", "--bootstrap-server", broker.address)
         serves = f"broker {number} at {broker.address} serves, 3 of 3 log directories are online\n"
-        assert (told.returncode, told.stdout, told.stderr) == (0, serves, "")
+        assert (printed.returncode, printed.stdout, printed.stderr) == (0, serves, "")
     words = [BIN / "kraftjbod-health", "--controller", cluster.local.controller.address]
-    told = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert (told.returncode, told.stderr) == (0, "")
+    printed = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (printed.returncode, printed.stderr) == (0, "")

@@ -74,9 +74,9 @@ class Controller:
         self.process = await asyncio.create_subprocess_exec(
             *self._command, stderr=asyncio.subprocess.PIPE
         )
-        _, told = await self.process.communicate()
+        _, printed = await self.process.communicate()
         assert self.process.returncode == 65
-        return told.decode()
+        return printed.decode()
 
     async def start(self) -> None:
         self.configure()
@@ -92,8 +92,8 @@ class Controller:
         if not self._telemetry.exists():
             return []
         lines = self._telemetry.read_text().splitlines(keepends=True)
-        told = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [event for event in told if event["event"] == name]
+        printed = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event for event in printed if event["event"] == name]
 
     async def end(self, signum: signal.Signals) -> int:
         assert self.process is not None

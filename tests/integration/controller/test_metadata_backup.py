@@ -209,9 +209,9 @@ def test_the_page_is_true(cluster: LocalCluster) -> None:
     cluster.wait_in_sync(TOPIC)
     assert read_confluent(cluster.bootstrap_servers, TOPIC, len(FIRST)) == FIRST
     cluster.wait("the newer topic to be set aside", lambda: NEWER not in served(cluster))
-    told = operator.types("strays").splitlines()
-    assert len(told) == 3
-    assert all(line.startswith(f"{NEWER}-0 ") and "topic unknown" in line for line in told)
+    printed = operator.types("strays").splitlines()
+    assert len(printed) == 3
+    assert all(line.startswith(f"{NEWER}-0 ") and "topic unknown" in line for line in printed)
     # But then the lost directory is found.
     controller.kill()
     shutil.rmtree(controller.files.metadata_dir)

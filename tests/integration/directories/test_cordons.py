@@ -71,10 +71,10 @@ def _cordon(cluster: Cluster, broker_id: int, *paths: str) -> None:
 
 def _cordoned(cluster: Cluster, broker_id: int) -> set[str]:
     """What log-dirs shows."""
-    told = tool("log-dirs", cluster, "--describe", "--format", "json")
+    answered = tool("log-dirs", cluster, "--describe", "--format", "json")
     return {
         log_dir["logDir"]
-        for broker in json.loads(told.stdout)["brokers"]
+        for broker in json.loads(answered.stdout)["brokers"]
         for log_dir in broker["logDirs"]
         if broker["broker"] == broker_id and log_dir["isCordoned"]
     }
@@ -247,8 +247,8 @@ def test_kafka_pythons_client_cordons(cluster: Cluster) -> None:
     for change, expected in ((("SET", one), (one,)), (("DELETE", None), ())):
         with cluster.admin() as admin:
             resource = PythonResource(ConfigResourceType.BROKER, "1", {CORDONS: change})
-            told = admin.alter_configs([resource], raise_on_unknown=False)
-        assert told["broker"]["1"] == "OK"
+            answered = admin.alter_configs([resource], raise_on_unknown=False)
+        assert answered["broker"]["1"] == "OK"
         _wait_cordoned(cluster, 1, *expected)
 
 
@@ -257,8 +257,8 @@ def test_topics_are_configured_with_kafkas_lines(cluster: Cluster) -> None:
     cluster.create_topic(name)
     entity = ("--entity-type", "topics", "--entity-name", name)
     words = ("--alter", *entity, "--add-config", "retention.ms=5000,cleanup.policy=delete")
-    told = started("configs", cluster, *words).stdout
-    assert told == f"Completed updating config for topic {name}.\n"
+    printed = started("configs", cluster, *words).stdout
+    assert printed == f"Completed updating config for topic {name}.\n"
     lines = started("configs", cluster, "--describe", *entity).stdout.splitlines()
     assert lines[0] == f"Dynamic configs for topic {name} are:"
     assert lines[3].startswith(

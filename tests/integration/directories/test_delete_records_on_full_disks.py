@@ -76,8 +76,8 @@ def _produce_until_refused(cluster: Cluster) -> int:
 def _delete(cluster: Cluster, offset: int) -> int:
     partition = kafka.TopicPartition(TOPIC, 0)
     with cluster.admin() as admin:
-        told = admin.delete_records({partition: offset})[partition]
-    low_watermark: int = told["low_watermark"]
+        answered = admin.delete_records({partition: offset})[partition]
+    low_watermark: int = answered["low_watermark"]
     return low_watermark
 
 

@@ -68,8 +68,8 @@ def _require_offline(cluster: Cluster, broker: int, dead: list[str]) -> None:
             assert not found.sizes
         else:
             assert found.error == 0, path
-    told = [event for event in cluster.brokers[broker].events("log_dir_offline")]
-    assert len(told) == len(dead), f"each directory is reported once: {told}"
+    logged = [event for event in cluster.brokers[broker].events("log_dir_offline")]
+    assert len(logged) == len(dead), f"each directory is reported once: {logged}"
 
 
 def _require_metadata(cluster: Cluster, broker: int, lost: set[int]) -> None:

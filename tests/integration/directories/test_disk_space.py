@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.disk, pytest.mark.timeout(180)]
 DISK_BYTES = 64 * 1024 * 1024
 
 
-def told(cluster: Cluster, event: str) -> list[dict[str, Any]]:
+def logged(cluster: Cluster, event: str) -> list[dict[str, Any]]:
     return cluster.brokers[1].events(event)
 
 
@@ -38,7 +38,7 @@ def test_the_operator_is_told_before_a_disk_is_full(make_cluster: MakeCluster) -
         balloon = Path(disks[0].path, "balloon")
         balloon.write_bytes(os.urandom(int(DISK_BYTES * 0.92)))
         cluster.wait_event(cluster.brokers[1], "log_dir_filling_up")
-        (warning,) = told(cluster, "log_dir_filling_up")
+        (warning,) = logged(cluster, "log_dir_filling_up")
         assert warning["log_dir"] == str(paths[0])
         assert 0 < warning["free_bytes"] < DISK_BYTES // 10
         assert warning["total_bytes"] == DISK_BYTES
@@ -51,5 +51,5 @@ def test_the_operator_is_told_before_a_disk_is_full(make_cluster: MakeCluster) -
         assert figures[f"LogDirectorySaturated,{tag}"] == 0
         balloon.unlink()
         cluster.wait_event(cluster.brokers[1], "log_dir_no_longer_filling_up")
-        assert not told(cluster, "log_dir_saturated")
-        assert len(told(cluster, "log_dir_filling_up")) == 1
+        assert not logged(cluster, "log_dir_saturated")
+        assert len(logged(cluster, "log_dir_filling_up")) == 1

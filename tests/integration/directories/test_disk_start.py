@@ -60,8 +60,8 @@ def test_a_dir_that_cannot_be_opened_is_offline_from_the_start(stopped: Cluster)
     with mounts.closed_to_owner(bad):
         stopped.start_daemon(stopped.brokers[BROKER])
         assert _errors(stopped) == {bad: KAFKA_STORAGE_ERROR, good: 0}
-        told = stopped.partitions("kept")
-        offline = {index for index, part in told.items() if BROKER in part.offline}
+        answered = stopped.partitions("kept")
+        offline = {index for index, part in answered.items() if BROKER in part.offline}
         assert offline == set(range(4)) - set(stopped.replicas_by_dir(BROKER, "kept")[good])
         stopped.stop_daemon(stopped.brokers[BROKER])
     stopped.start_daemon(stopped.brokers[BROKER])
@@ -110,8 +110,8 @@ def test_a_disk_that_leaves_log_dirs_with_its_replicas_is_missed(stopped: Cluste
     config = daemon.files.config_path.read_text()
     daemon.files.config_path.write_text(f"{config}\nlog.dirs={kept}\n")
     stopped.start_daemon(daemon)
-    told = stopped.wait_event(daemon, "replicas_in_unknown_log_dir")
-    assert told["replicas"] == sum(path.is_dir() for path in _dir(stopped, 2).glob("kept-*"))
+    logged = stopped.wait_event(daemon, "replicas_in_unknown_log_dir")
+    assert logged["replicas"] == sum(path.is_dir() for path in _dir(stopped, 2).glob("kept-*"))
     stopped.wait_whole("kept")
 
 
@@ -141,8 +141,8 @@ def test_a_foreign_disk_is_refused_and_not_the_broker(
     (bad / META).write_text("\n".join([*kept, line]) + "\n")
     stopped.start_daemon(stopped.brokers[BROKER])
     assert _errors(stopped) == {str(bad): KAFKA_STORAGE_ERROR, str(good): 0}
-    told = stopped.brokers[BROKER].events("log_dir_offline")[-1]
-    assert said in told["reason"]
+    logged = stopped.brokers[BROKER].events("log_dir_offline")[-1]
+    assert said in logged["reason"]
     assert line in (bad / META).read_text()
     assert list(bad.glob("kept-*"))
 

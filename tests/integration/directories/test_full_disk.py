@@ -131,8 +131,8 @@ def test_a_disk_has_bytes_but_no_inodes(make_cluster: MakeCluster) -> None:
             wait_state(cluster, BROKER, paths[0], FULL)
             wait_led_elsewhere(cluster, TOPIC, BROKER, held)
             assert cluster.directories(BROKER)[str(paths[0])].usable_bytes > 0
-            told = cluster.wait_event(cluster.brokers[BROKER], "log_dir_saturated")
-            assert told["free_inodes"] == 0
+            logged = cluster.wait_event(cluster.brokers[BROKER], "log_dir_saturated")
+            assert logged["free_inodes"] == 0
             _goes_on(cluster, load)
             for file in files:
                 file.unlink()

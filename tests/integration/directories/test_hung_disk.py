@@ -77,8 +77,8 @@ def _goes_on(cluster: Cluster, load: Load) -> None:
 def _require_others_untouched(cluster: Cluster, path: Path) -> None:
     """No other directory was doubted, and the broker was never fenced."""
     for daemon in cluster.brokers.values():
-        told = {e["log_dir"] for e in daemon.events("log_dir_stalled")}
-        assert told <= {str(path)}, told
+        logged = {e["log_dir"] for e in daemon.events("log_dir_stalled")}
+        assert logged <= {str(path)}, logged
     assert cluster.brokers[BROKER].is_running
     assert not cluster.local.controller.events("broker_fenced"), "it missed its beats"
 
@@ -96,9 +96,9 @@ def test_a_disk_hangs_and_answers_again(make_cluster: MakeCluster) -> None:
                 _goes_on(cluster, load)
                 held = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(paths[0])])
                 assert held
-                told = cluster.partitions(TOPIC)
-                assert all(told[index].leader != BROKER for index in held)
-                assert all(BROKER not in told[index].isr for index in held)
+                answered = cluster.partitions(TOPIC)
+                assert all(answered[index].leader != BROKER for index in held)
+                assert all(BROKER not in answered[index].isr for index in held)
                 time.sleep(3)
                 _goes_on(cluster, load)
             cluster.wait_event(broker, "log_dir_answers_again")
@@ -123,8 +123,8 @@ def test_the_only_replica_waits_for_its_disk(make_cluster: MakeCluster) -> None:
             _goes_on(cluster, load)
             with frozen(disks[0], at_most_s=AT_MOST_S):
                 cluster.wait_event(cluster.brokers[BROKER], "log_dir_stalled")
-                told = cluster.partitions(ALONE)
-                assert all(told[index].leader == BROKER for index in held)
+                answered = cluster.partitions(ALONE)
+                assert all(answered[index].leader == BROKER for index in held)
                 before = load.acked_by_partition()
                 others = [n for n in range(6) if n not in held]
                 cluster.wait(

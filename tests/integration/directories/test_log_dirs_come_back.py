@@ -455,9 +455,9 @@ def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
     }
     for count, (path, reason) in enumerate(reasons.items(), start=2):  # the first is home's
         answers.add(refused(cluster, "--add", f"{BROKER}:{path}").replace(path, "PATH"))
-        told = cluster.wait_event(cluster.brokers[BROKER], "new_log_dir_not_taken", count)
-        assert told["log_dir"] == path
-        assert reason in told["reason"]
+        logged = cluster.wait_event(cluster.brokers[BROKER], "new_log_dir_not_taken", count)
+        assert logged["log_dir"] == path
+        assert reason in logged["reason"]
     assert len(answers) == 1
     assert "is none of this broker's directories" in refused(
         cluster, "--reattach", f"{BROKER}:/nowhere"
@@ -477,8 +477,8 @@ def test_a_directory_comes_back_by_itself_if_that_is_configured(make_cluster: Ma
         _flowing(cluster, load)
         with mounts.closed_to_owner(str(path)):
             _go_offline(cluster, path)
-            told = cluster.wait_event(cluster.brokers[BROKER], "log_dir_still_offline")
-            assert "Permission denied" in told["reason"]
+            logged = cluster.wait_event(cluster.brokers[BROKER], "log_dir_still_offline")
+            assert "Permission denied" in logged["reason"]
         cluster.wait_event(cluster.brokers[BROKER], "log_dir_operation_done")
         cluster.wait_whole(TOPIC)
         load.stop()

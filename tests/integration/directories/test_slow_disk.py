@@ -134,8 +134,8 @@ def test_a_slow_disk_is_demoted_and_given_back(
         assert {n: now[n].leader for n in untouched} == {n: leaders[n] for n in untouched}
         assert all(1 in now[n].isr for n in untouched)
         flows(cluster, load)
-        told = described(cluster, disk)
-        assert (told["state"], told["isSlow"], told["error"]) == ("stalled", True, None)
+        answered = described(cluster, disk)
+        assert (answered["state"], answered["isSlow"], answered["error"]) == ("stalled", True, None)
         disk.heal()
         cluster.wait_event(broker, "log_dir_not_slow_any_more")
         cluster.wait_event(broker, "log_dir_answers_again")
@@ -157,8 +157,8 @@ def test_a_slow_disk_is_told_of_and_goes_on_by_default(
         stack.callback(cluster.local.kill)
         disk.fail("slow", delay_s=DELAY_S)
         cluster.wait_event(broker, "log_dir_slow")
-        told = described(cluster, disk)
-        assert (told["state"], told["isSlow"]) == ("online", True)
+        answered = described(cluster, disk)
+        assert (answered["state"], answered["isSlow"]) == ("online", True)
         name = f'LogDirectorySlow,logDirectory="{disk.path}/logs"'
         cluster.wait(
             "the figure", lambda: json.loads(broker.files.metrics_path.read_text())[name] == 1

@@ -193,9 +193,9 @@ def test_the_next_cluster_removes_what_a_killed_one_left() -> None:
         with LocalCluster(brokers=1, dirs=1, disks="plain"):
             assert prefix not in Path("/proc/self/mounts").read_text()
             assert not any(map(runs, daemons))
-        [told] = Path(tempfile.gettempdir()).glob(f"kraftjbod-cluster-{process.pid}-*")
-        assert (told / "broker-1/telemetry.jsonl").exists()
-        shutil.rmtree(told)
+        [found] = Path(tempfile.gettempdir()).glob(f"kraftjbod-cluster-{process.pid}-*")
+        assert (found / "broker-1/telemetry.jsonl").exists()
+        shutil.rmtree(found)
     finally:
         for daemon in daemons:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -38,8 +38,8 @@ def document(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def pids(told: Any) -> dict[str, int | None]:
-    return {daemon["name"]: daemon["pid"] for daemon in told["daemons"]}
+def pids(found: Any) -> dict[str, int | None]:
+    return {daemon["name"]: daemon["pid"] for daemon in found["daemons"]}
 
 
 def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_path: Path) -> None:

@@ -65,5 +65,5 @@ def test_fixtures_options_and_reports(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, *options, "-n", "2")
     assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr
     assert "- kraftjbod daemons -" in done.stdout
-    for told in re.findall(r"--- broker-1 runs; (\S+)", done.stdout):
-        assert "broker_started" in Path(told).read_text()
+    for printed in re.findall(r"--- broker-1 runs; (\S+)", done.stdout):
+        assert "broker_started" in Path(printed).read_text()

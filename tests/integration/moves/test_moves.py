@@ -52,18 +52,18 @@ def a_topic(cluster: Cluster, **more: Any) -> str:
 def move(cluster: Cluster, topic: str, partition: int, broker: int, where: str) -> str:
     """Ask for a move; the name of the error class."""
     with cluster.admin(broker) as admin:
-        told = admin.alter_replica_log_dirs({(topic, partition, broker): where})
-    (error,) = told.values()
+        answered = admin.alter_replica_log_dirs({(topic, partition, broker): where})
+    (error,) = answered.values()
     return str(error.__name__)
 
 
 def copies(cluster: Cluster, broker: int, topic: str, partition: int = 0) -> dict[str, bool]:
     """The directories that hold the replica, and whether it is a future copy there."""
     with cluster.admin(broker) as admin:
-        (told,) = admin.describe_log_dirs(brokers=[broker])
+        (answered,) = admin.describe_log_dirs(brokers=[broker])
     return {
         entry["log_dir"]: part["is_future_key"]
-        for entry in told["log_dirs"]
+        for entry in answered["log_dirs"]
         for found in entry["topics"]
         if found["name"] == topic
         for part in found["partitions"]

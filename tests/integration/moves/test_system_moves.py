@@ -104,10 +104,10 @@ def test_kip_113_bad_second_dirs_leave_the_first_ones_alone(
         ExitStack() as faults,
     ):
         for broker in (follower, *(b for b in BROKERS if b != follower)):
-            told = len(cluster.brokers[broker].events("log_dir_offline"))
+            logged = len(cluster.brokers[broker].events("log_dir_offline"))
             bad_dir = str(cluster.local.dir_path(broker, 2))
             faults.enter_context(mounts.closed_to_owner(bad_dir))
-            cluster.wait_event(cluster.brokers[broker], "log_dir_offline", told + 1)
+            cluster.wait_event(cluster.brokers[broker], "log_dir_offline", logged + 1)
             assert cluster.directories(broker)[bad_dir].error == KAFKA_STORAGE_ERROR
             cluster.wait_whole(first)
             on_first.goes_on()
@@ -145,9 +145,9 @@ def test_kip_858_a_dir_of_one_replica_fails(
         homes = [(broker, other if broker == victim else "any") for broker in replicas]
         _reassign(cluster, tmp_path, {(good, 0): homes})
     with traffic(cluster, good) as on_good, traffic(cluster, bad) as on_bad, ExitStack() as faults:
-        told = len(daemon.events("log_dir_offline"))
+        logged = len(daemon.events("log_dir_offline"))
         faults.enter_context(mounts.closed_to_owner(bad_dir))
-        cluster.wait_event(daemon, "log_dir_offline", told + 1)
+        cluster.wait_event(daemon, "log_dir_offline", logged + 1)
         if bounce:
             cluster.stop_daemon(daemon)
             cluster.start_daemon(daemon)

@@ -240,12 +240,14 @@ def test_tombstones_go_after_their_time(cluster: Cluster) -> None:
 
 def refusals(producer: confluent_kafka.Producer, topic: str) -> set[int]:
     """Error codes of two records without a key."""
-    told: list[Any] = []
+    reported: list[Any] = []
     for value in (b"x" * 1000, b"y" * 1000):
-        producer.produce(topic, value=value, partition=0, on_delivery=lambda *e: told.append(e[0]))
+        producer.produce(
+            topic, value=value, partition=0, on_delivery=lambda *e: reported.append(e[0])
+        )
     assert producer.flush(clients.TIMEOUT_S) == 0
-    assert len(told) == 2
-    return {error.code() for error in told}
+    assert len(reported) == 2
+    return {error.code() for error in reported}
 
 
 def test_a_record_without_a_key_is_refused(cluster: Cluster) -> None:

@@ -122,13 +122,13 @@ def test_a_replica_that_went_bad_while_it_was_down_steps_down_once_it_leads(
 ) -> None:
     """Nothing is scanned after an orderly stop; what comes from the disk first is checked."""
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
-    told = len(cluster.brokers[1].events("damaged_leader_steps_down"))
+    logged = len(cluster.brokers[1].events("damaged_leader_steps_down"))
     restart_with(cluster, 1, copies)
     cluster.wait_whole(topic)
     cluster.stop_daemon(cluster.brokers[2])
     cluster.wait("broker 1 to lead", lambda: cluster.partitions(topic)[0].leader == 1)
     assert fetch_code(cluster, 1, topic, 20 * PER_BATCH) == ErrorCode.CORRUPT_MESSAGE
-    cluster.wait_event(cluster.brokers[1], "damaged_leader_steps_down", told + 1)
+    cluster.wait_event(cluster.brokers[1], "damaged_leader_steps_down", logged + 1)
     cluster.wait("broker 3 to lead", lambda: cluster.partitions(topic)[0].leader == 3)
     cluster.start_daemon(cluster.brokers[2])
     require_healed(cluster, topic, copies)

@@ -95,14 +95,14 @@ def contents(copy: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(copy.glob("*.log")))
 
 
-def told(cluster: Cluster, broker: int, event: str, topic: str) -> int:
+def times_logged(cluster: Cluster, broker: int, event: str, topic: str) -> int:
     """How often a broker told of this about the topic."""
     events = cluster.brokers[broker].events(event)
     return sum(line.get("partition") == f"{topic}-0" for line in events)
 
 
 def wait_reported(cluster: Cluster, broker: int, event: str, topic: str) -> None:
-    cluster.wait(f"{event} of {topic}", lambda: told(cluster, broker, event, topic))
+    cluster.wait(f"{event} of {topic}", lambda: times_logged(cluster, broker, event, topic))
 
 
 def fetch_code(cluster: Cluster, broker: int, topic: str, offset: int) -> int:
@@ -147,12 +147,12 @@ def test_a_follower_leaves_the_isr_cuts_its_log_and_fetches_it_anew(cluster: Clu
     wait_reported(cluster, 3, "log_damage_found_by_scrub", topic)
     wait_reported(cluster, 3, "damaged_follower_leaves_in_sync_set", topic)
     cluster.wait(
-        "the follower to cut its log", lambda: told(cluster, 3, "replica_truncated", topic)
+        "the follower to cut its log", lambda: times_logged(cluster, 3, "replica_truncated", topic)
     )
     write(cluster, topic, 1, range(BATCHES, BATCHES + 3))
     require_healed(cluster, topic, copies, BATCHES + 3)
     assert cluster.partitions(topic)[0].leader == 1
-    assert told(cluster, 3, "damaged_follower_leaves_in_sync_set", topic) == 1
+    assert times_logged(cluster, 3, "damaged_follower_leaves_in_sync_set", topic) == 1
 
 
 def test_a_leader_steps_down_and_heals_as_a_follower(cluster: Cluster) -> None:
@@ -177,8 +177,8 @@ def test_a_lone_leader_serves_what_is_sound_and_the_tool_says_so(cluster: Cluste
         assert fetch_code(cluster, 2, topic, number * PER_BATCH) == ErrorCode.NONE
     write(cluster, topic, 2, range(BATCHES, BATCHES + 1))
     cluster.wait("later passes", lambda: len(cluster.brokers[2].events("log_scrub_completed")) > 3)
-    assert told(cluster, 2, "log_damage_found_by_scrub", topic) == 1
-    assert told(cluster, 2, "damaged_leader_has_no_heir", topic) == 1
+    assert times_logged(cluster, 2, "log_damage_found_by_scrub", topic) == 1
+    assert times_logged(cluster, 2, "damaged_leader_has_no_heir", topic) == 1
 
 
 def test_an_index_file_is_written_anew(cluster: Cluster) -> None:

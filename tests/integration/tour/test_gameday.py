@@ -64,7 +64,7 @@ def gameday(cluster: Cluster, *words: str, prefix: tuple[str, ...] = ()) -> Any:
     return tool.returncode, out, err
 
 
-def told(out: str) -> dict[str, Any]:
+def outcome_of(out: str) -> dict[str, Any]:
     """The one scenario of a report on standard output, where nothing else may be."""
     document = json.loads(out)
     [scenario] = document["scenarios"]
@@ -105,7 +105,7 @@ def test_a_disk_dies(cluster: Cluster, tmp_path: Path) -> None:
     words = ("--scenario", "dead-disk", "--json", "-", "--svg", str(svg), *SHORT)
     code, out, err = gameday(cluster, *words)
     assert code == 0, err
-    scenario = told(out)
+    scenario = outcome_of(out)
     nothing_is_wrong(scenario)
     assert "chmod 000" in scenario["target"]
     assert all(one["leader_changes_ms"] for one in scenario["partitions"] if one["was_hit"])
@@ -126,7 +126,7 @@ def test_a_gap_above_the_limit_is_not_good(cluster: Cluster) -> None:
 def test_a_disk_hangs_under_its_broker(cluster: Cluster) -> None:
     code, out, err = gameday(cluster, "--scenario", "hung-disk", "--json", "-", *SHORT)
     assert code == 0, err
-    nothing_is_wrong(told(out))
+    nothing_is_wrong(outcome_of(out))
     all_is_as_before(cluster)
 
 
@@ -150,7 +150,7 @@ def test_a_broker_is_killed_and_started_again(cluster: Cluster) -> None:
     words = ("--scenario", "broker-kill", "--json", "-", *SHORT)
     code, out, err = gameday(cluster, *words)
     assert code == 0, err
-    nothing_is_wrong(told(out))
+    nothing_is_wrong(outcome_of(out))
     again = ClusterProcesses.load(cluster.local.run_dir)
     assert again is not None
     assert again.is_running, "it is written down who the new process is"
@@ -174,7 +174,7 @@ def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: P
         out, err = tool.communicate(timeout=DEADLINE_S)
     assert tool.returncode == 0, err
     assert "observe" in out
-    scenario = told(report.read_text())
+    scenario = outcome_of(report.read_text())
     assert scenario["complaints"] == []
     assert scenario["marks"] == []
     assert len(scenario["partitions"]) == 2
@@ -183,7 +183,7 @@ def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: P
         cluster, "--observe", "--topic", "watched", "--seconds", "1", "--json", "-"
     )
     assert code == 0, err
-    assert told(out)["complaints"] == []
+    assert outcome_of(out)["complaints"] == []
     with cluster.admin() as admin:
         assert "watched" in admin.list_topics()
 

@@ -65,9 +65,9 @@ def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
     run_dir = ["--run-dir", str(tmp_path / "run")]
     try:
         assert main(["--without-pipeline", *run_dir]) == 0, capsys.readouterr().out
-        told = json.loads((tmp_path / "run" / "tour.json").read_text())
-        assert told["nothing_lost"] is True
-        assert [m["what"] for m in told["timeline"] if m["after_ms"] is None] == []
+        printed = json.loads((tmp_path / "run" / "tour.json").read_text())
+        assert printed["nothing_lost"] is True
+        assert [m["what"] for m in printed["timeline"] if m["after_ms"] is None] == []
         cluster = ClusterProcesses.load(tmp_path / "run")
         assert cluster is not None
         assert cluster.is_running

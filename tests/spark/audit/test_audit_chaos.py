@@ -67,12 +67,12 @@ def test_nothing_is_missing_after_a_dead_disk_and_a_killed_broker(
         goes_on()
         load.stop()
     written = load.write_acknowledged(tmp_path / "acknowledged.jsonl")
-    told = audit(
+    printed = audit(
         cluster,
         tmp_path / "tables",
         *("--acknowledged", str(tmp_path / "acknowledged.jsonl"), "--records-are-unique"),
     )
-    code, summary = told
+    code, summary = printed
     assert (code, summary["differences"], summary["unchecked"]) == (0, {}, [])
     assert summary["standings"] == {"found": written}
     assert (summary["records"], summary["replicas"]) == (load.acked, 3 * PARTITIONS)

@@ -56,7 +56,7 @@ def test_a_line_of_a_batch_stands_for_its_records(spark: SparkSession):
         (T, 1, 30, None, None, 8, 9, None, None, None),
         (T, 1, 31, None, None, None, None, 0, None, None),
     ]
-    told = audit.acknowledgements(spark.createDataFrame(lines, ACKNOWLEDGED_LINES))
+    got = audit.acknowledgements(spark.createDataFrame(lines, ACKNOWLEDGED_LINES))
     rows = [
         (T, 0, 10, "a", 5, 1, 3),
         (T, 0, 11, "a", 6, None, 4),
@@ -64,7 +64,7 @@ def test_a_line_of_a_batch_stands_for_its_records(spark: SparkSession):
         (T, 0, 21, "a", 8, None, None),
         (T, 1, 30, None, None, 8, 9),
     ]
-    assertDataFrameEqual(told, spark.createDataFrame(rows, ACKNOWLEDGED))
+    assertDataFrameEqual(got, spark.createDataFrame(rows, ACKNOWLEDGED))
 
 
 def test_records_are_kept_as_crcs(spark: SparkSession):
@@ -97,7 +97,7 @@ def test_each_acknowledged_record_has_a_standing(spark: SparkSession):
     records = held(
         spark, (0, 5, "k", "v"), (0, 6, "k", "other"), (0, 7, "q", "r"), (0, 8, "k", "x")
     )
-    told = audit.standings(
+    got = audit.standings(
         acknowledged,
         records,
         ranges(spark, (0, 5, 9, False), (1, None, None, False)),
@@ -114,13 +114,13 @@ def test_each_acknowledged_record_has_a_standing(spark: SparkSession):
         (T, 1, 0, "b", 0, crc("k"), crc("v"), "unreadable", None),
         (T, 2, 0, "b", 0, crc("k"), crc("v"), "missing", "there is no such partition"),
     ]
-    assertDataFrameEqual(told, spark.createDataFrame(rows, AUDITED_ACKNOWLEDGEMENTS))
+    assertDataFrameEqual(got, spark.createDataFrame(rows, AUDITED_ACKNOWLEDGEMENTS))
     assertDataFrameEqual(
-        audit.missing_or_changed(told).select("difference", "partition", "offset"),
+        audit.missing_or_changed(got).select("difference", "partition", "offset"),
         [("changed", 0, 6), ("missing", 0, 9), ("missing", 2, 0)],
     )
     assertDataFrameEqual(
-        audit.unreadable(told),
+        audit.unreadable(got),
         found(
             spark,
             (
@@ -146,10 +146,8 @@ def test_compaction_may_take_what_a_later_record_of_the_key_replaces(spark: Spar
         (0, 5, "a", 5, "k", "new"),
     )
     records = held(spark, (0, 5, "k", "new"), (0, 6, "other", "v"))
-    told = audit.standings(
-        acknowledged, records, ranges(spark, (0, 0, 7, True)), has_compacted=True
-    )
-    assert {row.offset: row.standing for row in told.collect()} == {
+    got = audit.standings(acknowledged, records, ranges(spark, (0, 0, 7, True)), has_compacted=True)
+    assert {row.offset: row.standing for row in got.collect()} == {
         0: "compacted",
         1: "missing",
         2: "unchecked",
@@ -231,9 +229,9 @@ def test_holes_are_found_at_the_ends_and_in_between(spark: SparkSession):
         (4, None, None, False),
     )
     control = spark.createDataFrame([(T, 0, 16)], "topic string, partition int, offset long")
-    told = audit.offset_gaps(records, logs, control, stretch=10)
+    got = audit.offset_gaps(records, logs, control, stretch=10)
     assertDataFrameEqual(
-        told,
+        got,
         found(
             spark,
             ("offset_gap", 0, 2, None, None, "no record from here to 2 (1 offsets)"),

@@ -76,13 +76,13 @@ def doctored(acknowledged: Path, path: Path, change: Callable[[list[Line]], Any]
 def test_a_sound_topic_passes_and_nothing_is_left_unchecked(
     audit: Callable[..., Any], acknowledged: Path
 ):
-    code, told = audit("--acknowledged", str(acknowledged), "--records-are-unique")
+    code, printed = audit("--acknowledged", str(acknowledged), "--records-are-unique")
     records = len(acknowledged.read_text().splitlines())
-    assert (code, told["differences"], told["unchecked"]) == (0, {}, [])
-    assert told["standings"] == {"found": records}
-    assert (told["records"], told["partitions"], told["replicas"]) == (records, 3, 9)
-    assert told["batches"] % 3 == 0 and told["batches"] > 0
-    assert told["topics"] == [TOPIC]
+    assert (code, printed["differences"], printed["unchecked"]) == (0, {}, [])
+    assert printed["standings"] == {"found": records}
+    assert (printed["records"], printed["partitions"], printed["replicas"]) == (records, 3, 9)
+    assert printed["batches"] % 3 == 0 and printed["batches"] > 0
+    assert printed["topics"] == [TOPIC]
 
 
 def test_what_is_not_as_it_was_acknowledged_is_told_and_fails(
@@ -96,14 +96,18 @@ def test_what_is_not_as_it_was_acknowledged_is_told_and_fails(
         lines += [beyond, strange, {**beyond, "topic": "another"}]
 
     path = doctored(acknowledged, tmp_path / "a.jsonl", change)
-    code, told = audit("--acknowledged", str(path), "--no-replicas", "--topics", TOPIC)
-    assert (code, told["missing"], told["differences"]) == (1, 2, {"missing": 2, "changed": 1})
-    assert told["unchecked"] == [
+    code, printed = audit("--acknowledged", str(path), "--no-replicas", "--topics", TOPIC)
+    assert (code, printed["missing"], printed["differences"]) == (
+        1,
+        2,
+        {"missing": 2, "changed": 1},
+    )
+    assert printed["unchecked"] == [
         "replicas, which were not to be compared",
         "1 lines of acknowledgements that are of other topics",
     ]
-    rows = read_folder(spark, told["table"], AUDIT_DIFFERENCES)
-    assert rows is not None and told["table"].endswith(TABLE)
+    rows = read_folder(spark, printed["table"], AUDIT_DIFFERENCES)
+    assert rows is not None and printed["table"].endswith(TABLE)
     found = {(r.difference, r.partition, r.offset): r.detail for r in rows.collect()}
     assert found.keys() == {("missing", 0, 10**6), ("missing", 9, 10**6), ("changed", 0, 1)}
     assert found["missing", 9, 10**6] == "there is no such partition"
@@ -119,10 +123,10 @@ def test_repetitions_count_unless_they_are_allowed(
         first[3]["sequence"] = first[2]["sequence"] - 1
 
     path = str(doctored(acknowledged, tmp_path / "a.jsonl", change))
-    code, told = audit("--acknowledged", path, "--no-replicas")
-    assert (code, told["differences"]) == (1, {"duplicate": 1, "out_of_order": 1})
-    code, told = audit("--acknowledged", path, "--no-replicas", "--allow-duplicates")
-    assert (code, told["differences_that_count"]) == (0, 0)
+    code, printed = audit("--acknowledged", path, "--no-replicas")
+    assert (code, printed["differences"]) == (1, {"duplicate": 1, "out_of_order": 1})
+    code, printed = audit("--acknowledged", path, "--no-replicas", "--allow-duplicates")
+    assert (code, printed["differences_that_count"]) == (0, 0)
 
 
 def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
@@ -130,10 +134,10 @@ def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
 ):
     places = spark.read.json(str(acknowledged)).select("topic", "partition", "offset")
     places.write.parquet(str(tmp_path / "acked"))
-    code, told = audit("--acknowledged", str(tmp_path / "acked"), "--no-replicas")
-    records = told["records"]
-    assert (code, told["standings"]) == (0, {"found": records})
-    assert told["unchecked"] == [
+    code, printed = audit("--acknowledged", str(tmp_path / "acked"), "--no-replicas")
+    records = printed["records"]
+    assert (code, printed["standings"]) == (0, {"found": records})
+    assert printed["unchecked"] == [
         f"contents of {records:,} acknowledged records that came without a CRC",
         f"order of {records:,} acknowledged records without producer and sequence",
         "replicas, which were not to be compared",
@@ -141,8 +145,8 @@ def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
     ranges = tmp_path / "ranges.jsonl"
     line = {"topic": TOPIC, "partition": 1, "offset": 0, "count": PER_PARTITION}
     ranges.write_text(json.dumps(line))
-    code, told = audit("--acknowledged", str(ranges), "--no-replicas")
-    assert (code, told["standings"]) == (0, {"found": PER_PARTITION})
+    code, printed = audit("--acknowledged", str(ranges), "--no-replicas")
+    assert (code, printed["standings"]) == (0, {"found": PER_PARTITION})
 
 
 def test_an_audit_that_breaks_off_while_it_writes_is_no_good_news(
@@ -198,9 +202,13 @@ def test_trimmed_and_compacted_records_are_no_loss_and_are_told(
             for topic in ("kept", "trimmed")
         )
     )
-    code, told = audit("--acknowledged", str(path))
-    assert (code, told["differences"], told["standings"]) == (0, {}, {"found": 5, "trimmed": 3})
-    assert told["unchecked"][:2] == [
+    code, printed = audit("--acknowledged", str(path))
+    assert (code, printed["differences"], printed["standings"]) == (
+        0,
+        {},
+        {"found": 5, "trimmed": 3},
+    )
+    assert printed["unchecked"][:2] == [
         "3 acknowledged records are before the start of their logs",
         "offsets and replicas of compacted topics: kept",
     ]
@@ -219,8 +227,8 @@ def test_an_error_says_what_was_wrong(
 ):
     path = tmp_path / "a.jsonl"
     path.write_text(lines)
-    code, told = audit("--acknowledged", str(path), *options, fails=True)
-    assert code == 1 and says in told.splitlines()[-1]
+    code, printed = audit("--acknowledged", str(path), *options, fails=True)
+    assert code == 1 and says in printed.splitlines()[-1]
 
 
 def test_lines_for_people_name_what_is_missing(

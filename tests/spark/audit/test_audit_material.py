@@ -26,10 +26,10 @@ def test_claims_tell_their_topics_and_where_producers_did_not_go_forward(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     names = ("partition", "offset", "count", "producer", "sequence")
-    told = [{"topic": "t", **dict(zip(names, line, strict=True))} for line in LINES]
-    told.append({**told[0], "topic": "u"})
+    found = [{"topic": "t", **dict(zip(names, line, strict=True))} for line in LINES]
+    found.append({**found[0], "topic": "u"})
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in told))
+    path.write_text("".join(json.dumps(line) + "\n" for line in found))
     job = Job(spark=spark, tables=str(tmp_path))
     claims = read_claims(job, str(path), " t, ")
     assert (claims.topics, claims.others) == (["t"], 1)

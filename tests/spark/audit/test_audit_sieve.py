@@ -139,7 +139,7 @@ def material(spark: SparkSession, logs: list[Log], wishes: Wishes) -> Material:
         if one.log_end is not None
         for broker in (1, 2, 3)
     )
-    told = ClusterLogs(ranges=ranges, replicas=replicas, unseen=())
+    found = ClusterLogs(ranges=ranges, replicas=replicas, unseen=())
     lines = spark.createDataFrame(
         [
             (log.topic, log.partition, offset, who, number, crc, crc, None, None, None)
@@ -175,13 +175,13 @@ def material(spark: SparkSession, logs: list[Log], wishes: Wishes) -> Material:
     disorder = audit.line_sums(lines).where("disorderly > 0").collect()
     return Material(
         wishes=wishes,
-        logs=told,
+        logs=found,
         places=places.persist(),
         sums=sums,
         ranges=ranges_from_first_of(ranges, sums) if wishes.is_of_table else ranges,
         batches=batches,
         batch_sums=[BatchSums(*row) for row in of_batches],
-        replica_ranges=ranges_frame(spark, replica_ranges(told)),
+        replica_ranges=ranges_frame(spark, replica_ranges(found)),
         disorderly=frozenset((row.topic, row.partition) for row in disorder),
         length=LENGTH,
     )

@@ -153,14 +153,14 @@ def test_what_was_changed_with_its_crc_shows_beside_the_others(
     change(log_of(cluster, 3, topic), 7, keeps_crc=False)
     ranges = ranges_frame(spark, replica_ranges(logs_of(cluster, topic)))
     read_all = read_replica_batches(ranges, cluster.bootstrap, tasks=2)
-    (told,) = replica_differences(read_all, ranges).collect()
-    assert (told.difference, told.partition, told.offset, told.broker_id) == (
+    (found,) = replica_differences(read_all, ranges).collect()
+    assert (found.difference, found.partition, found.offset, found.broker_id) == (
         "replica_differs",
         0,
         35,
         3,
     )
-    assert str(log_of(cluster, 3, topic).parent.parent) in told.detail
+    assert str(log_of(cluster, 3, topic).parent.parent) in found.detail
 
 
 def test_a_broker_that_is_gone_is_given_up_and_its_replicas_are_unread(cluster: Cluster):

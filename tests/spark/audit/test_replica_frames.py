@@ -59,7 +59,7 @@ def test_followers_are_measured_by_their_leader(spark: SparkSession):
         batch(3, 5, 9, crc=0xA),
     )
     ranges = [(T, 0, broker, f"/d{broker}", broker == LEADER, 0, 20) for broker in (1, 2, 3)]
-    told = replicas.replica_differences(held, spark.createDataFrame(ranges, REPLICA_RANGES))
+    got = replicas.replica_differences(held, spark.createDataFrame(ranges, REPLICA_RANGES))
     none = "no batch that begins here"
     rows = [
         (
@@ -78,7 +78,7 @@ def test_followers_are_measured_by_their_leader(spark: SparkSession):
         (10, 3, f"/d3: {none}; the leader has 10 records up to offset 19 with CRC 0000000c"),
     ]
     made = [("replica_differs", offset, broker, None, None, text) for offset, broker, text in rows]
-    assertDataFrameEqual(told, found(spark, *made))
+    assertDataFrameEqual(got, found(spark, *made))
 
 
 def test_what_is_damaged_or_was_not_read_is_not_compared(spark: SparkSession):
@@ -93,8 +93,8 @@ def test_what_is_damaged_or_was_not_read_is_not_compared(spark: SparkSession):
         batch(3, 0, 19, finding="unread", detail="broker 3 does not answer"),
     )
     ranges = [(T, 0, broker, f"/d{broker}", broker == LEADER, 0, 20) for broker in (1, 2, 3)]
-    told = replicas.replica_differences(held, spark.createDataFrame(ranges, REPLICA_RANGES))
-    assertDataFrameEqual(told, found(spark))
+    got = replicas.replica_differences(held, spark.createDataFrame(ranges, REPLICA_RANGES))
+    assertDataFrameEqual(got, found(spark))
     assertDataFrameEqual(
         replicas.damaged_batches(held),
         found(
@@ -142,5 +142,5 @@ def test_control_records_are_those_of_leaders(spark: SparkSession):
         batch(1, 5, 6, is_control=True),
         batch(2, 7, 7, is_control=True),
     )
-    told = replicas.control_offsets(held)
-    assertDataFrameEqual(told, [(T, 0, 5), (T, 0, 6)])
+    got = replicas.control_offsets(held)
+    assertDataFrameEqual(got, [(T, 0, 5), (T, 0, 6)])

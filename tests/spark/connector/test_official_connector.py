@@ -130,11 +130,11 @@ def test_both_copy_the_same_in_the_same_batches(
     assert sum(batches[OURS]) == count
     batches_done = (path for path in (tmp_path / OURS / "offsets").iterdir() if path.name.isdigit())
     last = max(batches_done, key=lambda path: int(path.name))
-    told = last.read_text().splitlines()[-1]
-    assert "#topicId=" in told
-    assert _read(spark_with_both, cluster, THEIRS, subscribe=TOPIC, endingOffsets=told).count() == (
-        count
-    ), "the connector reads our checkpoints' offsets"
+    printed = last.read_text().splitlines()[-1]
+    assert "#topicId=" in printed
+    assert _read(
+        spark_with_both, cluster, THEIRS, subscribe=TOPIC, endingOffsets=printed
+    ).count() == (count), "the connector reads our checkpoints' offsets"
     original = _read(spark_with_both, cluster, THEIRS, subscribe=TOPIC, includeHeaders="true")
     kept = ("key", "value", "partition", "offset", "headers")
     for kind in (OURS, THEIRS):

@@ -43,9 +43,12 @@ def test_the_form_is_the_connectors_with_ids() -> None:
 
 
 def test_older_checkpoints_are_read() -> None:
-    told: dict[str, dict[str, int | str]] = {"t": {"0": 1, "1": 2, "topicId": ID_A}, "u": {"0": 3}}
+    reported: dict[str, dict[str, int | str]] = {
+        "t": {"0": 1, "1": 2, "topicId": ID_A},
+        "u": {"0": 3},
+    }
     expected = StreamOffset(offsets={T0: 1, T1: 2, U0: 3}, topic_ids={"t": ID_A})
-    assert StreamOffset.from_json(told) == expected
+    assert StreamOffset.from_json(reported) == expected
 
 
 @given(
@@ -58,8 +61,8 @@ def test_what_is_written_is_read_again(
 ) -> None:
     ids = {topic: id_ for topic, id_ in ids.items() if topic in {p.topic for p in offsets}}
     whole = StreamOffset(offsets=offsets, topic_ids=ids)
-    told = json.loads(json.dumps(whole.to_json()))
-    assert StreamOffset.from_json(told) == whole
+    printed = json.loads(json.dumps(whole.to_json()))
+    assert StreamOffset.from_json(printed) == whole
     backwards = StreamOffset(offsets=dict(reversed(offsets.items())), topic_ids=ids)
     assert json.dumps(backwards.to_json()) == json.dumps(whole.to_json())
 
@@ -228,4 +231,4 @@ def test_a_batch_planned_before_a_topic_was_made_anew_does_not_read_the_new_one(
 def test_offsets_that_a_user_gave_are_checked(start: int, end: int, said: list[str]) -> None:
     found = check_range(T0, start, end, 2, 9)
     assert len(found) == len(said)
-    assert all(part in told for part, told in zip(said, found, strict=True))
+    assert all(part in got for part, got in zip(said, found, strict=True))

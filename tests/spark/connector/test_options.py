@@ -119,10 +119,10 @@ offsets = st.dictionaries(
 @given(offsets=offsets)
 @settings(deadline=None)
 def test_offsets_in_json_come_as_they_were_meant(offsets: dict[TopicPartition, int]) -> None:
-    told: dict[str, dict[str, int]] = {}
+    reported: dict[str, dict[str, int]] = {}
     for partition, offset in offsets.items():
-        told.setdefault(partition.topic, {})[str(partition.partition)] = offset
-    found = parse(startingOffsets=json.dumps(told)).starting
+        reported.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    found = parse(startingOffsets=json.dumps(reported)).starting
     assert found == AtOffsets(offsets=offsets)
 
 

@@ -53,10 +53,8 @@ def test_rows_are_written_in_order_and_every_acknowledgement_is_told(cluster: Cl
     cluster.create_topic("ordered")
     writer = RecordWriter(settings(cluster))
     writer.write(numbers("ordered", 2500))
-    told = WrittenRange(
-        topic="ordered", partition=0, first_offset=0, last_offset=2499, records=2500
-    )
-    assert writer.finish() == (told,)
+    got = WrittenRange(topic="ordered", partition=0, first_offset=0, last_offset=2499, records=2500)
+    assert writer.finish() == (got,)
     assert read(cluster, "ordered", 0) == [b"%d" % number for number in range(2500)]
     writer.write(numbers("ordered", 1))
     assert [found.first_offset for found in writer.finish()] == [2500], "each finish tells its own"

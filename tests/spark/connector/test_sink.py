@@ -118,8 +118,8 @@ def test_what_was_acknowledged_is_told(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.DEBUG, logger="kraftjbod.spark.connector.sink"):
         log_ranges([Written((written,)), None], batch_id=3)
     (record,) = caplog.records
-    told: Any = record
-    assert (record.msg, told.context["partition"], told.context["last_offset"]) == (
+    found: Any = record
+    assert (record.msg, found.context["partition"], found.context["last_offset"]) == (
         "records_acknowledged",
         "t-1",
         9,

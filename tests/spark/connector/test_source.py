@@ -108,10 +108,10 @@ Places = dict[TopicPartition, int | None]
 
 
 def as_json(numbers: dict[TopicPartition, int]) -> str:
-    told: dict[str, dict[str, int]] = {}
+    reported: dict[str, dict[str, int]] = {}
     for partition, number in numbers.items():
-        told.setdefault(partition.topic, {})[str(partition.partition)] = number
-    return json.dumps(told)
+        reported.setdefault(partition.topic, {})[str(partition.partition)] = number
+    return json.dumps(reported)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,9 +393,9 @@ def test_a_query_with_available_now_ends_where_it_began_to_look(
     live.write(cluster.bootstrap, topic, live.values(10, first=10))
     # The last batch has less than the minimum: waiting for more would be waiting for ever.
     assert [numbers(batch) for batch in read_all(stream)] == [[4, 5, 6, 7], [8, 9]]
-    told = stream.reader.reportLatestOffset()
-    assert told is not None
-    assert told[topic]["0"] == 10
+    found = stream.reader.reportLatestOffset()
+    assert found is not None
+    assert found[topic]["0"] == 10
 
 
 def test_a_batch_waits_for_its_minimum_but_not_for_ever(cluster: Cluster, topic: str) -> None:
@@ -569,8 +569,8 @@ def give_the_form_of_old(offsets: Path, topic: str) -> None:
     for path in offsets.iterdir():
         if not path.name.isdigit():
             continue
-        *head, told = path.read_text().splitlines()
-        (own, id_) = sorted(json.loads(told).items())
+        *head, printed = path.read_text().splitlines()
+        (own, id_) = sorted(json.loads(printed).items())
         assert own[0] == topic
         old = {topic: {**own[1], "topicId": id_[0].removeprefix(f"{topic}#topicId=")}}
         path.write_text("\n".join([*head, json.dumps(old)]))
@@ -590,8 +590,8 @@ def test_a_stream_goes_on_from_its_checkpoint(
     cluster.wait_whole(topic)
     live.write(cluster.bootstrap, topic, live.values(6, first=25, partitions=2))
     second = run_to_end(session, cluster.bootstrap, tmp_path, **options)
-    (told,) = second[-1]["sources"]
-    assert told["endOffset"][topic] == {"0": 28, "1": 3}
+    (got,) = second[-1]["sources"]
+    assert got["endOffset"][topic] == {"0": 28, "1": 3}
     found = session.read.parquet(str(tmp_path / "rows")).orderBy("value").collect()
     assert [int(row["value"]) for row in found] == list(range(31))
     assert len({(row["partition"], row["offset"]) for row in found}) == 31

@@ -36,9 +36,9 @@ def judged(spark: SparkSession, *rows: tuple[Any, ...], at: datetime = NOON) -> 
 
 def test_without_a_schema_and_a_limit_everything_is_good(spark: SparkSession):
     values = [b"\xff", b"{", None]
-    told = ingested(records(spark, *values), Judgement())
-    assertDataFrameEqual(told, judged(spark, *((value, None, None, "good") for value in values)))
-    assert told.schema.fieldNames() == INGESTED.fieldNames()
+    found = ingested(records(spark, *values), Judgement())
+    assertDataFrameEqual(found, judged(spark, *((value, None, None, "good") for value in values)))
+    assert found.schema.fieldNames() == INGESTED.fieldNames()
 
 
 def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(spark: SparkSession):
@@ -62,10 +62,10 @@ def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(spark: S
         b"{}": "the value has no id",
     }
     schema = StructType.fromDDL(SCHEMA)
-    told = ingested(records(spark, *good, *bad), Judgement(value_schema=schema))
+    found = ingested(records(spark, *good, *bad), Judgement(value_schema=schema))
     rows = [(value, None, None, "good") for value in good]
     rows += [(value, None, reason, "corrupt") for value, reason in bad.items()]
-    assertDataFrameEqual(told, judged(spark, *rows))
+    assertDataFrameEqual(found, judged(spark, *rows))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_late_is_what_arrives_too_long_after_its_event_time(
         value_schema=StructType.fromDDL(SCHEMA), event_time=field, late_after_ms=3_600_000
     )
     values = [*map(value, times), b'{"id": 1}', b"rubbish"]
-    told = ingested(records(spark, *values), judgement)
+    found = ingested(records(spark, *values), judgement)
     rows = [
         (values[0], times[0], None, "good"),
         (values[1], times[1], "3600001 ms after its time, more than 3600000", "late"),
@@ -93,7 +93,7 @@ def test_late_is_what_arrives_too_long_after_its_event_time(
         (values[3], None, None, "good"),
         (values[4], None, NO_OBJECT, "corrupt"),
     ]
-    assertDataFrameEqual(told, judged(spark, *rows))
+    assertDataFrameEqual(found, judged(spark, *rows))
 
 
 def test_without_an_event_time_late_is_what_is_read_too_long_after_it_arrived(spark: SparkSession):

@@ -70,22 +70,22 @@ def test_good_late_and_corrupt_records_lie_in_folders_of_one_table(
     produce(cluster, "mixed", *values, timestamp_ms=now_ms)
     options = ["--topics", "mixed", "--value-schema", "at BIGINT", "--event-time", "at"]
     options += ["--late-after", "1 hour", "--partition-by", "topic"]
-    told = ingest(*options)
-    assert told["topics"] == {"mixed": {"good": 1, "late": 1, "corrupt": 1}}
-    assert told["partitions"] == [
+    printed = ingest(*options)
+    assert printed["topics"] == {"mixed": {"good": 1, "late": 1, "corrupt": 1}}
+    assert printed["partitions"] == [
         {"topic": "mixed", "partition": 0, "rows": 3, "first": 0, "last": 2}
     ]
-    assert told["table"] == str(tmp_path / "ingested")
-    rows = spark.read.schema(INGESTED).parquet(told["table"]).orderBy("offset").collect()
+    assert printed["table"] == str(tmp_path / "ingested")
+    rows = spark.read.schema(INGESTED).parquet(printed["table"]).orderBy("offset").collect()
     assert [(bytes(r.value), r.status) for r in rows] == list(
         zip(values, ("good", "late", "corrupt"), strict=True)
     )
-    folders = {path.parent.relative_to(told["table"]) for path in tmp_path.rglob("*.parquet")}
+    folders = {path.parent.relative_to(printed["table"]) for path in tmp_path.rglob("*.parquet")}
     assert folders == {Path(f"status={s}/topic=mixed") for s in ("good", "late", "corrupt")}
     # A second run begins where the first one ended.
     produce(cluster, "mixed", b'{"at": %d}' % now_ms, timestamp_ms=now_ms)
     again = ingest(*options)
-    assert (again["rows"], again["batches"]) == (4, told["batches"] + 1)
+    assert (again["rows"], again["batches"]) == (4, printed["batches"] + 1)
 
 
 def test_a_pattern_takes_topics_with_it_and_an_empty_one_gives_an_empty_table(
@@ -96,10 +96,12 @@ def test_a_pattern_takes_topics_with_it_and_an_empty_one_gives_an_empty_table(
     assert ingest("--topics-pattern", "wide-.*", "--name", "wide")["rows"] == 0
     for topic in ("wide-1", "wide-2", "other"):
         produce(cluster, topic, b"v", b"w")
-    told = ingest("--topics-pattern", "wide-.*", "--name", "wide", "--max-records-per-trigger", "2")
+    printed = ingest(
+        "--topics-pattern", "wide-.*", "--name", "wide", "--max-records-per-trigger", "2"
+    )
     good = {"good": 2, "late": 0, "corrupt": 0}
-    assert told["topics"] == {"wide-1": good, "wide-2": good}
-    assert told["batches"] >= 2
+    assert printed["topics"] == {"wide-1": good, "wide-2": good}
+    assert printed["batches"] >= 2
 
 
 @pytest.mark.parametrize(
@@ -149,9 +151,9 @@ def test_a_kill_at_any_moment_costs_no_record_and_doubles_none(
         cluster.wait("more records", lambda: load.flowed_since(before, 50))
         load.stop()
     load.write_acknowledged(tmp_path / "acknowledged.jsonl")
-    told = ingest("--topics", topic)
-    assert told["rows"] == load.acked
-    table = spark.read.schema(INGESTED).parquet(told["table"])
+    printed = ingest("--topics", topic)
+    assert printed["rows"] == load.acked
+    table = spark.read.schema(INGESTED).parquet(printed["table"])
     offsets = Counter(
         (r.partition, r.offset) for r in table.select("partition", "offset").collect()
     )

@@ -54,11 +54,11 @@ def test_a_crossing_gets_a_directory_and_the_turn_of_the_one_it_replaces(
     moves = plan_frames.moves(placed, sums, Goals(), crossings)
     expected = [("t", 0, 1, "/a", 3, "/b", 10, 1.0, 1, 1.5, 0)]
     assertDataFrameEqual(moves, spark.createDataFrame(expected, MOVES))
-    told = plan_frames.reassigned(placed, moves)
+    got = plan_frames.reassigned(placed, moves)
     assertDataFrameEqual(
-        told,
+        got,
         spark.createDataFrame(
-            [("t", 0, [5, 3, 2], [None, "/b", "/a"], [5, 1, 2], [None, "/a", "/a"])], told.schema
+            [("t", 0, [5, 3, 2], [None, "/b", "/a"], [5, 1, 2], [None, "/a", "/a"])], got.schema
         ),
     )
 

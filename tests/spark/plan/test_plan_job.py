@@ -64,8 +64,8 @@ def plan(spark: SparkSession, tmp_path: Path, cluster: Cluster) -> Plan:
         out = ("--out", str(tmp_path / "plan.json"), "--tables", str(tmp_path / "tables"))
         result = CliRunner().invoke(plan_job.command, [*server, "--json", *out, *words])
         assert result.exit_code == code, result.output
-        told: dict[str, Any] = {"error": result.stderr} if code else json.loads(result.stdout)
-        return told
+        printed: dict[str, Any] = {"error": result.stderr} if code else json.loads(result.stdout)
+        return printed
 
     return run
 
@@ -123,10 +123,10 @@ def test_a_skew_made_by_hand_is_evened_out(cluster: Cluster, plan: Plan, tmp_pat
     before = held(cluster, 1)
     assert min(before) == 0
     picture, rollback = tmp_path / "plan.svg", tmp_path / "rollback.json"
-    told = plan("--observe", "0", "--picture", str(picture), "--rollback-out", str(rollback))
-    assert told["moves"] == 8 and told["moves_across"] == 0
-    assert told["before"]["skew"] > 1.9 > 1.6 > told["after"]["skew"]
-    assert told["moved_bytes"] >= told["least_bytes"] > 0
+    printed = plan("--observe", "0", "--picture", str(picture), "--rollback-out", str(rollback))
+    assert printed["moves"] == 8 and printed["moves_across"] == 0
+    assert printed["before"]["skew"] > 1.9 > 1.6 > printed["after"]["skew"]
+    assert printed["moved_bytes"] >= printed["least_bytes"] > 0
     assert b"<svg" in picture.read_bytes()
     way_back = parse_reassignment(rollback.read_text())
     assert set(way_back.log_dirs.values()) == {str(cluster.local.dir_path(b, 1)) for b in (1, 2)}
@@ -147,8 +147,8 @@ def test_brokers_are_evened_out_and_no_rack_is_lost(
     Broker 1 gives for both.
     """
     topic = filled_topic(cluster, dict.fromkeys(range(8), (1, 2)), dict.fromkeys(range(8), 200))
-    told = plan("--observe", "0", "--across-brokers")
-    assert told["moves_across"] > 0
+    printed = plan("--observe", "0", "--across-brokers")
+    assert printed["moves_across"] > 0
     moves = read_table(spark, str(tmp_path / "tables"), "plan_moves", PLAN_MOVES)
     assert moves is not None
     crossing = moves.where(F.col("from_broker") != F.col("to_broker")).collect()
@@ -170,8 +170,8 @@ def test_directories_and_brokers_are_drained_and_cordons_respected(
     done = tool("configs", cluster, *entity, "--add-config", f"cordoned.log.dirs={cordoned}")
     assert done.returncode == 0, done.stderr
     try:
-        told = plan("--observe", "0", "--drain", f"1:{drained}", "--tolerance", "1")
-        assert told["moves"] >= 2 and told["missed"] == []
+        printed = plan("--observe", "0", "--drain", f"1:{drained}", "--tolerance", "1")
+        assert printed["moves"] >= 2 and printed["missed"] == []
         execute(cluster, tmp_path)
         first, second, third = held(cluster, 1)
         assert (first == 0, second > 0, third > second) == (True, True, True)
@@ -191,8 +191,8 @@ def test_write_rates_are_observed(
     topic = filled_topic(cluster, dict.fromkeys(range(4), (1,)), dict.fromkeys(range(4), 20))
     put(cluster, topic, {(n, 1): 1 for n in range(4)})
     with written(cluster, topic, partition=2):
-        told = plan("--observe", "2", "--max-moves", "1")
-    assert told["moves"] == 1
+        printed = plan("--observe", "2", "--max-moves", "1")
+    assert printed["moves"] == 1
     dirs = read_table(spark, str(tmp_path / "tables"), "plan_dirs", PLAN_DIRS)
     assert dirs is not None
     rates = {
@@ -292,9 +292,9 @@ def test_a_plan_from_the_tables_of_telemetry(
     plan: Plan, spark: SparkSession, tmp_path: Path
 ) -> None:
     samples(spark, tmp_path / "tables", age_s=30)
-    told = plan("--from-tables", live=False)
-    assert (told["moves"], told["moved_bytes"]) == (2, 20)
-    assert told["after"]["rate_skew"] < told["before"]["rate_skew"] == 2
+    printed = plan("--from-tables", live=False)
+    assert (printed["moves"], printed["moved_bytes"]) == (2, 20)
+    assert printed["after"]["rate_skew"] < printed["before"]["rate_skew"] == 2
     file = json.loads((tmp_path / "plan.json").read_text())
     assert {entry["log_dirs"][0] for entry in file["partitions"]} == {"/b"}
 

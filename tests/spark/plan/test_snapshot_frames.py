@@ -20,8 +20,8 @@ def samples(spark: SparkSession, schema: StructType, *rows: dict[str, Any]) -> D
     full = []
     for row in rows:
         time = datetime.fromtimestamp(START_S + row["at"], tz=UTC)
-        told = {"incarnation": "i", "broker_id": 1, **row, "time": time}
-        full.append(tuple(told.get(name) for name in schema.fieldNames()))
+        found = {"incarnation": "i", "broker_id": 1, **row, "time": time}
+        full.append(tuple(found.get(name) for name in schema.fieldNames()))
     return spark.createDataFrame(full, schema)
 
 
@@ -47,7 +47,7 @@ def same(frame: DataFrame, rows: list[tuple[Any, ...]]) -> None:
 
 
 def test_the_newest_sample_of_each_directory_that_is_still_there(spark: SparkSession) -> None:
-    told = samples(
+    found = samples(
         spark,
         LOG_DIR_SAMPLES,
         log_dir(0, "/a", free_bytes=60),
@@ -57,7 +57,7 @@ def test_the_newest_sample_of_each_directory_that_is_still_there(spark: SparkSes
         log_dir(0, "/a", broker_id=2, rack="r"),
     )
     same(
-        snapshot_frames.log_dirs(told),
+        snapshot_frames.log_dirs(found),
         [
             (1, None, "/a", None, "online", False, 100, 50),
             (1, None, "/b", None, "offline", False, 0, 0),
@@ -67,7 +67,7 @@ def test_the_newest_sample_of_each_directory_that_is_still_there(spark: SparkSes
 
 
 def test_replicas_with_the_rate_of_the_newest_two_samples(spark: SparkSession) -> None:
-    told = samples(
+    found = samples(
         spark,
         REPLICA_SAMPLES,
         replica(0, 0, 0),
@@ -82,7 +82,7 @@ def test_replicas_with_the_rate_of_the_newest_two_samples(spark: SparkSession) -
         replica(120, 0, 0, is_future=True, is_leader=False, path="/c"),
     )
     same(
-        snapshot_frames.replicas(told),
+        snapshot_frames.replicas(found),
         [
             ("t", 0, 1, "/b", 20, 100.0, True, False, [1]),
             ("t", 0, 1, "/c", 10, 0.0, False, True, [1]),
@@ -94,13 +94,13 @@ def test_replicas_with_the_rate_of_the_newest_two_samples(spark: SparkSession) -
 
 
 def test_how_old_the_newest_sample_of_each_broker_is(spark: SparkSession) -> None:
-    told = samples(
+    found = samples(
         spark, LOG_DIR_SAMPLES, log_dir(0, "/a"), log_dir(50, "/a"), log_dir(10, "/a", broker_id=2)
     )
-    same(snapshot_frames.ages(told, START_S + 60.0), [(1, 10.0), (2, 50.0)])
+    same(snapshot_frames.ages(found, START_S + 60.0), [(1, 10.0), (2, 50.0)])
 
 
 def test_samples_of_long_ago_need_not_be_looked_at(spark: SparkSession) -> None:
-    told = samples(spark, LOG_DIR_SAMPLES, log_dir(0, "/a"), log_dir(500, "/a"))
-    kept = snapshot_frames.recent(told, START_S + 700.0, 100)
+    found = samples(spark, LOG_DIR_SAMPLES, log_dir(0, "/a"), log_dir(500, "/a"))
+    kept = snapshot_frames.recent(found, START_S + 700.0, 100)
     assert [row.time.timestamp() for row in kept.collect()] == [START_S + 500]

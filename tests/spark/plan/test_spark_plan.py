@@ -25,9 +25,9 @@ def test_both_ways_make_the_same_plan(spark: SparkSession, seed: int) -> None:
     dirs, replicas, request = drawn_cluster(seed)
     steps: list[str] = []
     here = plan_cluster(dirs, replicas, request, steps.append)
-    told: list[str] = []
+    reported: list[str] = []
     frames = spark_plan.as_tables(spark, dirs, replicas)
-    with spark_plan.made_plan(*frames, request, told.append) as plan:
+    with spark_plan.made_plan(*frames, request, reported.append) as plan:
         assert sorted(map(tuple, plan.moves.collect())) == sorted(map(tuple, here.moves))
         assert plan.dirs == here.dirs
         assert plan.counts == here.counts
@@ -35,7 +35,7 @@ def test_both_ways_make_the_same_plan(spark: SparkSession, seed: int) -> None:
     assert [tuple(map(_plain, one)) for one in there] == [
         tuple(map(_plain, one)) for one in here.partitions
     ]
-    assert told == steps
+    assert reported == steps
 
 
 def _plain(value: object) -> object:

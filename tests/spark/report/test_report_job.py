@@ -57,10 +57,12 @@ def shown(
 def test_the_summary_is_for_programs(made: tuple[Path, Result]) -> None:
     page, result = made
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["report"] == str(page) and told["size_bytes"] == page.stat().st_size < MOST_BYTES
+    printed = json.loads(result.stdout)
+    assert (
+        printed["report"] == str(page) and printed["size_bytes"] == page.stat().st_size < MOST_BYTES
+    )
     picked = ("brokers", "log_dirs", "states", "cordoned", "findings", "audit_differences")
-    assert {name: told[name] for name in picked} == {
+    assert {name: printed[name] for name in picked} == {
         "brokers": 3,
         "log_dirs": 12,
         "states": {"online": 11, "offline": 1},
@@ -68,8 +70,8 @@ def test_the_summary_is_for_programs(made: tuple[Path, Result]) -> None:
         "findings": 3,
         "audit_differences": 0,
     }
-    assert told["missing_tables"] == []
-    assert told["to"] - told["from"] == report_tables.HOURS * 3600
+    assert printed["missing_tables"] == []
+    assert printed["to"] - printed["from"] == report_tables.HOURS * 3600
     assert list(page.parent.iterdir()) == [page]
 
 

@@ -36,7 +36,7 @@ def summary_row(broker: int, path: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def told(data: ReportData) -> dict[str, Section]:
+def sections_of(data: ReportData) -> dict[str, Section]:
     return {section.name: section for section in ReportSections(data, "T").all()}
 
 
@@ -45,7 +45,7 @@ def text(html: str) -> str:
 
 
 def test_nothing_known_is_said_in_every_section() -> None:
-    sections = told(ReportData())
+    sections = sections_of(ReportData())
     assert [section.missing for section in sections.values()] == [True] * 9
     assert "kraftjbod-pipeline audit --bootstrap-server HOST:PORT --tables T" in text(
         "".join(sections["audit"].parts)
@@ -57,7 +57,9 @@ def test_empty_tables_are_good_news() -> None:
     data = ReportData(
         forecasts=[], outliers=[], growth=[], skew=[], audit_counts=[], ingested=[], states=[]
     )
-    leads = {name: section.lead for name, section in told(data).items() if not section.missing}
+    leads = {
+        name: section.lead for name, section in sections_of(data).items() if not section.missing
+    }
     assert leads == {
         "findings": "No directory is slow, failing or out of service beside its peers.",
         "forecast": "No directory is filling up.",
@@ -90,7 +92,7 @@ def test_leads_say_what_matters() -> None:
         latency=[{**point, "p99_latency_ms": 5.0} for point in points],
         states=states,
     )
-    sections = told(data)
+    sections = sections_of(data)
     assert sections["timeline"].lead == "2 directories of 4 had trouble; 2 are not online now."
     assert sections["usage"].lead == (
         "1 of 4 directories is over 80 % full; the fullest is /a of broker 1 with 93.8 %."
@@ -103,9 +105,9 @@ def test_leads_say_what_matters() -> None:
 def test_trouble_without_samples_is_told_not_drawn() -> None:
     hour = Buckets(first_s=BEGIN, last_s=BEGIN + 3600, bucket_s=600)
     well = ReportData(buckets=hour, dirs=[summary_row(1, "/a")], states=[])
-    assert told(well)["timeline"].lead == "Every directory was online all the time."
+    assert sections_of(well)["timeline"].lead == "Every directory was online all the time."
     ill = ReportData(buckets=hour, dirs=[summary_row(1, "/a", troubled=1)], states=[])
-    assert told(ill)["timeline"].lead == (
+    assert sections_of(ill)["timeline"].lead == (
         "1 directory of 1 had trouble; 0 are not online now. The table log_dir_samples holds "
         "nothing of that time."
     )
@@ -118,13 +120,13 @@ def test_a_forecast_that_is_close_is_bad_news() -> None:
         **{"full_at": BEGIN + 7200, "earliest": BEGIN, "latest": None},
     }
     data = ReportData(forecasts=[row], forecasts_in_all=3)
-    section = told(data)["forecast"]
+    section = sections_of(data)["forecast"]
     assert section.lead == "/a of broker 3 is full first, in 2 h at the present growth."
     shown = text("".join(section.parts))
     assert "2 h 2026-11-21 02:00 now to perhaps never and 2 more" in shown
     assert '<div class="tile bad"><b>2 h</b>' in summary(data)
     may = {**row, "full_at": None}
-    assert told(ReportData(forecasts=[may]))["forecast"].lead == (
+    assert sections_of(ReportData(forecasts=[may]))["forecast"].lead == (
         "No directory fills at the present growth, though some may."
     )
 
@@ -132,7 +134,7 @@ def test_a_forecast_that_is_close_is_bad_news() -> None:
 def test_plans_that_move_nothing_or_cannot_be_drawn_are_said() -> None:
     moves = {"moves": 0, "across_brokers": 0, "size_bytes": 0}
     unknown = [{"broker_id": 1, "path": "/a", "total_bytes": 0}]
-    section = told(ReportData(plan_dirs=unknown, plan_moves=moves))["skew"]
+    section = sections_of(ReportData(plan_dirs=unknown, plan_moves=moves))["skew"]
     assert section.lead == (
         "The last plan moves nothing: it is even enough. Not drawn: a plan without a directory of "
         "known size has no picture."

@@ -25,10 +25,14 @@ def probe(*arguments: str) -> Result:
 
 
 def test_lines_for_people_and_json_for_programs(spark: SparkSession) -> None:
-    told = probe("find")
-    assert (told.exit_code, told.stdout, told.stderr) == (1, "found one\n", "• doing find\n")
-    told = probe("find", "--json")
-    assert (told.exit_code, told.stdout) == (1, '{"found": 1}\n')
+    printed = probe("find")
+    assert (printed.exit_code, printed.stdout, printed.stderr) == (
+        1,
+        "found one\n",
+        "• doing find\n",
+    )
+    printed = probe("find", "--json")
+    assert (printed.exit_code, printed.stdout) == (1, '{"found": 1}\n')
 
 
 def test_a_session_that_ran_before_goes_on(spark: SparkSession) -> None:
@@ -45,18 +49,18 @@ def test_a_session_that_ran_before_goes_on(spark: SparkSession) -> None:
     ],
 )
 def test_an_error_is_one_line(spark: SparkSession, what: str, reason: str) -> None:
-    told = probe(what, "--json")
-    assert (told.exit_code, told.stdout) == (1, "")
-    assert told.stderr == f"• doing {what}\nerror: probe: {reason}\n"
+    printed = probe(what, "--json")
+    assert (printed.exit_code, printed.stdout) == (1, "")
+    assert printed.stderr == f"• doing {what}\nerror: probe: {reason}\n"
 
 
 def test_verbose_tells_the_whole_trace(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KRAFTJBOD_SPARK_LOG_LEVEL", "fatal")
-    told = probe("own-error", "--verbose")
-    assert "Traceback (most recent call last):" in told.stderr
-    assert told.stderr.endswith("\nerror: probe: no such topic: t\n")
+    printed = probe("own-error", "--verbose")
+    assert "Traceback (most recent call last):" in printed.stderr
+    assert printed.stderr.endswith("\nerror: probe: no such topic: t\n")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +136,8 @@ def test_a_java_process_that_dies_is_told() -> None:
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     """``kraftjbod-pipeline ... | head`` after enough lines."""
     script = (
-        "from kraftjbod.spark.session.job import JobOutcome, _tell\n"
-        "_tell(JobOutcome(summary={}, lines=('line',) * 100_000), as_json=False)"
+        "from kraftjbod.spark.session.job import JobOutcome, _print\n"
+        "_print(JobOutcome(summary={}, lines=('line',) * 100_000), as_json=False)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script],

@@ -102,13 +102,13 @@ def windows(spark: SparkSession) -> dict[str, list[tuple[Any, ...]]]:
         for case, (samples, _) in CASES.items()
         for who, sample in samples
     ]
-    told: dict[str, list[tuple[Any, ...]]] = {}
+    reported: dict[str, list[tuple[Any, ...]]] = {}
     for row in log_dir_windows(log_dir_frame(spark, said), 60).collect():
         start = (row["window_start"].astimezone(at(0).tzinfo) - at(0)).total_seconds()
-        told.setdefault(row["directory_id"], []).append(
+        reported.setdefault(row["directory_id"], []).append(
             (start, row["append_bytes_per_s"], row["samples"])
         )
-    return told
+    return reported
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -169,7 +169,7 @@ def test_other_buckets_begin_with_a_life_of_their_own(spark: SparkSession) -> No
 
 def by_pairs(series: Sequence[Sample], window_s: int) -> dict[int, tuple[Any, ...]]:
     """Windows of one directory's series, which is in order, as the docstring says it."""
-    told: dict[int, tuple[Any, ...]] = {}
+    reported: dict[int, tuple[Any, ...]] = {}
     times = [(who.time_ms - START_MS) / 1000 for who, _ in series]
     for start in sorted({int(second // window_s) * window_s for second in times}):
         grown, seconds, samples = [0, 0], 0.0, set()
@@ -190,8 +190,8 @@ def by_pairs(series: Sequence[Sample], window_s: int) -> dict[int, tuple[Any, ..
             grown = [sum_ + n - m for sum_, n, m in zip(grown, shown, was, strict=True)]
             seconds += second - times[index - 1]
         rates = (grown[0] / seconds, grown[1] / seconds) if seconds else (None, None)
-        told[start] = (*rates, len(samples))
-    return told
+        reported[start] = (*rates, len(samples))
+    return reported
 
 
 def any_series(chance: random.Random) -> list[Sample]:
@@ -225,17 +225,19 @@ def test_any_series_has_the_windows_that_its_pairs_of_neighbours_make(spark: Spa
         for number, series in enumerate(all_series)
         for who, sample in series
     ]
-    told: dict[int, dict[int, tuple[Any, ...]]] = {number: {} for number in range(len(all_series))}
+    reported: dict[int, dict[int, tuple[Any, ...]]] = {
+        number: {} for number in range(len(all_series))
+    }
     columns = ("append_bytes_per_s", "io_per_s", "samples")
     start = F.col("window_start").cast("long") - START_MS // 1000
     windows = log_dir_windows(log_dir_frame(spark, said), 30)
     for number, second, *values in windows.select("broker_id", start, *columns).collect():
-        told[number][second] = tuple(values)
+        reported[number][second] = tuple(values)
     for number, series in enumerate(all_series):
         expected = by_pairs(series, 30)
-        assert told[number].keys() == expected.keys(), number
+        assert reported[number].keys() == expected.keys(), number
         for second, values in expected.items():
-            assert told[number][second] == pytest.approx(values), (number, second)
+            assert reported[number][second] == pytest.approx(values), (number, second)
 
 
 QUANTILES: Final = {

@@ -77,11 +77,11 @@ def forecasts(spark: SparkSession) -> dict[str, dict[str, Any]]:
         for who, sample in samples
     ]
     rows = log_dir_forecasts(log_dir_frame(spark, said), YEAR_S).collect()
-    told = {row["directory_id"]: row.asDict() for row in rows}
-    for row in told.values():
+    found = {row["directory_id"]: row.asDict() for row in rows}
+    for row in found.values():
         row.update({name: seconds_after(row[name]) for name in TIMES})
         del row["directory_id"], row["path"]
-    return told
+    return found
 
 
 def seconds_after(time: datetime | None) -> float | None:
@@ -114,51 +114,51 @@ def test_a_line_without_noise_is_full_when_it_says(spark: SparkSession) -> None:
 def test_what_does_not_grow_or_fills_after_the_horizon_does_not_fill(
     forecasts: Forecasts, case: str, growth: float
 ) -> None:
-    told = forecasts[case]
-    assert (told["full_at"], told["earliest"], told["latest"]) == (None, None, None)
-    assert told["growth_bytes_per_s"] == pytest.approx(growth)
+    found = forecasts[case]
+    assert (found["full_at"], found["earliest"], found["latest"]) == (None, None, None)
+    assert found["growth_bytes_per_s"] == pytest.approx(growth)
 
 
 @pytest.mark.parametrize(("case", "samples"), [("one sample", 1), ("two samples", 2)])
 def test_too_few_samples_forecast_nothing(forecasts: Forecasts, case: str, samples: int) -> None:
-    told = forecasts[case]
-    assert told["samples"] == samples
-    assert told["used_bytes"] == (samples - 1) * GIB
-    assert (told["growth_bytes_per_s"], told["full_at"]) == (None, None)
+    found = forecasts[case]
+    assert found["samples"] == samples
+    assert found["used_bytes"] == (samples - 1) * GIB
+    assert (found["growth_bytes_per_s"], found["full_at"]) == (None, None)
 
 
 def test_growth_that_may_be_none_has_no_latest(forecasts: Forecasts) -> None:
-    told = forecasts["unsure"]
-    assert told["growth_error_bytes_per_s"] > told["growth_bytes_per_s"] > 0
-    assert told["latest"] is None
-    assert told["to"] <= told["earliest"] <= told["full_at"]
+    found = forecasts["unsure"]
+    assert found["growth_error_bytes_per_s"] > found["growth_bytes_per_s"] > 0
+    assert found["latest"] is None
+    assert found["to"] <= found["earliest"] <= found["full_at"]
 
 
 def test_what_does_not_grow_by_its_line_may_by_its_band(forecasts: Forecasts) -> None:
-    told = forecasts["may grow"]
-    assert told["growth_bytes_per_s"] == pytest.approx(0, abs=1)
-    assert told["latest"] is None
-    assert told["to"] < told["earliest"]
+    found = forecasts["may grow"]
+    assert found["growth_bytes_per_s"] == pytest.approx(0, abs=1)
+    assert found["latest"] is None
+    assert found["to"] < found["earliest"]
 
 
 def test_a_full_disk_is_full_now(forecasts: Forecasts) -> None:
-    told = forecasts["full"]
-    assert told["full_at"] == told["earliest"] == told["to"]
+    found = forecasts["full"]
+    assert found["full_at"] == found["earliest"] == found["to"]
 
 
 @pytest.mark.parametrize("case", ["topic deleted", "replica moved in"])
 def test_a_line_begins_after_the_one_big_step(forecasts: Forecasts, case: str) -> None:
-    told = forecasts[case]
-    assert (told["from"], told["samples"]) == (100, 10)
-    assert told["growth_bytes_per_s"] == pytest.approx(MIB / 10)
+    found = forecasts[case]
+    assert (found["from"], found["samples"]) == (100, 10)
+    assert found["growth_bytes_per_s"] == pytest.approx(MIB / 10)
 
 
 def test_teeth_that_come_again_are_no_growth(forecasts: Forecasts) -> None:
     """Retention takes back what was written, again and again: flat on the whole."""
-    told = forecasts["retention"]
-    assert told["samples"] == 100
-    assert told["growth_error_bytes_per_s"] > abs(told["growth_bytes_per_s"])
-    assert told["latest"] is None
+    found = forecasts["retention"]
+    assert found["samples"] == 100
+    assert found["growth_error_bytes_per_s"] > abs(found["growth_bytes_per_s"])
+    assert found["latest"] is None
 
 
 def test_an_offline_directory_keeps_its_last_forecast(forecasts: Forecasts) -> None:
@@ -172,8 +172,8 @@ def test_a_sample_that_came_twice_counts_once(forecasts: Forecasts) -> None:
 
 def test_of_two_disks_at_one_path_the_newer_is_forecast(spark: SparkSession) -> None:
     said = [*every_10_s([5 * GIB] * 3, directory_id="old"), *every_10_s([0] * 3, 3)]
-    [told] = log_dir_forecasts(log_dir_frame(spark, said), YEAR_S).collect()
-    assert told["directory_id"] == "id-of-/d1"
+    [found] = log_dir_forecasts(log_dir_frame(spark, said), YEAR_S).collect()
+    assert found["directory_id"] == "id-of-/d1"
 
 
 def test_students_quantiles(spark: SparkSession) -> None:
@@ -286,11 +286,11 @@ def test_the_band_holds_the_truth_about_as_often_as_it_says(spark: SparkSession)
     }
     held = [0] * len(QUALITIES)
     errors: list[list[float]] = [[] for _ in QUALITIES]
-    for told in log_dir_forecasts(as_samples(spark, all_disks), YEAR_S).collect():
-        kind = told["broker_id"]
-        truth_s = all_disks[kind, int(told["directory_id"])].full_at_s
+    for found in log_dir_forecasts(as_samples(spark, all_disks), YEAR_S).collect():
+        kind = found["broker_id"]
+        truth_s = all_disks[kind, int(found["directory_id"])].full_at_s
         full_s, early_s, late_s = (
-            seconds_after(told[name]) for name in ("full_at", "earliest", "latest")
+            seconds_after(found[name]) for name in ("full_at", "earliest", "latest")
         )
         if early_s is None or full_s is None:
             # Never full, or perhaps: the truth is that all of them fill.

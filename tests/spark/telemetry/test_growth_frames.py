@@ -15,21 +15,21 @@ from tests.spark.samples import log_dir, log_dir_frame, origin, replica, replica
 Sample = tuple[Any, Any]
 
 
-def dir_told(seconds: float, broker_id: int, path: str, size: int, **changes: Any) -> Sample:
+def dir_sample(seconds: float, broker_id: int, path: str, size: int, **changes: Any) -> Sample:
     who = {key: changes.pop(key) for key in ("incarnation",) if key in changes}
     return origin(seconds, broker_id=broker_id, **who), log_dir(path, replica_bytes=size, **changes)
 
 
 DIRS = [
-    dir_told(0, 1, "/a", 1000, appended_bytes_total=5000),
-    dir_told(50, 1, "/a", 1400, appended_bytes_total=5400),
+    dir_sample(0, 1, "/a", 1000, appended_bytes_total=5000),
+    dir_sample(50, 1, "/a", 1400, appended_bytes_total=5400),
     # The broker started anew and has written 200 bytes since.
-    dir_told(100, 1, "/a", 1600, appended_bytes_total=200, incarnation="second"),
-    dir_told(0, 1, "/b", 0, replicas=0),
-    dir_told(100, 1, "/b", 0, replicas=0, incarnation="second"),
-    dir_told(100, 2, "/a", 400, replicas=1),
-    dir_told(0, 2, "/dead", 9000),
-    dir_told(100, 2, "/dead", 0, state="offline"),
+    dir_sample(100, 1, "/a", 1600, appended_bytes_total=200, incarnation="second"),
+    dir_sample(0, 1, "/b", 0, replicas=0),
+    dir_sample(100, 1, "/b", 0, replicas=0, incarnation="second"),
+    dir_sample(100, 2, "/a", 400, replicas=1),
+    dir_sample(0, 2, "/dead", 9000),
+    dir_sample(100, 2, "/dead", 0, state="offline"),
 ]
 
 
@@ -76,7 +76,7 @@ def test_growth_per_topic_broker_and_directory(spark: SparkSession) -> None:
 
 
 def test_one_round_has_sizes_and_no_growth(spark: SparkSession) -> None:
-    dirs = log_dir_frame(spark, [dir_told(0, 1, "/a", 100)])
+    dirs = log_dir_frame(spark, [dir_sample(0, 1, "/a", 100)])
     replicas = replica_frame(spark, [of(0, 1, "t", 60), of(1, 1, "u", 40)])
     topics = growth(dirs, replicas, 60).where(F.col("scope") == "topic")
     expected = [("topic", "t", 60, 1, None, None), ("topic", "u", 40, 1, None, None)]
@@ -98,7 +98,7 @@ def test_skew_of_directories_brokers_and_replicas(spark: SparkSession) -> None:
 
 
 def test_what_is_empty_is_even(spark: SparkSession) -> None:
-    dirs = log_dir_frame(spark, [dir_told(0, 1, "/a", 0), dir_told(0, 1, "/b", 0)])
+    dirs = log_dir_frame(spark, [dir_sample(0, 1, "/a", 0), dir_sample(0, 1, "/b", 0)])
     expected = [("broker", "1", 2, 0.0, 0, 0, 1.0), ("cluster", "cluster", 1, 0.0, 0, 0, 1.0)]
     assertDataFrameEqual(
         skew(dirs, replica_frame(spark, []), 60), spark.createDataFrame(expected, SKEW)

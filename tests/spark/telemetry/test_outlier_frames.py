@@ -62,26 +62,32 @@ def test_a_directory_without_company_is_compared_with_the_floor(spark: SparkSess
 
 
 def test_errors_states_and_silence(spark: SparkSession) -> None:
-    def told(seconds: float, path: str, **changes: Any) -> Sample:
+    def sampled(seconds: float, path: str, **changes: Any) -> Sample:
         return origin(seconds, broker_id=changes.pop("broker_id", 1)), log_dir(path, **changes)
 
     said = [
         # Two hours ago there was an error; there have been two again since.
         *(
-            told(seconds, "/errors", io_errors_total=errors)
+            sampled(seconds, "/errors", io_errors_total=errors)
             for seconds, errors in ((-7200, 0), (-7190, 5), (0, 5), (70, 5), (130, 6), (190, 7))
         ),
-        *(told(s, "/old-errors", io_errors_total=e) for s, e in ((-7200, 0), (-7190, 5), (190, 5))),
         *(
-            told(seconds, "/dying", state=state)
+            sampled(s, "/old-errors", io_errors_total=e)
+            for s, e in ((-7200, 0), (-7190, 5), (190, 5))
+        ),
+        *(
+            sampled(seconds, "/dying", state=state)
             for seconds, state in ((0, "stalled"), (10, "online"), (20, "stalled"), (30, "offline"))
         ),
-        told(190, "/dying", state="offline"),
-        *(told(s, "/full", state="saturated") for s in (100, 190)),
-        *(told(s, "/was-full", state=state) for s, state in ((100, "saturated"), (190, "online"))),
-        *(told(s, "/healthy") for s in (0, 190)),
-        told(0, "/given-up", state="offline"),
-        *(told(s, "/of-a-dead-broker", broker_id=2) for s in (-10, 0)),
+        sampled(190, "/dying", state="offline"),
+        *(sampled(s, "/full", state="saturated") for s in (100, 190)),
+        *(
+            sampled(s, "/was-full", state=state)
+            for s, state in ((100, "saturated"), (190, "online"))
+        ),
+        *(sampled(s, "/healthy") for s in (0, 190)),
+        sampled(0, "/given-up", state="offline"),
+        *(sampled(s, "/of-a-dead-broker", broker_id=2) for s in (-10, 0)),
     ]
     found(
         spark,

@@ -56,7 +56,7 @@ def quiet_cluster(make_cluster: MakeCluster) -> Cluster:
     return make_cluster(brokers=1, dirs=1)
 
 
-def tell(cluster: Cluster, *said: Sample | bytes) -> None:
+def send(cluster: Cluster, *said: Sample | bytes) -> None:
     """As brokers do it: one partition per broker."""
     producer = Producer(quiet(cluster.bootstrap))
     refused: list[KafkaError] = []
@@ -98,7 +98,7 @@ def filling(seconds: Sequence[float], broker_id: int = 1, path: str = "/d1") -> 
     ]
 
 
-def told_windows(spark: SparkSession, folder: Path) -> list[tuple[float, int]]:
+def windows_of(spark: SparkSession, folder: Path) -> list[tuple[float, int]]:
     """Start and samples of every window, those that are open included."""
     windows = read_table(spark, str(folder), "log_dir_windows", tables.LOG_DIR_WINDOWS)
     assert windows is not None
@@ -116,7 +116,7 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
         TOPIC, partitions=2, retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1
     )
     first = filling(range(0, 60, 10))
-    tell(
+    send(
         quiet_cluster,
         *first,
         (origin(5), replica("t", size_bytes=500)),
@@ -124,25 +124,25 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
         # A broker whose clock is a century ahead of all others'.
         *filling([3e9], broker_id=2),
     )
-    told = telemetry()
-    assert told["rejects"] == {"no JSON object with fields of the right types": 1}
-    assert (told["log_dirs"]["samples"], told["replicas"]["samples"]) == (7, 1)
+    printed = telemetry()
+    assert printed["rejects"] == {"no JSON object with fields of the right types": 1}
+    assert (printed["log_dirs"]["samples"], printed["replicas"]["samples"]) == (7, 1)
     # Nothing is closed, and yet everything is told.
-    assert told_windows(spark, tmp_path) == [(0, 6)]
-    [forecast] = told["fullest"]
+    assert windows_of(spark, tmp_path) == [(0, 6)]
+    [forecast] = printed["fullest"]
     assert forecast["growth_bytes_per_s"] == pytest.approx(GIB / 10)
     assert forecast["full_at"] == pytest.approx(at(600).timestamp())
-    assert told["topics"][0]["size_bytes"] == 500
+    assert printed["topics"][0]["size_bytes"] == 500
     second = filling(range(60, 310, 10))
-    tell(quiet_cluster, *second)
-    told = telemetry()
-    assert told["log_dirs"]["samples"] == 7 + 25
-    assert told_windows(spark, tmp_path) == [(60 * n, 6) for n in range(5)] + [(300, 1)]
+    send(quiet_cluster, *second)
+    printed = telemetry()
+    assert printed["log_dirs"]["samples"] == 7 + 25
+    assert windows_of(spark, tmp_path) == [(60 * n, 6) for n in range(5)] + [(300, 1)]
     # Too late for its window, which is closed; its sample is there.
     late = filling([1])
-    tell(quiet_cluster, *late, *filling([310]))
-    told = telemetry()
-    assert told_windows(spark, tmp_path) == [(60 * n, 6) for n in range(5)] + [(300, 2)]
+    send(quiet_cluster, *late, *filling([310]))
+    printed = telemetry()
+    assert windows_of(spark, tmp_path) == [(60 * n, 6) for n in range(5)] + [(300, 2)]
     samples = read_table(spark, str(tmp_path), "log_dir_samples", tables.LOG_DIR_SAMPLES)
     assert samples is not None
     assertDataFrameEqual(
@@ -165,25 +165,25 @@ def test_killed_at_any_moment_each_sample_is_there_once(
     """A continuous run is killed, another is stopped in order, and a third reads the rest."""
     parts = [filling(range(first, first + 100, 10)) for first in range(0, 500, 100)]
     quiet_cluster.create_topic(TOPIC, partitions=2, retention_ms=-1)
-    tell(quiet_cluster, *parts[0])
+    send(quiet_cluster, *parts[0])
     with continuous(quiet_cluster, tmp_path) as job:
         wait(lambda: generations(tmp_path, "skew") > 0, job)
-        tell(quiet_cluster, *parts[1])
+        send(quiet_cluster, *parts[1])
         wait(lambda: len(list((tmp_path / "log_dir_samples").glob("*.parquet"))) > 1, job)
-        tell(quiet_cluster, *parts[2])
+        send(quiet_cluster, *parts[2])
         os.kill(job.pid, signal.SIGKILL)
     with continuous(quiet_cluster, tmp_path) as job:
         before = generations(tmp_path, "skew")
         wait(lambda: generations(tmp_path, "skew") > before, job)
-        tell(quiet_cluster, *parts[3])
+        send(quiet_cluster, *parts[3])
         job.send_signal(signal.SIGTERM)
         assert job.wait(LONGEST_S) == 128 + signal.SIGTERM
-    tell(quiet_cluster, *parts[4])
+    send(quiet_cluster, *parts[4])
     runner(quiet_cluster.bootstrap, tmp_path)()
     samples = read_table(spark, str(tmp_path), "log_dir_samples", tables.LOG_DIR_SAMPLES)
     assert samples is not None
     assertDataFrameEqual(samples, log_dir_frame(spark, [one for part in parts for one in part]))
-    assert told_windows(spark, tmp_path) == [(60 * n, 6) for n in range(8)] + [(480, 2)]
+    assert windows_of(spark, tmp_path) == [(60 * n, 6) for n in range(8)] + [(480, 2)]
 
 
 def test_brokers_tell_and_tables_show_it(
@@ -207,16 +207,16 @@ def test_brokers_tell_and_tables_show_it(
     assert producer.flush(30) == 0
     options = ("--window", "2 seconds", "--watermark", "2 seconds")
     telemetry = runner(cluster.bootstrap, tmp_path)
-    wait_told(
+    wait_sent(
         cluster,
         lambda said: said["kind"] == "replica" and said["topic"] == "load",
         lambda said: (said["broker_id"], said["partition"]) if said["size_bytes"] else None,
         count=8,
     )
-    told = telemetry(*options)
-    assert (told["log_dirs"]["things"], told["log_dirs"]["brokers"]) == (4, 2)
-    assert told["rejects"] == {}
-    topics = {row["name"]: row for row in told["topics"]}
+    printed = telemetry(*options)
+    assert (printed["log_dirs"]["things"], printed["log_dirs"]["brokers"]) == (4, 2)
+    assert printed["rejects"] == {}
+    topics = {row["name"]: row for row in printed["topics"]}
     assert topics["load"]["replicas"] == 8
     assert topics["load"]["size_bytes"] >= 2 * 2_000_000
     forecasts = read_table(spark, str(tmp_path), "log_dir_forecasts", tables.LOG_DIR_FORECASTS)
@@ -228,7 +228,7 @@ def test_brokers_tell_and_tables_show_it(
     [victim, *_] = cluster.directories(1)
     Path(victim).chmod(0)
     try:
-        wait_told(
+        wait_sent(
             cluster,
             lambda said: said["kind"] == "log_dir" and said["state"] == "offline",
             lambda said: said["path"],
@@ -240,7 +240,7 @@ def test_brokers_tell_and_tables_show_it(
     assert [(row["broker_id"], row["path"]) for row in offline] == [(1, victim)]
 
 
-def wait_told(
+def wait_sent(
     cluster: Cluster,
     is_meant: Callable[[dict[str, Any]], bool],
     what: Callable[[dict[str, Any]], object],

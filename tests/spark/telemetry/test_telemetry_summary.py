@@ -27,7 +27,7 @@ FORECAST = {
     "latest": None,
 }
 UNSURE = {**FORECAST, "path": "/d2", "growth_bytes_per_s": -1048576.0, "full_at": None}
-TOLD: dict[str, Any] = {
+SUMMARY: dict[str, Any] = {
     "tables": "run/tables",
     "log_dirs": {"samples": 1200, "things": 6, "brokers": 3, "from": NOON - 60, "to": NOON},
     "replicas": {"samples": 90, "things": 1, "brokers": 1, "from": NOON, "to": NOON},
@@ -54,7 +54,7 @@ TOLD: dict[str, Any] = {
 
 
 def test_the_lines() -> None:
-    assert list(lines(TOLD)) == [
+    assert list(lines(SUMMARY)) == [
         "1,200 samples of 6 directories and 90 of 1 replica on 3 brokers, "
         "2026-03-01 11:59:00 to 2026-03-01 12:00:00 UTC, in 12 windows",
         "not samples: 2 no kind, 1 schema 2 is newer than 1; they are in telemetry_rejects",
@@ -72,8 +72,8 @@ def test_the_lines() -> None:
 
 
 def test_without_tables_there_is_nothing_to_tell(spark: SparkSession, tmp_path: Any) -> None:
-    told = summarize(spark, str(tmp_path))
-    assert list(lines(told)) == [
+    found = summarize(spark, str(tmp_path))
+    assert list(lines(found)) == [
         "no telemetry yet: is storage.telemetry.enable true on the brokers?",
         "no directory is slow, failing or impaired",
         f"tables: {tmp_path}",
@@ -99,6 +99,6 @@ def test_what_is_dead_does_not_fill_up(spark: SparkSession, tmp_path: Any) -> No
     )
     whole = spark.createDataFrame([], LOG_DIR_OUTLIERS)
     publish(whole.unionByName(found, allowMissingColumns=True), f"{tmp_path}/log_dir_outliers")
-    told = summarize(spark, str(tmp_path))
-    assert [row["path"] for row in told["soonest_full"]] == ["/slow"]
-    assert [row["path"] for row in told["fullest"]] == ["/slow"]
+    got = summarize(spark, str(tmp_path))
+    assert [row["path"] for row in got["soonest_full"]] == ["/slow"]
+    assert [row["path"] for row in got["fullest"]] == ["/slow"]

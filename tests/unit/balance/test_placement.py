@@ -18,7 +18,7 @@ TWO_DISKS = (log_dir(1, "/a", 500), log_dir(1, "/b", 900))
 
 
 def test_what_may_be_done_with_a_directory() -> None:
-    told = [
+    found = [
         log_dir(1, "/online", 101),
         log_dir(1, "/cordoned", 100, is_cordoned=True),
         log_dir(1, "/full", 0, state="saturated"),
@@ -28,7 +28,7 @@ def test_what_may_be_done_with_a_directory() -> None:
         log_dir(2, "/drained", 100),
         log_dir(3, "/any", 100),
     ]
-    judged = empty_dirs(told, [Drain(broker_id=1, path="/drained"), Drain(broker_id=3)])
+    judged = empty_dirs(found, [Drain(broker_id=1, path="/drained"), Drain(broker_id=3)])
     assert [
         (one.broker_id, one.path, load.spare_bytes, load.takes, load.gives, load.is_drained)
         for one in judged

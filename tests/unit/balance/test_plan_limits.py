@@ -61,8 +61,8 @@ def move(unit: int, ends: str, size: int, tier: Tier = Tier.BYTES) -> LimitedMov
 
 def made(moves: Sequence[LimitedMove], most_bytes: int) -> list[int]:
     """Units."""
-    told = within_limits(moves, None, most_bytes)
-    return [one.unit for one, is_made in zip(moves, told, strict=False) if is_made]  # type: ignore[misc]
+    found = within_limits(moves, None, most_bytes)
+    return [one.unit for one, is_made in zip(moves, found, strict=False) if is_made]  # type: ignore[misc]
 
 
 def test_what_counted_on_a_move_that_is_too_large_is_left_out() -> None:

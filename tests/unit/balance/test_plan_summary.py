@@ -50,7 +50,7 @@ def planned(
     )
 
 
-def told(*dirs: PlannedDir, across: bool = False) -> PlanFigures:
+def figures_of(*dirs: PlannedDir, across: bool = False) -> PlanFigures:
     return figures(dirs, moves=MoveCounts(**MOVES), tolerance=0.05, across_brokers=across)
 
 
@@ -82,11 +82,11 @@ def test_closed_directories_are_in_no_spread() -> None:
     ids=["one broker", "two brokers apart", "two brokers together", "even", "one lacks"],
 )
 def test_what_any_plan_must_move(dirs: list[PlannedDir], across: bool, least: int) -> None:
-    assert told(*dirs, across=across).least_bytes == least
+    assert figures_of(*dirs, across=across).least_bytes == least
 
 
 def test_what_is_not_reached_is_told_with_its_reason_the_worst_first() -> None:
-    missed = told(
+    missed = figures_of(
         planned(1, "/a", 200, 120, largest=60),
         planned(1, "/b", 0, 80),
         planned(1, "/gone", 10, 0, takes=False, is_drained=True, replicas=0),
@@ -105,16 +105,16 @@ def test_what_is_not_reached_is_told_with_its_reason_the_worst_first() -> None:
 
 def test_few_directories_are_listed_many_are_summed_up() -> None:
     few = [planned(1, "/a", 2048, 1024, total=4096), planned(1, "/b", 0, 1024, total=4096)]
-    shown = lines(few, told(*few))
+    shown = lines(few, figures_of(*few))
     heads = "directory size bytes after full after written after"
     assert shown[0].split() == heads.split()
     assert shown[1].startswith("1:/a") and "50.00%" in shown[1] and "25.00%" in shown[1]
     many = [planned(n % 8, f"/{n}", 100, 100) for n in range(48)]
-    assert lines(many, told(*many))[0].startswith("broker")
+    assert lines(many, figures_of(*many))[0].startswith("broker")
     most = [planned(n, "/a", 100, 100) for n in range(41)]
-    assert lines(most, told(*most))[0].startswith("skew 1.00 -> 1.00")
+    assert lines(most, figures_of(*most))[0].startswith("skew 1.00 -> 1.00")
 
 
 def test_a_long_list_of_reasons_is_cut() -> None:
     dirs = [planned(n, "/a", 10, 10, takes=False, is_drained=True, replicas=1) for n in range(50)]
-    assert lines(dirs, told(*dirs))[-1] == "... and 10 more"
+    assert lines(dirs, figures_of(*dirs))[-1] == "... and 10 more"

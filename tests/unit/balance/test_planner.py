@@ -166,8 +166,8 @@ def test_drains_come_first_and_scores_never_rise() -> None:
     replicas = [*held(0, 5, 5), *held(1, *[10] * 30), *held(2, *[10] * 10)]
     moves = plan_broker(dirs, replicas, GOALS).moves
     assert [move.tier for move in moves] == sorted(move.tier for move in moves)
-    told = [move.score for move in moves if move.tier is Tier.BYTES]
-    assert told == sorted(told, reverse=True) and len(told) > 5
+    found = [move.score for move in moves if move.tier is Tier.BYTES]
+    assert found == sorted(found, reverse=True) and len(found) > 5
 
 
 # --- what holds for every case -------------------------------------------------------------------

@@ -94,9 +94,9 @@ def flows(tasks: dict[int, Task]) -> dict[tuple[int, int], int]:
     ],
 )
 def test_how_much(dirs: list[DirSums], wanted: dict[tuple[int, int], int]) -> None:
-    told = flows(byte_tasks(broker_loads(dirs), NO_RACKS, GOALS))
-    assert told.keys() == wanted.keys()
-    assert all(abs(told[pair] - part) <= 1 for pair, part in wanted.items())
+    found = flows(byte_tasks(broker_loads(dirs), NO_RACKS, GOALS))
+    assert found.keys() == wanted.keys()
+    assert all(abs(found[pair] - part) <= 1 for pair, part in wanted.items())
 
 
 def test_brokers_of_one_rack_come_first() -> None:

@@ -59,11 +59,11 @@ class Gate:
 @contextlib.contextmanager
 def no_bugs() -> Iterator[None]:
     """What the loop complains of is what a daemon would end with 70 for."""
-    told: list[object] = []
+    reported: list[object] = []
 
     def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        told.append(context.get("exception") or context["message"])
+        reported.append(context.get("exception") or context["message"])
 
     asyncio.get_running_loop().set_exception_handler(note)
     yield
-    assert told == [], told
+    assert reported == [], reported

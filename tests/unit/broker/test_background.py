@@ -71,7 +71,7 @@ async def test_work_about_one_replica_or_directory_costs_itself_only() -> None:
         if turns != 4:
             raise error
 
-    with capture_logs() as told:
+    with capture_logs() as logged:
         tasks.attempt(lambda: work(KeyError("a bug")), "create-t-0")
         tasks.attempt(lambda: work(OverloadedError("which it should have handled")), "create-t-1")
         await tasks.idle()
@@ -79,6 +79,6 @@ async def test_work_about_one_replica_or_directory_costs_itself_only() -> None:
         await tasks.idle()
     await asyncio.sleep(0)
     assert (turns, seen, tasks.jobs.failures, len(tasks)) == (4, [], 3, 0)
-    assert [(e["event"], e["job"]) for e in told] == [
+    assert [(e["event"], e["job"]) for e in logged] == [
         ("background_job_failed", job) for job in ("create-t-0", "create-t-1", "fetcher")
     ]

@@ -85,7 +85,7 @@ class MiniBroker:
         self.deletions: list[tuple[str, int, int]] = []
         #: Whether it is fenced, by broker; and whether this one says which one it is.
         self.fencing = {BROKER_ID: False, 8: True}
-        self.tells_id = True
+        self.gives_id = True
         #: Error codes to answer with before an API works, by its name.
         self.fail_next: defaultdict[str, list[int]] = defaultdict(list)
         self.server = self._make_server(port=0)
@@ -472,7 +472,7 @@ class MiniBroker:
             reason="[Errno 5] Input/output error",
             assigned_replicas=3,
         )
-        own_id = BROKER_ID if self.tells_id else -1
+        own_id = BROKER_ID if self.gives_id else -1
         return response(
             error_code=code, results=[good, dead], broker_id=own_id, lost_replicas=["foo-1"]
         )

@@ -66,7 +66,7 @@ def test_a_line_is_kafkas() -> None:
     )
 
 
-async def _tell(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
+async def _call(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
     done = await invoke(main, "--bootstrap-server", broker.address, *words)
     return done.exit_code, done.stdout, done.stderr
 
@@ -76,29 +76,29 @@ async def test_a_topic_is_configured_and_described_in_kafkas_words() -> None:
     async with mini_broker() as broker:
         broker.create("t", 1)
         added = ("--add-config", "retention.ms=5,flush.ms=7")
-        assert await _tell(broker, "--alter", *topic, *added) == (
+        assert await _call(broker, "--alter", *topic, *added) == (
             0,
             "Completed updating config for topic t.\n",
             "",
         )
         assert broker.topics["t"].configs == {"retention.ms": "5", "flush.ms": "7"}
-        code, out, _ = await _tell(broker, "--describe", *topic)
+        code, out, _ = await _call(broker, "--describe", *topic)
         assert (code, out.splitlines()[0]) == (0, "Dynamic configs for topic t are:")
         assert [line.split(" sensitive=false ")[0] for line in out.splitlines()[1:]] == [
             "  flush.ms=7",
             "  retention.ms=5",
         ]
-        _, out, _ = await _tell(broker, "--describe", "--all", *topic)
+        _, out, _ = await _call(broker, "--describe", "--all", *topic)
         assert out.startswith("All configs for topic t are:\n")
         assert "\n  retention.bytes=-1 sensitive=false " in out
-        await _tell(broker, "--alter", *topic, "--delete-config", "retention.ms, flush.ms")
+        await _call(broker, "--alter", *topic, "--delete-config", "retention.ms, flush.ms")
         assert broker.topics["t"].configs == {}
 
 
 async def test_a_key_that_is_not_set_cannot_be_taken_back() -> None:
     async with mini_broker() as broker:
         words = ("--alter", *OUR_BROKER, "--delete-config", "nope,retention.bytes")
-        code, _, err = await _tell(broker, *words)
+        code, _, err = await _call(broker, *words)
         assert code == 1
         assert err == ("error: Invalid config(s): nope,retention.bytes\n")
 
@@ -106,7 +106,7 @@ async def test_a_key_that_is_not_set_cannot_be_taken_back() -> None:
 async def test_lists_go_in_brackets() -> None:
     async with mini_broker() as broker:
         added = ("--add-config", f"{CORDONS}=[/d1,/d2]")
-        reported = await _tell(broker, "--alter", *OUR_BROKER, *added)
+        reported = await _call(broker, "--alter", *OUR_BROKER, *added)
         assert reported == (0, f"Completed updating config for broker {BROKER_ID}.\n", "")
         assert broker.broker_configs == {CORDONS: "/d1,/d2"}
 
@@ -114,13 +114,13 @@ async def test_lists_go_in_brackets() -> None:
 async def test_all_brokers_at_once() -> None:
     async with mini_broker() as broker:
         default = ("--entity-type", "brokers", "--entity-default")
-        reported = await _tell(broker, "--alter", *default, "--add-config", f"{CORDONS}=*")
+        reported = await _call(broker, "--alter", *default, "--add-config", f"{CORDONS}=*")
         assert reported == (
             0,
             "Completed updating default config for brokers in the cluster.\n",
             "",
         )
-        _, out, _ = await _tell(broker, "--describe", "--entity-type", "brokers")
+        _, out, _ = await _call(broker, "--describe", "--entity-type", "brokers")
         assert [line for line in out.splitlines() if line.endswith(" are:")] == [
             f"Dynamic configs for broker {BROKER_ID} are:",
             "Default configs for brokers in the cluster are:",
@@ -130,7 +130,7 @@ async def test_all_brokers_at_once() -> None:
 async def test_what_does_not_exist_is_said_in_kafkas_words() -> None:
     async with mini_broker() as broker:
         words = ("--describe", "--entity-type", "brokers", "--entity-name", "9")
-        assert await _tell(broker, *words) == (
+        assert await _call(broker, *words) == (
             0,
             "The broker '9' doesn't exist and doesn't have dynamic config.\n",
             "",
@@ -141,7 +141,7 @@ async def test_a_program_reads_json() -> None:
     async with mini_broker() as broker:
         broker.create("t", 1, **{"retention.ms": "5"})
         words = ("--describe", "--entity-type", "topics", "--format", "json")
-        _, out, _ = await _tell(broker, *words)
+        _, out, _ = await _call(broker, *words)
         ((entity,),) = (json.loads(out)["entities"],)
         assert (entity["type"], entity["name"]) == ("topic", "t")
         assert [(c["name"], c["value"], c["source"]) for c in entity["configs"]] == [
@@ -193,7 +193,7 @@ class DeadBroker:
         )
         return IncrementalAlterConfigsResponse(resources=(outcome,))
 
-    async def tell(self, *words: str, name: str = "2") -> tuple[int, str, str]:
+    async def call(self, *words: str, name: str = "2") -> tuple[int, str, str]:
         controller = ScriptedController(self.answer)
         async with serving(controller):
             # The first one is not there; the second one is active.
@@ -204,14 +204,14 @@ class DeadBroker:
 
 
 async def test_the_controllers_know_what_is_set_for_a_dead_broker() -> None:
-    assert await DeadBroker().tell("--describe") == (
+    assert await DeadBroker().call("--describe") == (
         0,
         "Dynamic configs for broker 2 are:\n"
         "  cordoned.log.dirs=/d1,/d2 sensitive=false "
         "synonyms={DYNAMIC_BROKER_CONFIG:cordoned.log.dirs=/d1,/d2}\n",
         "",
     )
-    assert (await DeadBroker().tell("--describe", name="3"))[1] == (
+    assert (await DeadBroker().call("--describe", name="3"))[1] == (
         "Dynamic configs for broker 3 are:\n"
     )
 
@@ -219,8 +219,8 @@ async def test_the_controllers_know_what_is_set_for_a_dead_broker() -> None:
 async def test_a_dead_broker_is_uncordoned_at_the_controllers() -> None:
     dead = DeadBroker()
     done = "Completed updating config for broker 2.\n"
-    assert await dead.tell("--alter", "--add-config", f"{CORDONS}=[/d1]") == (0, done, "")
-    assert await dead.tell("--alter", "--delete-config", CORDONS) == (0, done, "")
+    assert await dead.call("--alter", "--add-config", f"{CORDONS}=[/d1]") == (0, done, "")
+    assert await dead.call("--alter", "--delete-config", CORDONS) == (0, done, "")
     assert dead.changes == [
         ConfigChange(name=CORDONS, operation=0, value="/d1"),
         ConfigChange(name=CORDONS, operation=1),
@@ -230,7 +230,7 @@ async def test_a_dead_broker_is_uncordoned_at_the_controllers() -> None:
 async def test_a_controllers_refusal_is_reported() -> None:
     dead = DeadBroker()
     dead.refusal = ErrorCode.INVALID_CONFIG
-    code, out, err = await dead.tell("--alter", "--add-config", f"{CORDONS}=/d3")
+    code, out, err = await dead.call("--alter", "--add-config", f"{CORDONS}=/d3")
     assert (code, out, err) == (1, "", "error: subset\n")
 
 

@@ -51,7 +51,7 @@ def test_what_makes_no_sense(text: str, why: str) -> None:
         parse_offsets(text)
 
 
-async def _tell(
+async def _call(
     broker: MiniBroker, file: Path, text: str, *words: str
 ) -> tuple[int, list[str], str]:
     file.write_text(text)
@@ -70,7 +70,7 @@ def _fill(broker: MiniBroker) -> None:
 async def test_lines_are_kafkas(tmp_path: Path) -> None:
     async with mini_broker() as broker:
         _fill(broker)
-        reported = await _tell(
+        reported = await _call(
             broker, tmp_path / "f.json", entries({}, {"partition": 1, "offset": -1})
         )
         assert broker.deletions == [("a", 0, 5), ("a", 1, -1)]
@@ -90,12 +90,12 @@ async def test_one_refusal_leaves_the_others_alone(tmp_path: Path) -> None:
     async with mini_broker() as broker:
         _fill(broker)
         text = entries({"offset": 10}, {"partition": 1})
-        code, lines, _ = await _tell(broker, tmp_path / "f.json", text)
+        code, lines, _ = await _call(broker, tmp_path / "f.json", text)
         assert (code, lines[2:]) == (
             1,
             ["partition: a-0\terror: a-0: OFFSET_OUT_OF_RANGE", "partition: a-1\tlow_watermark: 5"],
         )
-        code, lines, _ = await _tell(broker, tmp_path / "f.json", text, "--format", "json")
+        code, lines, _ = await _call(broker, tmp_path / "f.json", text, "--format", "json")
         assert (code, json.loads("".join(lines))) == (
             1,
             {
@@ -119,7 +119,7 @@ async def test_what_may_pass_is_tried_again(tmp_path: Path) -> None:
         _fill(broker)
         broker.fail_next["DeleteRecords"] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         broker.fail_next["Metadata"] = [ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE]
-        code, lines, _ = await _tell(broker, tmp_path / "f.json", entries({}))
+        code, lines, _ = await _call(broker, tmp_path / "f.json", entries({}))
         assert (code, lines[2:]) == (0, ["partition: a-0\tlow_watermark: 5"])
         assert len(broker.deletions) == 2
 

@@ -17,7 +17,7 @@ from tests.unit.cli.reassignment.moving_broker import DIRS, SIZE_BYTES
 DISK = ("--dir", f"{BROKER_ID}:/d1")
 
 
-async def tell(broker: DrainedBroker, *words: str) -> tuple[int, str, str]:
+async def drained(broker: DrainedBroker, *words: str) -> tuple[int, str, str]:
     done = await invoke(main, "--bootstrap-server", broker.address, *words)
     return done.exit_code, done.stdout, done.stderr
 
@@ -25,7 +25,7 @@ async def tell(broker: DrainedBroker, *words: str) -> tuple[int, str, str]:
 async def test_a_dry_run_shows_every_move() -> None:
     async with drained_broker() as broker:
         broker.hold("foo", 2)
-        assert await tell(broker, *DISK, "--dry-run") == (
+        assert await drained(broker, *DISK, "--dry-run") == (
             0,
             "foo-0 (4.0 KiB) 7:/d1 -> 7:/d2\n"
             "foo-1 (4.0 KiB) 7:/d1 -> 7:/d2\n"
@@ -38,7 +38,7 @@ async def test_a_dry_run_shows_every_move() -> None:
 async def test_a_drained_directory_is_safe_to_pull() -> None:
     async with drained_broker() as broker:
         broker.hold("foo")
-        code, out, err = await tell(broker, "--dir", f"{BROKER_ID}:{DIRS['/d1']}")
+        code, out, err = await drained(broker, "--dir", f"{BROKER_ID}:{DIRS['/d1']}")
         assert (code, out) == (
             0,
             "Moved 1 replica. /d1 of broker 7 is empty: it is safe to pull.\n"
@@ -53,14 +53,14 @@ async def test_a_drained_directory_is_safe_to_pull() -> None:
 async def test_a_directory_with_the_brokers_metadata_is_not_safe_to_pull() -> None:
     async with drained_broker() as broker:
         broker.broker_configs["log.dirs"] = "/d1,/d2"
-        _, out, _ = await tell(broker, *DISK)
+        _, out, _ = await drained(broker, *DISK)
         assert "but the broker's own metadata: it is not safe to pull while the broker runs" in out
 
 
 async def test_an_empty_broker_is_safe_to_stop() -> None:
     async with drained_broker() as broker:
         broker.current = {}
-        code, out, _ = await tell(broker, "--broker", str(BROKER_ID))
+        code, out, _ = await drained(broker, "--broker", str(BROKER_ID))
         assert (code, out.splitlines()[0]) == (
             0,
             "Moved 0 replicas. Broker 7 has no replicas and leads nothing: it is safe to stop.",
@@ -72,7 +72,7 @@ async def test_a_refusal_lists_what_does_not_fit() -> None:
     async with drained_broker() as broker:
         broker.hold("foo", 2)
         broker.usable["/d2"] = SIZE_BYTES + 1000
-        code, out, err = await tell(broker, *DISK)
+        code, out, err = await drained(broker, *DISK)
         assert (code, out) == (
             2,
             "directory /d1 of broker 7 cannot be drained; there is no place for\n"
@@ -80,14 +80,14 @@ async def test_a_refusal_lists_what_does_not_fit() -> None:
             "Nothing of this plan was moved.\n",
         )
         assert err.splitlines()[-1] == "directory /d1 of broker 7 is not cordoned any more"
-        code, out, _ = await tell(broker, *DISK, "--dry-run")
+        code, out, _ = await drained(broker, *DISK, "--dry-run")
         assert (code, out.splitlines()[0]) == (2, "foo-0 (4.0 KiB) 7:/d1 -> 7:/d2")
 
 
 async def test_a_program_reads_json() -> None:
     async with drained_broker() as broker:
         broker.hold("foo")
-        _, out, _ = await tell(broker, *DISK, "--dry-run", "--format", "json")
+        _, out, _ = await drained(broker, *DISK, "--dry-run", "--format", "json")
         assert json.loads(out) == {
             "version": 1,
             "broker": 7,
@@ -106,7 +106,7 @@ async def test_a_program_reads_json() -> None:
             "doesNotFit": [],
         }
         broker.usable["/d2"] = 5
-        _, out, _ = await tell(broker, *DISK, "--format", "json")
+        _, out, _ = await drained(broker, *DISK, "--format", "json")
         reported = json.loads(out)
         assert reported["state"] == "refused"
         assert reported["doesNotFit"] == [{"partition": "foo-0", "size": SIZE_BYTES, "bestFree": 5}]
@@ -118,7 +118,7 @@ async def test_cancelling_says_how_many() -> None:
         broker.ends_moves = False
         broker.future = {("foo", 0): "/d2"}
         broker.broker_configs[CORDONS] = "/d1"
-        code, out, _ = await tell(broker, *DISK, "--cancel")
+        code, out, _ = await drained(broker, *DISK, "--cancel")
         assert (code, out) == (0, "Cancelled 1 move out of directory /d1 of broker 7.\n")
         assert (broker.future, broker.broker_configs) == ({}, {})
 

@@ -72,29 +72,29 @@ async def test_describe_prints_kafkas_line() -> None:
     )
 
 
-async def _tell(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
+async def _call(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
     done = await invoke(main, "--bootstrap-server", broker.address, *words)
     return done.exit_code, done.stdout, done.stderr
 
 
 async def test_levels_go_up_and_down_in_kafkas_words() -> None:
     async with mini_broker() as broker:
-        assert await _tell(broker, "upgrade", "--metadata", "3.7-IV2", "--dry-run") == (
+        assert await _call(broker, "upgrade", "--metadata", "3.7-IV2", "--dry-run") == (
             0,
             "metadata.version can be upgraded to 17.\n",
             "",
         )
         assert broker.features == {"metadata.version": 14}
-        _, reported, _ = await _tell(broker, "describe", "--json")
+        _, reported, _ = await _call(broker, "describe", "--json")
         (feature,) = json.loads(reported)["features"]
         assert feature["finalized"] == {"level": 14, "name": "3.6-IV2"}
-        assert await _tell(broker, "upgrade", "--feature", "metadata.version=17") == (
+        assert await _call(broker, "upgrade", "--feature", "metadata.version=17") == (
             0,
             "metadata.version was upgraded to 17.\n",
             "",
         )
         assert broker.features == {"metadata.version": 17}
-        assert await _tell(broker, "downgrade", "--metadata", "3.6-IV2", "--unsafe") == (
+        assert await _call(broker, "downgrade", "--metadata", "3.6-IV2", "--unsafe") == (
             0,
             "metadata.version was downgraded to 14.\n",
             "",
@@ -104,14 +104,14 @@ async def test_levels_go_up_and_down_in_kafkas_words() -> None:
 async def test_a_refusal_says_what_could_not_be_done_and_why() -> None:
     async with mini_broker() as broker:
         broker.fail_next["UpdateFeatures"] = [ErrorCode.INVALID_UPDATE_VERSION] * 2
-        code, out, err = await _tell(broker, "upgrade", "--metadata", "4.3-IV0")
+        code, out, err = await _call(broker, "upgrade", "--metadata", "4.3-IV0")
         assert (code, out) == (1, "Could not upgrade metadata.version to 30. too high\n")
         assert err.endswith("1 out of 1 operation(s) failed.\n")
         words = ("downgrade", "--metadata", "3.6-IV2", "--dry-run")
-        _, out, _ = await _tell(broker, *words)
+        _, out, _ = await _call(broker, *words)
         assert out == "Can not downgrade metadata.version to 14. too high\n"
         broker.fail_next["UpdateFeatures"] = [ErrorCode.INVALID_UPDATE_VERSION]
-        code, out, err = await _tell(broker, *words, "--json")
+        code, out, err = await _call(broker, *words, "--json")
         assert json.loads(out) == {
             "version": 1,
             "order": "downgrade",
@@ -125,6 +125,6 @@ async def test_a_refusal_says_what_could_not_be_done_and_why() -> None:
 
 async def test_nothing_to_do_is_an_error() -> None:
     async with mini_broker() as broker:
-        code, _, err = await _tell(broker, "downgrade", "--unsafe")
+        code, _, err = await _call(broker, "downgrade", "--unsafe")
         assert code == 1
         assert "You must specify at least one feature to downgrade" in err

@@ -61,7 +61,7 @@ async def test_a_fenced_or_unregistered_broker_does_not_serve() -> None:
 async def test_of_a_broker_that_does_not_tell_its_id_fencing_is_not_asked() -> None:
     """As Kafka's do; 8 is fenced, and may or may not be the one."""
     async with mini_broker() as broker:
-        broker.tells_id = False
+        broker.gives_id = False
         code, reported, _ = await _ask(broker)
         assert code == 0
         assert reported.startswith(f"the broker at {broker.address} serves, 1 of 2")

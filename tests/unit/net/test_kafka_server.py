@@ -167,8 +167,8 @@ async def test_api_versions_are_answered_by_the_door() -> None:
         # What is ours alone is told to those who say that they are ours.
         assert client.version_of(ApiKey.ALTER_LOG_DIRS) == 0
         stranger = ApiVersionsRequest(client_software_name="some-client")
-        told = await client.request(stranger, timeout_ms=5000)
-        assert ApiKey.ALTER_LOG_DIRS not in {entry.api_key for entry in told.api_keys}
+        answered = await client.request(stranger, timeout_ms=5000)
+        assert ApiKey.ALTER_LOG_DIRS not in {entry.api_key for entry in answered.api_keys}
         client.close()
 
 
@@ -180,8 +180,8 @@ async def test_api_versions_tells_the_features_of_the_moment() -> None:
         features.append(ApiFeatures({"f": (1, 3)}, {"f": 2}, epoch=7))
         after = await client.request(ApiVersionsRequest(), timeout_ms=5000)
         client.close()
-    told = [(f.name, f.min_version, f.max_version) for f in before.supported_features]
-    assert told == [("f", 1, 3)]
+    found = [(f.name, f.min_version, f.max_version) for f in before.supported_features]
+    assert found == [("f", 1, 3)]
     assert (before.finalized_features_epoch, list(before.finalized_features)) == (-1, [])
     assert after.finalized_features_epoch == 7
     (level,) = after.finalized_features

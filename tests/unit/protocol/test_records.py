@@ -31,7 +31,7 @@ records = st.lists(
 )
 
 
-def told(record: Record) -> tuple[object, ...]:
+def fields_of(record: Record) -> tuple[object, ...]:
     return (record.timestamp_ms, record.key, record.value, list(record.headers))
 
 
@@ -45,10 +45,10 @@ def test_our_batches_open_elsewhere(
         assert opened.validate_crc()
         theirs = list(opened)
         assert [(r.timestamp, r.key, r.value, list(r.headers)) for r in theirs] == [
-            told(r) for r in ours
+            fields_of(r) for r in ours
         ]
         assert [r.offset for r in theirs] == list(range(base_offset, base_offset + len(ours)))
-    assert [told(r) for r in read_records(batch)] == [told(r) for r in ours]
+    assert [fields_of(r) for r in read_records(batch)] == [fields_of(r) for r in ours]
     assert [r.offset for r in read_records(batch)] == [base_offset + i for i in range(len(ours))]
 
 
@@ -63,7 +63,7 @@ def test_foreign_batches_open_here(
         builder.append(i, r.timestamp_ms, r.key, r.value, list(r.headers))
     batch = bytes(builder.build())
     check_crc(batch, 0, read_header(batch))
-    assert [told(r) for r in read_records(memoryview(batch))] == [told(r) for r in ours]
+    assert [fields_of(r) for r in read_records(memoryview(batch))] == [fields_of(r) for r in ours]
 
 
 def recompressed(batch: bytes, compression: int, body: bytes) -> bytes:

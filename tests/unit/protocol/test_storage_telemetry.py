@@ -60,18 +60,18 @@ def rows(section: str) -> list[tuple[str, str]]:
     [("Every record", Origin), ("`log_dir`", LogDirSample), ("`replica`", ReplicaSample)],
 )
 def test_the_manual_tells_every_field_and_no_other(section: str, kind: type) -> None:
-    told = [(name, TYPES[type_]) for name, type_ in rows(section)]
+    found = [(name, TYPES[type_]) for name, type_ in rows(section)]
     if kind is Origin:
-        assert told[:2] == [("schema", "int"), ("kind", "str")]
-        told = told[2:]
-    assert told == [(field.name, field.type) for field in fields(kind)]
+        assert found[:2] == [("schema", "int"), ("kind", "str")]
+        found = found[2:]
+    assert found == [(field.name, field.type) for field in fields(kind)]
 
 
 def test_the_manual_tells_every_key_with_its_default() -> None:
-    told = re.findall(r"^\| `(storage\.telemetry\.[a-z.]+)` \| (\w+) \|", MANUAL, re.MULTILINE)
+    found = re.findall(r"^\| `(storage\.telemetry\.[a-z.]+)` \| (\w+) \|", MANUAL, re.MULTILINE)
     keys = set(filter(lambda key: key.startswith("storage.telemetry."), BrokerConfig.keys()))
-    assert {key for key, _ in told} == keys
-    for key, default in told:
+    assert {key for key, _ in found} == keys
+    for key, default in found:
         field = BrokerConfig.model_fields[key.replace(".", "_")]
         assert json.loads(default) == field.default, key
 

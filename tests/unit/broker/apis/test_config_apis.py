@@ -318,16 +318,16 @@ async def test_changes_are_forwarded_and_outcomes_come_back_by_resource() -> Non
                 validated_by=1,
             )
         ]
-        told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
-        assert told == [("t", 40, "no"), ("", 0, None)]
+        answer_ = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
+        assert answer_ == [("t", 40, "no"), ("", 0, None)]
 
 
 async def test_an_operation_that_kafka_does_not_have_is_refused_here() -> None:
     async with brokers(answer=refuse_topics) as (rig,):
         response = await rig.ask(ALTER(resources=[altered(TOPIC, "t", change("a", "b", 7))]))
-        (told,) = response.responses
-        assert (told.resource_name, told.error_code) == ("t", ErrorCode.INVALID_REQUEST)
-        assert "operation 7" in told.error_message
+        (answer_,) = response.responses
+        assert (answer_.resource_name, answer_.error_code) == ("t", ErrorCode.INVALID_REQUEST)
+        assert "operation 7" in answer_.error_message
 
 
 async def test_an_error_of_the_call_is_the_error_of_each_resource() -> None:
@@ -337,8 +337,8 @@ async def test_an_error_of_the_call_is_the_error_of_each_resource() -> None:
     async with brokers(answer=refuse) as (rig,):
         resources = [altered(TOPIC, name) for name in ("a", "b")]
         response = await rig.ask(ALTER(resources=resources))
-        told = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
-        assert told == [("a", 44, "ask later"), ("b", 44, "ask later")]
+        answer_ = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
+        assert answer_ == [("a", 44, "ask later"), ("b", 44, "ask later")]
 
 
 # --- what only a broker can check ----------------------------------------------------------------
@@ -394,8 +394,8 @@ async def test_a_broker_checks_its_own_cordons_and_those_of_all() -> None:
             (r.name, [(c.value, c.operation, c.base) for c in r.changes])
             for r in forwarded.resources
         ] == [("1", [("/d1", 2, "/d2")]), ("t", [("5", 0, None)])]
-        told = {r.resource_name: (r.error_code, r.error_message) for r in response.responses}
-        assert told == {
+        answer_ = {r.resource_name: (r.error_code, r.error_message) for r in response.responses}
+        assert answer_ == {
             "1": (0, None),
             "t": (0, None),
             "": (
@@ -424,13 +424,13 @@ async def test_a_directory_of_any_broker_may_be_cordoned_for_all() -> None:
 async def test_another_broker_is_asked_itself_while_it_is_there() -> None:
     async with brokers(2, answer=agree) as (rig, other):
         wish = ALTER(resources=[altered(BROKER, "2", change(RATE, "5"))])
-        (told,) = (await rig.ask(wish)).responses
-        assert told.error_code == ErrorCode.INVALID_REQUEST
-        assert "expected 1 or an empty name, but received 2" in told.error_message
+        (answer_,) = (await rig.ask(wish)).responses
+        assert answer_.error_code == ErrorCode.INVALID_REQUEST
+        assert "expected 1 or an empty name, but received 2" in answer_.error_message
         assert rig.controller.seen == []
         await rig.follow(other.registration(fenced=True))
-        (told,) = (await rig.ask(wish)).responses
-        assert told.error_code == ErrorCode.NONE
+        (answer_,) = (await rig.ask(wish)).responses
+        assert answer_.error_code == ErrorCode.NONE
         assert [r.validated_by for r in rig.controller.seen] == [1]
 
 

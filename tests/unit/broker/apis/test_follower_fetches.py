@@ -56,7 +56,7 @@ def request(*offsets: int, session: tuple[int, int] = (0, 0), forget: Any = (), 
     )
 
 
-def told(response: Any) -> dict[int, Any]:
+def answered(response: Any) -> dict[int, Any]:
     return {p.partition_index: p for t in response.responses for p in t.partitions}
 
 
@@ -68,12 +68,12 @@ async def test_only_what_has_news_is_reported_after_the_first_fetch():
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
-        assert sorted(told(first)) == [0, 1]
+        assert sorted(answered(first)) == [0, 1]
         assert (await rig.ask(produce(batch(), acks=1), 9)).responses
         again = await rig.ask(request(session=(first.session_id, 1)), VERSION)
-        assert {i: len(p.records) > 0 for i, p in told(again).items()} == {0: True}
+        assert {i: len(p.records) > 0 for i, p in answered(again).items()} == {0: True}
         quiet = await rig.ask(request(session=(first.session_id, 2)), VERSION)
-        assert told(quiet) == {}
+        assert answered(quiet) == {}
 
 
 async def test_a_fetch_commits_what_the_follower_has_and_answers_the_producer():
@@ -82,9 +82,9 @@ async def test_a_fetch_commits_what_the_follower_has_and_answers_the_producer():
         first = await rig.ask(request(0, 0), VERSION)
         producing = asyncio.create_task(rig.ask(produce(batch(2)), 9))
         second = await rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
-        assert len(told(second)[0].records)
+        assert len(answered(second)[0].records)
         third = await rig.ask(request(2, session=(first.session_id, 2)), VERSION)
-        assert told(third)[0].high_watermark == 2
+        assert answered(third)[0].high_watermark == 2
         assert (await producing).responses[0].partition_responses[0].error_code == 0
 
 
@@ -104,12 +104,14 @@ async def test_a_stranger_gets_nothing_and_moves_nothing(replica_id: int, epoch:
         strange = request(1, 0)
         strange.replica_state = KIND.ReplicaState(replica_id=replica_id, replica_epoch=epoch)
         first = await rig.ask(strange, VERSION)
-        assert {p.error_code for p in told(first).values()} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        assert {p.error_code for p in answered(first).values()} == {
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        }
         await rig.ask(produce(batch(), acks=1), 9)
         # Nor does it in a session that it has, its own or another's.
         strange.session_id, strange.session_epoch, strange.topics = first.session_id, 1, []
         second = await rig.ask(strange, VERSION)
-        assert not any(part.records for part in told(second).values())
+        assert not any(part.records for part in answered(second).values())
         assert high_watermark(rig) == 0
 
 
@@ -144,7 +146,7 @@ async def test_a_forgotten_partition_is_not_reported_of():
         first = await rig.ask(request(0, 0), VERSION)
         await rig.ask(produce(batch(), acks=1), 9)
         second = await rig.ask(request(session=(first.session_id, 1), forget=[0]), VERSION)
-        assert told(second) == {}
+        assert answered(second) == {}
 
 
 async def test_a_diverging_log_is_reported_where_to_cut():
@@ -154,7 +156,7 @@ async def test_a_diverging_log_is_reported_where_to_cut():
         await rig.ask(produce(batch(2), acks=1), 9)
         rig.replay(partition(0, replicas=(1, 2), epoch=4))
         response = await rig.ask(request(5, current_leader_epoch=4, last_fetched_epoch=3), VERSION)
-        diverging = told(response)[0].diverging_epoch
+        diverging = answered(response)[0].diverging_epoch
         assert (diverging.epoch, diverging.end_offset) == (0, 2)
 
 
@@ -162,10 +164,10 @@ async def test_errors_and_unknown_topics_are_reported_at_once():
     async with brokers() as (rig,):
         await lead_two(rig)
         stale = await rig.ask(request(0, current_leader_epoch=9, max_wait_ms=60_000), VERSION)
-        assert told(stale)[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert answered(stale)[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         other = request(0, max_wait_ms=60_000)
         other.topics[0].topic_id = b"?" * 16
-        assert told(await rig.ask(other, VERSION))[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert answered(await rig.ask(other, VERSION))[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def test_a_lost_session_is_reported_as_such():
@@ -183,7 +185,7 @@ async def test_losing_the_leadership_ends_a_wait():
         )
         await asyncio.sleep(0.05)
         rig.replay(partition(0, replicas=(1, 2), leader=2, epoch=1))
-        assert told(await waiting)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+        assert answered(await waiting)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
 async def test_a_dead_directory_is_reported_at_once():
@@ -196,7 +198,7 @@ async def test_a_dead_directory_is_reported_at_once():
         await asyncio.sleep(0.05)
         rig.dirs[0].go_offline("test")
         rig.parts.manager.mark_offline(rig.dirs[0])
-        codes = {index: part.error_code for index, part in told(await waiting).items()}
+        codes = {index: part.error_code for index, part in answered(await waiting).items()}
         assert codes == {i: ErrorCode.KAFKA_STORAGE_ERROR for i in (0, 1)}
 
 
@@ -213,9 +215,12 @@ async def test_what_a_hanging_directory_does_not_give_is_reported_when_it_does()
         sick.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
         with Gate(sick, "read_at", "*.log"):
             first = await rig.ask(request(0, 0), VERSION)
-            assert {i: len(p.records) > 0 for i, p in told(first).items()} == {0: False, 1: True}
+            assert {i: len(p.records) > 0 for i, p in answered(first).items()} == {
+                0: False,
+                1: True,
+            }
         second = await rig.ask(request(session=(first.session_id, 1)), VERSION)
-        assert len(told(second)[0].records)
+        assert len(answered(second)[0].records)
 
 
 async def test_a_directory_that_hung_once_already_is_not_waited_for_again() -> None:
@@ -239,8 +244,11 @@ async def test_a_directory_that_hung_once_already_is_not_waited_for_again() -> N
             clock.ms += 600_001
             second = await rig.ask(request(0, 0), VERSION)
             assert not first.done()
-            assert {i: len(p.records) > 0 for i, p in told(second).items()} == {0: False, 1: True}
-        assert all(len(p.records) for p in told(await first).values())
+            assert {i: len(p.records) > 0 for i, p in answered(second).items()} == {
+                0: False,
+                1: True,
+            }
+        assert all(len(p.records) for p in answered(await first).values())
 
 
 async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed():
@@ -252,7 +260,7 @@ async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed():
         )
         await asyncio.sleep(0.05)
         await rig.ask(produce(batch(), acks=1), 9)
-        (part,) = told(await waiting).values()
+        (part,) = answered(await waiting).values()
         assert (part.high_watermark, len(part.records) > 0) == (0, True)
 
 
@@ -267,7 +275,7 @@ async def test_a_session_begun_anew_takes_the_place_of_the_old_one():
 
 
 def sizes(response: Any) -> dict[int, int]:
-    return {index: len(part.records) for index, part in told(response).items()}
+    return {index: len(part.records) for index, part in answered(response).items()}
 
 
 async def write(rig: BrokerRig, index: int, size: int) -> int:
@@ -390,9 +398,9 @@ async def test_a_follower_learns_that_offsets_may_be_missing():
         await lead_two(rig)
         handle = rig.logs.get(TP)
         assert handle is not None
-        assert not told(await rig.ask(request(0), VERSION))[0].may_have_gaps
+        assert not answered(await rig.ask(request(0), VERSION))[0].may_have_gaps
         await handle.append_as_follower(batch(base_offset=9), may_have_gaps=True)
         await rig.ask(produce(batch(), acks=1), 9)
-        answer = told(await rig.ask(request(0), VERSION))[0]
+        answer = answered(await rig.ask(request(0), VERSION))[0]
         assert answer.may_have_gaps
         assert len(answer.records) > 0

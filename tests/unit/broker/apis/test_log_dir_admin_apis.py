@@ -84,10 +84,10 @@ async def test_an_operation_that_meets_a_bug_is_answered_and_costs_nobody_else(
         async def broken(*_args: object) -> None:
             raise ZeroDivisionError
 
-        with monkeypatch.context() as patched, capture_logs() as told:
+        with monkeypatch.context() as patched, capture_logs() as logged:
             patched.setattr(rig.parts.admin._attacher, "open_new", broken)
             answer = await ask(rig, 1, "/d3")
         assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert "ZeroDivisionError" in answer.message
-        assert "background_job_failed" in {e["event"] for e in told}
+        assert "background_job_failed" in {e["event"] for e in logged}
         assert (await ask(rig, 1, "/d3")).error_code == ErrorCode.NONE

@@ -69,8 +69,8 @@ async def test_a_replica_that_is_lost_for_all_is_reported_though_it_is_in_no_dir
 async def test_a_cordoned_directory_is_reported_as_one():
     async with brokers() as (rig,):
         rig.dirs[1].is_cordoned = True
-        told = await rig.ask(KIND(topics=None))
-        assert [result.is_cordoned for result in told.results] == [False, True]
+        answered = await rig.ask(KIND(topics=None))
+        assert [result.is_cordoned for result in answered.results] == [False, True]
         older = await rig.ask(KIND(topics=None), 4)
         assert not any(result.is_cordoned for result in older.results)
 
@@ -271,8 +271,10 @@ async def test_a_move_is_distinguished_from_the_moment_that_it_is_ordered():
         with Gate(slow, "make_dirs", "*-future") as gate:
             assert await alter(rig, "/d2") == 0
             await gate.reached()
-            told = (await rig.ask(KIND(topics=None))).results[1].topics[0].partitions
-        assert [(p.partition_size, p.offset_lag, p.is_future_key) for p in told] == [(0, 3, True)]
+            answered = (await rig.ask(KIND(topics=None))).results[1].topics[0].partitions
+        assert [(p.partition_size, p.offset_lag, p.is_future_key) for p in answered] == [
+            (0, 3, True)
+        ]
 
 
 async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_replica():

@@ -32,9 +32,9 @@ async def test_a_topic_with_its_leader_replicas_and_offline_replicas():
     async with brokers(2) as (rig, _):
         await rig.follow(topic(), partition(replicas=(1, 2), directories=[dir_of(1, 1), LOST_DIR]))
         response = await rig.ask(asking("t"))
-        (told,) = response.topics
-        (part,) = told.partitions
-        assert (told.name, told.topic_id) == ("t", TOPIC_ID)
+        (answered,) = response.topics
+        (part,) = answered.partitions
+        assert (answered.name, answered.topic_id) == ("t", TOPIC_ID)
         assert (part.leader_id, part.replica_nodes, part.offline_replicas) == (1, [1, 2], [2])
         assert sorted(b.node_id for b in response.brokers) == [1, 2]
         assert response.controller_id == 1
@@ -89,11 +89,11 @@ async def test_a_missing_topic_is_created_only_where_both_sides_want_it():
         return accept(request)
 
     async with brokers(answer=answer) as (rig,):
-        told = await rig.ask(asking("absent", allow_auto_topic_creation=False))
-        assert told.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answered = await rig.ask(asking("absent", allow_auto_topic_creation=False))
+        assert answered.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert rig.controller.seen == []
-        told = await rig.ask(asking("absent", "bad name"))
-        assert [t.error_code for t in told.topics] == [
+        answered = await rig.ask(asking("absent", "bad name"))
+        assert [t.error_code for t in answered.topics] == [
             ErrorCode.LEADER_NOT_AVAILABLE,
             ErrorCode.INVALID_TOPIC_EXCEPTION,
         ]
@@ -112,8 +112,8 @@ async def test_the_cluster_describes_itself_with_fenced_brokers_on_request():
         rig.replay(topic(), partition(replicas=(1, 2)), partition(1, replicas=(2, 1)))
         asked = kind(include_fenced_brokers=True, include_log_dirs=True)
         _, fenced = (await rig.ask(asked)).brokers
-        told = {d.path: (d.directory_id, d.is_offline, d.replicas) for d in fenced.log_dirs}
-        assert told == {"/d1": (dir_of(2, 1), False, 2), "/d2": (dir_of(2, 2), False, 0)}
+        found = {d.path: (d.directory_id, d.is_offline, d.replicas) for d in fenced.log_dirs}
+        assert found == {"/d1": (dir_of(2, 1), False, 2), "/d2": (dir_of(2, 2), False, 0)}
         assert (await rig.ask(kind(endpoint_type=2))).error_code == ErrorCode.INVALID_REQUEST
 
 

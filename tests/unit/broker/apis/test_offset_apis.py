@@ -74,8 +74,8 @@ async def test_where_epochs_ended():
             partition=0, current_leader_epoch=current, leader_epoch=epoch
         )
         request = EPOCHS(topics=[EPOCHS.OffsetForLeaderTopic(topic="t", partitions=[part])])
-        told = (await rig.ask(request)).topics[0].partitions[0]
-        return told.error_code, told.leader_epoch, told.end_offset
+        answered = (await rig.ask(request)).topics[0].partitions[0]
+        return answered.error_code, answered.leader_epoch, answered.end_offset
 
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -101,7 +101,7 @@ async def test_a_directory_that_hangs_costs_its_own_partitions_only():
             request = LIST(
                 replica_id=-1, topics=[LIST.ListOffsetsTopic(name="t", partitions=parts)]
             )
-            told = (await rig.ask(request, 8)).topics[0].partitions
-            codes = [part.error_code for part in told]
+            answered = (await rig.ask(request, 8)).topics[0].partitions
+            codes = [part.error_code for part in answered]
             assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
         await busy

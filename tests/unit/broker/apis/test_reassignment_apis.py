@@ -84,12 +84,12 @@ async def test_wishes_are_forwarded_with_their_target_directories() -> None:
             ),
             allow_replication_factor_change=False,
         )
-        told = {
+        answered = {
             (topic.name, p.partition_index): (p.error_code, p.error_message)
             for topic in response.responses
             for p in topic.partitions
         }
-        assert told == {("a", 0): (0, None), ("b", 1): (0, None), ("b", 9): (39, "not there")}
+        assert answered == {("a", 0): (0, None), ("b", 1): (0, None), ("b", 9): (39, "not there")}
         assert response.error_code == 0
 
 

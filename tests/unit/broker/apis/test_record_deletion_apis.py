@@ -62,8 +62,8 @@ async def test_the_log_starts_where_it_was_reported_to():
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(5)), 9)
         await rig.ask(produce(batch(5)), 9)
-        told = await deleted(rig, 7, version=0)
-        assert (told.error_code, told.low_watermark) == (0, 7)
+        answered = await deleted(rig, 7, version=0)
+        assert (answered.error_code, answered.low_watermark) == (0, 7)
         assert log_of(rig).log_start_offset == 7
         # What is hidden stays hidden.
         assert (await deleted(rig, 3)).low_watermark == 7
@@ -195,8 +195,8 @@ async def test_the_answer_waits_for_the_start_of_every_live_follower():
         await fetched(rig, 5, 2)
         assert len(rig.parts.hosted.deletions) == 1
         await fetched(rig, 5, 3)
-        told = await asked
-        assert (told.error_code, told.low_watermark) == (0, 3)
+        answered = await asked
+        assert (answered.error_code, answered.low_watermark) == (0, 3)
         # Nobody is left to wait for.
         assert (await deleted(rig, 2)).low_watermark == 3
 
@@ -204,8 +204,8 @@ async def test_the_answer_waits_for_the_start_of_every_live_follower():
 async def test_the_answer_does_not_wait_for_ever():
     async with brokers() as (rig,):
         await five_on_both(rig)
-        told = await deleted(rig, 3, timeout_ms=100)
-        assert (told.error_code, told.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        answered = await deleted(rig, 3, timeout_ms=100)
+        assert (answered.error_code, answered.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         # The start is where it was wanted all the same.
         assert log_of(rig).log_start_offset == 3
 
@@ -248,8 +248,8 @@ async def test_a_change_of_roles_ends_the_wait(record: Record, code: ErrorCode, 
         await five_on_both(rig)
         asked = await begun(rig, 3)
         rig.replay(record)
-        told = await asked
-        assert (told.error_code, told.low_watermark) == (code, low_watermark)
+        answered = await asked
+        assert (answered.error_code, answered.low_watermark) == (code, low_watermark)
 
 
 async def test_a_directory_that_dies_ends_the_wait():

@@ -126,8 +126,8 @@ async def test_an_error_of_the_call_is_the_error_of_each_topic(request_: object)
 
     async with brokers(answer=refuse) as (rig,):
         response = await rig.ask(request_)  # type: ignore[arg-type]  # a Message of either kind
-        told = getattr(response, "topics", None) or getattr(response, "responses", None)
-        (one,) = told or response.results
+        answered = getattr(response, "topics", None) or getattr(response, "responses", None)
+        (one,) = answered or response.results
         assert (one.name, one.error_code) == ("a", ErrorCode.POLICY_VIOLATION)
 
 
@@ -145,10 +145,10 @@ async def test_every_producer_gets_an_id_of_its_own_from_blocks():
 
 async def test_transactions_are_refused_and_reported():
     async with brokers() as (rig,):
-        with capture_logs() as told:
+        with capture_logs() as logged:
             response = await rig.ask(INIT(transactional_id="tx"))
         assert (response.error_code, response.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
-        assert "transactional_id_refused" in [line["event"] for line in told]
+        assert "transactional_id_refused" in [line["event"] for line in logged]
 
 
 async def test_no_controller_means_ask_again():
@@ -177,8 +177,8 @@ async def test_items_beyond_the_limit_are_refused_and_the_connection_stays(reque
     async with brokers(answer=answer) as (rig,):
         connection = await rig.connect()
         response = await connection.request(request_, timeout_ms=60_000)
-        told = getattr(response, "topics", None) or getattr(response, "responses", None)
-        codes = {one.name: one.error_code for one in told or response.results}
+        answered = getattr(response, "topics", None) or getattr(response, "responses", None)
+        codes = {one.name: one.error_code for one in answered or response.results}
         assert len(codes) == len(request_.topics)
         refused = [name for name, code in codes.items() if code]
         assert {codes[name] for name in refused} <= {

@@ -56,9 +56,9 @@ async def test_who_is_eligible_and_who_led_last():
             last_known_elr=(BrokerId(2),),
         )
         await rig.follow(elr, topic(), partition(replicas=(1, 2)), change)
-        (told,) = (await rig.ask(_asking("t"))).topics
-        (part,) = told.partitions
-        assert (told.topic_id, part.leader_id, part.isr_nodes) == (TOPIC_ID, -1, [])
+        (answered,) = (await rig.ask(_asking("t"))).topics
+        (part,) = answered.partitions
+        assert (answered.topic_id, part.leader_id, part.isr_nodes) == (TOPIC_ID, -1, [])
         assert (part.eligible_leader_replicas, part.last_known_elr) == ([1, 2], [2])
         assert part.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -71,8 +71,8 @@ async def test_page_by_page_everything_is_reported_once_and_in_order(
     async with brokers() as (rig,):
         await _two_topics(rig)
         pages = await _pages(rig, *names, limit=limit)
-        told = [one for page in pages for one in page]
-        assert told == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
+        found = [one for page in pages for one in page]
+        assert found == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
         assert all(len(page) <= max(1, limit) for page in pages)
 
 
@@ -92,8 +92,8 @@ async def test_a_cursor_that_points_nowhere_is_refused(name: str, index: int) ->
     async with brokers() as (rig,):
         await _two_topics(rig)
         cursor = KIND.Cursor(topic_name=name, partition_index=index)
-        (told,) = (await rig.ask(_asking("a", cursor=cursor))).topics
-        assert (told.name, told.error_code) == ("a", ErrorCode.INVALID_REQUEST)
+        (answered,) = (await rig.ask(_asking("a", cursor=cursor))).topics
+        assert (answered.name, answered.error_code) == ("a", ErrorCode.INVALID_REQUEST)
 
 
 async def test_what_does_not_exist_is_reported_where_it_was_asked_for():

@@ -46,14 +46,14 @@ class Cluster:
         if self.fail_once is not None:
             code, self.fail_once = self.fail_once, None
             raise OperatingError("failed by script", code=code)
-        told = {
+        found = {
             TopicIdPartition(topic.topic_id, index): directory.directory_id
             for directory in request.directories
             for topic in directory.topics
             for index in topic.partitions
         }
-        refused, self.refuse_once = told.keys() & self.refuse_once, set()
-        self.directories.update({k: v for k, v in told.items() if k not in refused})
+        refused, self.refuse_once = found.keys() & self.refuse_once, set()
+        self.directories.update({k: v for k, v in found.items() if k not in refused})
         return AssignReplicasToDirsResponse(
             refused=tuple(
                 RefusedAssignment(
@@ -116,25 +116,25 @@ async def test_many_wishes_go_out_in_batches_one_at_a_time() -> None:
 async def test_a_refused_wish_is_sent_again() -> None:
     key = TopicIdPartition(T, 3)
     cluster, metrics = Cluster(refuse_once={key}), Metrics()
-    with capture_logs() as told:
+    with capture_logs() as logged:
         async with assigning(cluster, metrics) as (manager, _):
             manager.assign(key, A)
             await manager.idle()
     assert metrics.snapshot()["RefusedReplicaToDirAssignments"] == 1
     assert cluster.directories == {key: A}
-    (refused,) = [e for e in told if e["event"] == "replica_assignment_refused"]
+    (refused,) = [e for e in logged if e["event"] == "replica_assignment_refused"]
     assert refused["code"] == "UNKNOWN_TOPIC_ID"
 
 
 async def test_a_failed_request_is_sent_again() -> None:
     key = TopicIdPartition(T, 3)
     cluster = Cluster(fail_once=ErrorCode.STALE_BROKER_EPOCH)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         async with assigning(cluster) as (manager, _):
             manager.assign(key, A)
             await manager.idle()
     assert cluster.directories == {key: A}
-    (failed,) = [e for e in told if e["event"] == "replica_assignments_failed"]
+    (failed,) = [e for e in logged if e["event"] == "replica_assignments_failed"]
     assert failed["code"] == "STALE_BROKER_EPOCH"
 
 
@@ -156,60 +156,60 @@ async def test_after_the_end_nothing_is_sent() -> None:
 
 
 async def test_who_wished_hears_once_that_the_controller_knows() -> None:
-    key, told = TopicIdPartition(T, 3), list[str]()
+    key, reported = TopicIdPartition(T, 3), list[str]()
     async with assigning(Cluster(refuse_once={key})) as (manager, _):
-        manager.assign(key, A, lambda: told.append("A"))
+        manager.assign(key, A, lambda: reported.append("A"))
         await manager.idle()
         manager.assign(key, A)
         await manager.idle()
-    assert told == ["A"]
+    assert reported == ["A"]
 
 
 async def test_a_newer_wish_silences_the_older_one_whose_success_comes_late() -> None:
     """A cancelled move never hears of its assignment, and the next move never takes it for its
     own."""
-    key, told, other = TopicIdPartition(T, 3), list[str](), TopicIdPartition(T, 4)
+    key, reported, other = TopicIdPartition(T, 3), list[str](), TopicIdPartition(T, 4)
     cluster = Cluster()
     async with assigning(cluster) as (manager, controller):
-        manager.assign(key, B, lambda: told.append("first"))
+        manager.assign(key, B, lambda: reported.append("first"))
         while not controller.seen:
             await asyncio.sleep(0)
         # The answer is on its way.
         manager.assign(key, A)
-        manager.assign(other, A, lambda: told.append("other"))
-        manager.assign(key, B, lambda: told.append("second"))
+        manager.assign(other, A, lambda: reported.append("other"))
+        manager.assign(key, B, lambda: reported.append("second"))
         await manager.idle()
-    assert sorted(told) == ["other", "second"] and cluster.directories[key] == B
+    assert sorted(reported) == ["other", "second"] and cluster.directories[key] == B
 
 
 async def test_a_cluster_too_old_for_assignments_keeps_them_queued() -> None:
     key = TopicIdPartition(T, 3)
     cluster = Cluster(fail_once=ErrorCode.UNSUPPORTED_VERSION)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         async with assigning(cluster) as (manager, controller):
             manager.assign(key, A)
             assert manager.queued_into(A)
             await manager.idle()
             assert len(controller.seen) == 2 and not manager.queued_into(A)
     assert cluster.directories == {key: A}
-    (failed,) = [e for e in told if e["event"] == "replica_assignments_failed"]
+    (failed,) = [e for e in logged if e["event"] == "replica_assignments_failed"]
     assert failed["code"] == "UNSUPPORTED_VERSION"
 
 
 async def test_a_wish_may_follow_from_an_accepted_one() -> None:
-    key, told = TopicIdPartition(T, 3), list[str]()
+    key, reported = TopicIdPartition(T, 3), list[str]()
     cluster = Cluster()
     async with assigning(cluster) as (manager, _):
-        manager.assign(key, A, lambda: manager.assign(key, B, lambda: told.append("B")))
-        while not told:
+        manager.assign(key, A, lambda: manager.assign(key, B, lambda: reported.append("B")))
+        while not reported:
             await manager.idle()
             await asyncio.sleep(0)
     assert cluster.directories == {key: B}
 
 
 async def test_a_replica_that_left_is_not_reported_of() -> None:
-    told = list[str]()
+    reported = list[str]()
     async with assigning(Cluster()) as (manager, _):
-        manager.assign(TopicIdPartition(T, 666), A, lambda: told.append("gone"))
+        manager.assign(TopicIdPartition(T, 666), A, lambda: reported.append("gone"))
         await manager.idle()
-    assert told == []
+    assert reported == []

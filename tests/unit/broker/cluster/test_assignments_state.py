@@ -64,10 +64,10 @@ def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() 
     m.handle(Wished(partition=key(5, U), directory_id=A), 0)
     (send,) = m.handle(WokeUp(), 20)
     assert isinstance(send, Send)
-    told = [
+    found = [
         (d.directory_id, [(t.topic_id, t.partitions) for t in d.topics]) for d in send.directories
     ]
-    assert told == [(A, [(T, (0, 1)), (U, (5,))]), (B, [(T, (2,))])]
+    assert found == [(A, [(T, (0, 1)), (U, (5,))]), (B, [(T, (2,))])]
     assert m.queued == 4
     (accepted,) = m.handle(GRANTED, 30)
     assert isinstance(accepted, Accepted) and len(accepted.partitions) == 4 and m.queued == 0

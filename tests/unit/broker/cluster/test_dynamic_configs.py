@@ -29,8 +29,8 @@ class Rig:
         )
         self.cache = MetadataCache(cluster_id="c")
         self.dynamic = DynamicConfigs(config=config, cache=self.cache)
-        self.told: list[DynamicBrokerConfig] = []
-        self.dynamic.subscribe(self.told.append)
+        self.received: list[DynamicBrokerConfig] = []
+        self.dynamic.subscribe(self.received.append)
 
     def set(self, name: str, **values: str) -> None:
         key = (ResourceType.BROKER, name)
@@ -39,7 +39,7 @@ class Rig:
 
     @property
     def rate(self) -> int:
-        return self.told[-1].leader_replication_throttled_rate
+        return self.received[-1].leader_replication_throttled_rate
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def rig() -> Rig:
 
 
 def test_a_subscriber_hears_of_the_file_first(rig: Rig) -> None:
-    assert (len(rig.told), rig.rate) == (1, 1000)
-    assert rig.told[0].follower_replication_throttled_rate == MAX_LONG
+    assert (len(rig.received), rig.rate) == (1, 1000)
+    assert rig.received[0].follower_replication_throttled_rate == MAX_LONG
 
 
 def test_the_brokers_own_value_wins_over_that_of_all_and_that_over_the_file(rig: Rig) -> None:
@@ -65,25 +65,25 @@ def test_the_brokers_own_value_wins_over_that_of_all_and_that_over_the_file(rig:
 
 def test_another_brokers_value_changes_nothing_and_nobody_is_reported(rig: Rig) -> None:
     rig.set("8", leader_replication_throttled_rate="6")
-    assert len(rig.told) == 1
+    assert len(rig.received) == 1
 
 
 def test_keys_are_independent(rig: Rig) -> None:
     rig.set("", replica_alter_log_dirs_io_max_bytes_per_second="9")
-    assert rig.told[-1].replica_alter_log_dirs_io_max_bytes_per_second == 9
+    assert rig.received[-1].replica_alter_log_dirs_io_max_bytes_per_second == 9
     assert rig.rate == 1000
 
 
 def test_an_unusable_value_is_reported_and_the_next_one_holds(rig: Rig) -> None:
     rig.set("", leader_replication_throttled_rate="5")
-    with capture_logs() as told:
+    with capture_logs() as logged:
         rig.set("7", leader_replication_throttled_rate="soon")
     assert rig.rate == 5
-    assert [(line["event"], line["key"]) for line in told] == [("dynamic_config_unusable", RATE)]
+    assert [(line["event"], line["key"]) for line in logged] == [("dynamic_config_unusable", RATE)]
 
 
 def test_a_change_is_reported_to_operators(rig: Rig) -> None:
-    with capture_logs() as told:
+    with capture_logs() as logged:
         rig.set("", leader_replication_throttled_rate="5")
-    assert told[-1]["event"] == "dynamic_config_changed"
-    assert told[-1]["values"] == {RATE: "5"}
+    assert logged[-1]["event"] == "dynamic_config_changed"
+    assert logged[-1]["values"] == {RATE: "5"}

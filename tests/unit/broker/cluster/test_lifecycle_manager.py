@@ -157,13 +157,13 @@ async def test_a_dead_dir_reaches_the_controller() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, controller):
         await come_up(manager)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             manager.report_offline(B, lambda: True)
             await controller.wait_seen(lambda seen: reports(seen, B))
             count = len(controller.seen)
             await controller.wait_seen(lambda seen: len(seen) > count + 1)
             assert cluster.online == {A} and reports(controller.seen, B)
-        assert [e["event"] for e in told] == ["log_dir_failure_acknowledged"]
+        assert [e["event"] for e in logged] == ["log_dir_failure_acknowledged"]
 
 
 async def test_a_dir_that_dies_while_a_heartbeat_hangs_goes_out_right_after_it() -> None:
@@ -185,19 +185,19 @@ async def test_a_dead_dir_that_cannot_be_reported_stops_the_broker_that_leads_th
     async with living(cluster, hasty) as (manager, _):
         await come_up(manager)
         cluster.heartbeat_code = ErrorCode.NOT_CONTROLLER
-        with capture_logs() as told:
+        with capture_logs() as logged:
             manager.report_offline(B, lambda: True)
             with pytest.raises(KafkaStorageError, match=r"log\.dir\.failure\.timeout\.ms"):
                 await manager.wait_failed()
-        assert "broker_must_stop" in {e["event"] for e in told}
+        assert "broker_must_stop" in {e["event"] for e in logged}
 
 
 async def test_a_busy_controller_is_asked_again_until_it_registers_the_broker() -> None:
     cluster = Cluster(registration_refusals=[ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 2)
-    with capture_logs() as told:
+    with capture_logs() as logged:
         async with living(cluster) as (manager, _):
             assert await manager.registered() == 41
-    refusals = [e for e in told if e["event"] == "broker_registration_failed"]
+    refusals = [e for e in logged if e["event"] == "broker_registration_failed"]
     assert [e["code"] for e in refusals] == ["DUPLICATE_BROKER_REGISTRATION"] * 2
 
 
@@ -215,7 +215,7 @@ async def test_a_broker_that_the_controller_forgot_registers_again() -> None:
         await come_up(manager)
         cluster.epoch = 99
         cluster.online.clear()
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await controller.wait_seen(
                 lambda seen: sum(isinstance(r, BrokerRegistrationRequest) for r in seen) == 2
             )
@@ -226,7 +226,7 @@ async def test_a_broker_that_the_controller_forgot_registers_again() -> None:
                 )
             )
         assert manager.broker_epoch == 100
-        (failed,) = [e for e in told if e["event"] == "broker_heartbeat_failed"]
+        (failed,) = [e for e in logged if e["event"] == "broker_heartbeat_failed"]
         assert failed["code"] == "STALE_BROKER_EPOCH"
 
 
@@ -235,9 +235,9 @@ async def test_a_shutdown_that_the_controller_does_not_grant_ends_with_its_time(
     async with living(cluster) as (manager, _):
         await come_up(manager)
         cluster.heartbeat_code = ErrorCode.UNKNOWN_SERVER_ERROR
-        with capture_logs() as told:
+        with capture_logs() as logged:
             assert not await manager.begin_controlled_shutdown(20)
-        assert "controlled_shutdown_unfinished" in {e["event"] for e in told}
+        assert "controlled_shutdown_unfinished" in {e["event"] for e in logged}
 
 
 async def test_impairments_and_cordons_reach_the_controller_and_end() -> None:
@@ -291,9 +291,9 @@ async def test_a_refused_change_is_reported_to_whoever_asked_and_stops_nobody() 
     async with living(cluster) as (manager, _):
         await come_up(manager)
         cluster.registration_refusals.append(ErrorCode.INVALID_REQUEST)
-        with capture_logs() as told, pytest.raises(OperatingError, match="refused by script"):
+        with capture_logs() as logged, pytest.raises(OperatingError, match="refused by script"):
             await manager.attach(DirectoryId(b"D" * 16), "/d", timeout_ms=PATIENT_MS)
-        assert "log_dir_change_refused" in {e["event"] for e in told}
+        assert "log_dir_change_refused" in {e["event"] for e in logged}
         assert manager.state is BrokerState.RUNNING and cluster.online == {A, B}
 
 

@@ -90,8 +90,8 @@ async def test_a_full_disk_is_reported_once_and_holds_nothing_up(vfs: FaultVfs) 
     with capture_logs() as events:
         await memory.write()
         await memory.write()
-    told = [event for event in events if event["event"] == "applied_metadata_not_written"]
-    assert len(told) == 1
+    got = [event for event in events if event["event"] == "applied_metadata_not_written"]
+    assert len(got) == 1
     vfs.clear()
     await memory.write()
     found = read_applied_metadata(vfs, "/d1")

@@ -40,6 +40,6 @@ def test_a_change_is_seen_once_the_topic_is_forgotten() -> None:
 
 def test_a_value_that_does_not_parse_leaves_the_defaults_and_a_warning() -> None:
     made, _ = configs(retention_ms="soon")
-    with capture_logs() as told:
+    with capture_logs() as logged:
         assert made.get("t") is DEFAULTS
-    assert told[0]["event"] == "topic_config_unusable"
+    assert logged[0]["event"] == "topic_config_unusable"

@@ -89,8 +89,8 @@ async def test_a_cordon_that_cannot_be_lifted_is_reported_and_the_directory_is_g
     code: ErrorCode,
 ) -> None:
     async with registered(answer=controller(code)) as rig:
-        with capture_logs() as told:
+        with capture_logs() as logged:
             message = await forgotten(rig, "/d2")
         assert "its cordon stays" in message and "take /d2 out of cordoned.log.dirs" in message
-        assert "cordon_not_lifted" in [line["event"] for line in told]
+        assert "cordon_not_lifted" in [line["event"] for line in logged]
         assert [log_dir.path for log_dir in rig.logs.dirs()] == ["/d1"]

@@ -257,8 +257,8 @@ async def test_a_copy_that_has_a_home_meanwhile_is_set_aside():
         assert handle.log_dir is rig.dirs[0]
         with capture_logs() as logs:
             await perform(rig, "reattach", "/d2")
-        (told,) = [e for e in logs if e["event"] == "replica_copy_superseded"]
-        assert (told["partition"], told["kept"]) == ("t-0", True)
+        (found,) = [e for e in logs if e["event"] == "replica_copy_superseded"]
+        assert (found["partition"], found["kept"]) == ("t-0", True)
         assert rig.logs.get(TP) is handle
         names = [e.name for e in vfs.inner.list_dir("/d2") if e.is_dir]
         assert [name.endswith("-stray") for name in names] == [True]
@@ -368,8 +368,8 @@ async def test_what_may_not_be_added():
         }.items():
             with capture_logs() as logs:
                 assert f"{path} is not taken: name a directory" in await refused(rig, "add", path)
-            (told,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
-            assert reason in told["reason"]
+            (found,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
+            assert reason in found["reason"]
         assert len(registrations(rig)) == 1
         assert read_known_dirs(rig.dirs[0].vfs, "/d1").added == frozenset()
         assert len(rig.logs.dirs()) == 2
@@ -595,5 +595,5 @@ async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_reported():
         )
         with capture_logs() as logs:
             rig.parts.admin.log_unknown()
-    (told,) = [e for e in logs if e["event"] == "replicas_in_unknown_log_dir"]
-    assert (told["directory_id"], told["replicas"]) == (str(directory_id(77)), 2)
+    (found,) = [e for e in logs if e["event"] == "replicas_in_unknown_log_dir"]
+    assert (found["directory_id"], found["replicas"]) == (str(directory_id(77)), 2)

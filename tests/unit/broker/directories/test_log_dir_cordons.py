@@ -28,7 +28,7 @@ def _cordoned(rig: BrokerRig) -> list[str]:
     return [log_dir.path for log_dir in rig.dirs if log_dir.is_cordoned]
 
 
-class _Told:
+class _Reported:
     """Stands where the lifecycle is, and keeps what the controller would be told."""
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class _Told:
         self.cordoned.append(set(directory_ids))
 
 
-def _cordons(rig: BrokerRig, told: _Told, metrics: Metrics | None = None) -> LogDirCordons:
+def _cordons(rig: BrokerRig, found: _Reported, metrics: Metrics | None = None) -> LogDirCordons:
     return LogDirCordons(
         logs=rig.logs,
-        lifecycle=told,  # type: ignore[arg-type]
+        lifecycle=found,  # type: ignore[arg-type]
         metrics=metrics or Metrics(),
     )
 
@@ -66,30 +66,30 @@ async def test_the_file_holds_from_the_start_until_something_is_set() -> None:
 
 async def test_the_controller_is_reported_changes_only() -> None:
     async with brokers() as (rig,):
-        told = _Told()
-        cordons = _cordons(rig, told)
+        found = _Reported()
+        cordons = _cordons(rig, found)
         with capture_logs() as lines:
             for config in (_config("/d1"), _config("/d1"), _config("*"), _config()):
                 cordons.take(config)
-        assert told.cordoned == [{dir_of(1, 1)}, {dir_of(1, 1), dir_of(1, 2)}, set()]
+        assert found.cordoned == [{dir_of(1, 1)}, {dir_of(1, 1), dir_of(1, 2)}, set()]
         events = [line["paths"] for line in lines if line["event"] == "log_dirs_cordoned"]
         assert events == [["/d1"], ["/d1", "/d2"], []]
 
 
 async def test_a_directory_that_came_back_under_its_id_is_reported() -> None:
     async with brokers() as (rig,):
-        told = _Told()
-        cordons = _cordons(rig, told)
+        found = _Reported()
+        cordons = _cordons(rig, found)
         cordons.take(_config("/d2"))
         rig.dirs[1].directory_id = dir_of(1, 9)
         cordons.renew()
-        assert told.cordoned == [{dir_of(1, 2)}, {dir_of(1, 9)}]
+        assert found.cordoned == [{dir_of(1, 2)}, {dir_of(1, 9)}]
 
 
 async def test_a_path_of_another_broker_is_reported_once_and_passed_over() -> None:
     async with brokers() as (rig,):
-        told = _Told()
-        cordons = _cordons(rig, told)
+        found = _Reported()
+        cordons = _cordons(rig, found)
         with capture_logs() as lines:
             cordons.take(_config("/elsewhere", "/d1"))
             cordons.take(_config("/elsewhere", "/d1"))
@@ -101,7 +101,7 @@ async def test_a_path_of_another_broker_is_reported_once_and_passed_over() -> No
 async def test_a_figure_reports_how_many() -> None:
     async with brokers() as (rig,):
         metrics = Metrics()
-        _cordons(rig, _Told(), metrics).take(_config("/d2"))
+        _cordons(rig, _Reported(), metrics).take(_config("/d2"))
         assert metrics.snapshot() == {"CordonedLogDirectoryCount": 1}
 
 

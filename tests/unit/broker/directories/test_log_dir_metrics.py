@@ -28,16 +28,16 @@ async def test_space_replicas_and_operations():
             await rig.ask(produce(records), 9)
         rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=300, free_inodes=7)
         rig.parts.monitor.check()
-        told = figures(rig)
+        found = figures(rig)
         room = ("TotalBytes", "UsedBytes", "UsableBytes", "FreeInodes", "ReserveBytes")
-        assert [told[name] for name in room] == [1_000, 700, 300, 7, 0]
-        assert (told["ReplicaCount"], told["SecondsUntilFull"], told["Slow"]) == (1, -1, False)
-        assert (told["WriteOperations"], told["WriteErrors"]) == (4, 0)
-        assert told["WriteBytes"] == 4 * len(records)
-        buckets = [v for name, v in told.items() if name.startswith('WriteLatencyMs,le="')]
+        assert [found[name] for name in room] == [1_000, 700, 300, 7, 0]
+        assert (found["ReplicaCount"], found["SecondsUntilFull"], found["Slow"]) == (1, -1, False)
+        assert (found["WriteOperations"], found["WriteErrors"]) == (4, 0)
+        assert found["WriteBytes"] == 4 * len(records)
+        buckets = [v for name, v in found.items() if name.startswith('WriteLatencyMs,le="')]
         assert buckets == sorted(buckets)
-        assert told['WriteLatencyMs,le="+Inf"'] == 4
-        assert "LastScrubMs" not in told
+        assert found['WriteLatencyMs,le="+Inf"'] == 4
+        assert "LastScrubMs" not in found
         assert figures(rig, "/d2")["ReplicaCount"] == 0
 
 
@@ -46,21 +46,21 @@ async def test_states():
     counts = [f"{state}LogDirectoryCount" for state in ("Impaired", "Saturated", "Stalled")]
     async with brokers() as (rig,):
 
-        def told() -> list[float]:
+        def gauges() -> list[float]:
             snapshot = rig.around.metrics.snapshot()
             return [snapshot[name] for name in (*counts, "OfflineLogDirectoryCount")]
 
-        assert told() == [0, 0, 0, 0]
+        assert gauges() == [0, 0, 0, 0]
         rig.dirs[0].suspect("test")
         rig.dirs[1].state = LogDirState.SATURATED
-        assert told() == [2, 1, 1, 0]
+        assert gauges() == [2, 1, 1, 0]
         assert [figures(rig)[name] for name in names] == [False, False, True]
         assert [figures(rig, "/d2")[name] for name in names] == [False, True, False]
         rig.dirs[1].is_cordoned = True
         assert [figures(rig, path)["Cordoned"] for path in ("/d1", "/d2")] == [0, 1]
         rig.dirs[1].state = LogDirState.ONLINE
         rig.dirs[0].go_offline("test")
-        assert told() == [0, 0, 0, 1]
+        assert gauges() == [0, 0, 0, 1]
         # Of a dead directory nothing else is known.
         assert figures(rig)["Offline"]
         assert "TotalBytes" not in figures(rig)
@@ -83,9 +83,9 @@ async def test_what_the_scrub_did():
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
         rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
         await until(lambda: figures(rig).get("ScrubPasses"))
-        told = figures(rig)
-        assert told["LastScrubMs"] > 0
-        assert told["ScrubDamagesFound"] == told["ScrubReplicasRepaired"] == 0
+        found = figures(rig)
+        assert found["LastScrubMs"] > 0
+        assert found["ScrubDamagesFound"] == found["ScrubReplicasRepaired"] == 0
 
 
 async def test_a_slow_directory():

@@ -43,15 +43,15 @@ class Rig:
 
     def looks(self, times: int) -> list[Any]:
         """Look once a second; what was told."""
-        with capture_logs() as told:
+        with capture_logs() as logged:
             for _ in range(times):
                 self.clock.ms += 1_000
                 self.monitor.check()
-        return told
+        return logged
 
 
-def events(told: list[Any]) -> list[str]:
-    return [line["event"] for line in told]
+def events(reported: list[Any]) -> list[str]:
+    return [line["event"] for line in reported]
 
 
 async def test_a_disk_that_fills_is_reported_once_with_what_is_left():
@@ -93,8 +93,8 @@ async def test_nothing_is_said_of_a_disk_nobody_checked_or_that_is_gone():
 async def test_a_slow_directory_is_reported_and_left_alone_by_default():
     rig = Rig()
     rig.dirs[1].statistics.latency_ms = 75.0
-    told = rig.looks(CHECKS_TO_SLOW + 20)
-    (warning,) = told
+    found = rig.looks(CHECKS_TO_SLOW + 20)
+    (warning,) = found
     assert (warning["event"], warning["log_level"]) == ("log_dir_slow", "warning")
     assert (warning["log_dir"], warning["latency_ms"], warning["limit_ms"]) == ("/d2", 75, 50)
     assert rig.monitor.is_slow(rig.dirs[1])
@@ -109,8 +109,8 @@ async def test_a_demoted_directory_is_stalled_until_its_writes_are_fast_again():
     slow = rig.dirs[1]
     hang = rig.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
     slow.statistics.latency_ms = 75.0
-    told = rig.looks(CHECKS_TO_SLOW)
-    assert events(told) == ["log_dir_slow", "log_dir_stalled"]
+    found = rig.looks(CHECKS_TO_SLOW)
+    assert events(found) == ["log_dir_slow", "log_dir_stalled"]
     assert slow.state is LogDirState.STALLED
     assert "slow" in slow.impaired_reason
     # It serves nothing now, and looks fast to whoever measures that.
@@ -129,14 +129,14 @@ async def test_a_demoted_directory_comes_back():
     rig.looks(CHECKS_TO_SLOW)
     assert slow.state is LogDirState.STALLED
     slow.statistics.latency_ms = 0.1
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def is_back() -> bool:
-        told.extend(rig.looks(1))
+        reported.extend(rig.looks(1))
         return slow.state is LogDirState.ONLINE
 
     await until(is_back)
-    assert events(told) == ["log_dir_not_slow_any_more", "log_dir_answers_again"]
+    assert events(reported) == ["log_dir_not_slow_any_more", "log_dir_answers_again"]
     assert [entry.name for entry in rig.vfss[1].list_dir("/d2")] == ["meta.properties"]
 
 
@@ -151,10 +151,10 @@ async def test_a_probe_that_fails_is_judged_by_the_directory():
     rig = Rig(may_demote=True)
     rig.vfss[1].inject(Fault(kinds=frozenset({"sync"})))
     rig.dirs[1].statistics.latency_ms = 75.0
-    with capture_logs() as told:
+    with capture_logs() as logged:
         rig.looks(CHECKS_TO_SLOW)
         await until(lambda: rig.dirs[1].state is LogDirState.OFFLINE)
-        await until(lambda: "log_dir_not_measured" in events(told))
+        await until(lambda: "log_dir_not_measured" in events(logged))
     rig.looks(3)
     assert not rig.monitor.is_slow(rig.dirs[1])
 
@@ -163,9 +163,9 @@ async def test_a_clock_that_jumps_is_reported_once_until_it_is_back():
     rig = Rig()
     guard, jumped = WallGuard(), [0]
     rig.clock.possible_now = lambda: guard.sample(rig.clock.ms, rig.clock.ms + jumped[-1])
-    told = rig.looks(3)
+    found = rig.looks(3)
     for jump_ms in (10**9, 10**9, 0, -(10**9)):
         jumped.append(jump_ms)
-        told += rig.looks(3)
-    assert events(told) == ["wall_clock_jumped", "wall_clock_believed", "wall_clock_jumped"]
-    assert told[0]["by_ms"] == 10**9
+        found += rig.looks(3)
+    assert events(found) == ["wall_clock_jumped", "wall_clock_believed", "wall_clock_jumped"]
+    assert found[0]["by_ms"] == 10**9

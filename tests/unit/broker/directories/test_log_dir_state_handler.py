@@ -67,11 +67,11 @@ async def test_its_replicas_end_and_the_other_directory_goes_on():
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.dirs[0].go_offline("test")
             while rig.logs.get(TP) is not None:
                 await asyncio.sleep(0)
-        assert "log_dir_replicas_offline" in [line["event"] for line in told]
+        assert "log_dir_replicas_offline" in [line["event"] for line in logged]
         dead = only(await rig.ask(produce(batch()), 9))
         assert dead.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         alive = only(await rig.ask(produce(batch(), tp=TP._replace(partition=1)), 9))
@@ -106,11 +106,11 @@ async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler
         replica = rig.parts.hosted.get(TP)
         assert replica is not None
         replica.partition = None
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.dirs[0].go_offline("test")
             with pytest.raises(KafkaStorageError, match="could not be handled"):
                 await handler.lost()
-        assert "log_dir_failure_unhandled" in [line["event"] for line in told]
+        assert "log_dir_failure_unhandled" in [line["event"] for line in logged]
         rig.dirs[1].go_offline("test")
         while rig.logs.handles_in(rig.dirs[1]):
             await asyncio.sleep(0)
@@ -189,7 +189,7 @@ async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back():
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         assert await write(rig) == 0
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await fill(rig.dirs[0])
             await until(lambda: state_of(rig) is ReplicaState.SATURATED)
             assert await write(rig) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -197,7 +197,7 @@ async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back():
             await heal(rig.dirs[0])
             await until(lambda: state_of(rig) is ReplicaState.ONLINE)
             assert await write(rig) == 0 and await read_end(rig) == 2
-        events = [line["event"] for line in told]
+        events = [line["event"] for line in logged]
         assert "log_dir_replicas_impaired" in events and "log_dir_replicas_recovered" in events
 
 
@@ -282,10 +282,10 @@ async def test_a_replica_that_no_directory_takes_is_made_when_there_is_space_aga
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await fill(rig.dirs[0])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             # Waits for no disk: a broker must be able to start like this.
             await rig.follow(topic(), partition())
-        assert "replica_awaits_impaired_dir" in [line["event"] for line in told]
+        assert "replica_awaits_impaired_dir" in [line["event"] for line in logged]
         assert state_of(rig) is ReplicaState.HELD_BACK
         assert await write(rig) == ErrorCode.KAFKA_STORAGE_ERROR
         await heal(rig.dirs[0])

@@ -37,8 +37,8 @@ async def written(rigs: list[BrokerRig], **more: Any) -> None:
     for rig in rigs:
         await rig.follow(topic(), partition(replicas=[r.broker_id for r in rigs], **more))
     for _ in range(BATCHES):
-        told = only(await rigs[0].ask(produce(batch(body=BODY)), 9))
-        assert told.error_code == 0
+        found = only(await rigs[0].ask(produce(batch(body=BODY)), 9))
+        assert found.error_code == 0
     for rig in rigs:
         await until(lambda rig=rig: end(rig) == BATCHES)
         handle = rig.logs.get(TP)
@@ -83,8 +83,8 @@ def assigned(rig: BrokerRig) -> list[DirectoryId]:
     ]
 
 
-def events(told: list[Any]) -> list[str]:
-    return [line["event"] for line in told]
+def events(reported: list[Any]) -> list[str]:
+    return [line["event"] for line in reported]
 
 
 async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_the_rest():
@@ -92,7 +92,7 @@ async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_
         await written(rigs)
         sound = contents(rigs[0])
         damage(rigs[1])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             scrub(rigs[1])
             await until(lambda: assigned(rigs[1])[-2:] == [LOST_DIR, dir_of(2, 1)])
             # Whoever counts on it may still do so: nothing was cut.
@@ -102,8 +102,8 @@ async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_
                 rig.replay(replace(out, partition_epoch=PartitionEpoch(1)))
             await until(lambda: damaged_from(rigs[1]) is None and end(rigs[1]) == BATCHES)
             await until(lambda: contents(rigs[1]) == sound)
-        assert events(told).count("log_damage_found_by_scrub") == 1
-        assert events(told).count("damaged_follower_leaves_in_sync_set") == 1
+        assert events(logged).count("log_damage_found_by_scrub") == 1
+        assert events(logged).count("damaged_follower_leaves_in_sync_set") == 1
         assert contents(rigs[0]) == sound
         (figures,) = [s.figures for d, s in rigs[1].parts.scrubs.by_dir.items() if d.path == "/d1"]
         await until(lambda: figures.replicas_repaired == 1)
@@ -126,23 +126,23 @@ async def test_a_damaged_leader_with_company_steps_down():
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             scrub(rigs[0])
             await until(lambda: assigned(rigs[0])[-2:] == [LOST_DIR, dir_of(1, 1)])
-        assert {"log_damage_found_by_scrub", "damaged_leader_steps_down"} <= set(events(told))
+        assert {"log_damage_found_by_scrub", "damaged_leader_steps_down"} <= set(events(logged))
 
 
 async def test_a_lone_leader_says_so_once_however_often_it_is_scrubbed():
     async with brokers(**SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             scrub(rigs[0])
             await until(lambda: rigs[0].parts.scrubs.by_dir)
             figures = rigs[0].parts.scrubs.by_dir[rigs[0].dirs[0]].figures
             await until(lambda: figures.passes >= 3)
-        assert events(told).count("damaged_leader_has_no_heir") == 1
-        assert events(told).count("log_damage_found_by_scrub") == 1
+        assert events(logged).count("damaged_leader_has_no_heir") == 1
+        assert events(logged).count("log_damage_found_by_scrub") == 1
         assert LOST_DIR not in assigned(rigs[0])
         assert end(rigs[0]) == BATCHES
 
@@ -153,12 +153,12 @@ async def test_a_leader_that_gets_company_is_asked_to_step_down_by_a_later_pass(
         for rig in rigs:
             rig.replay(partition(replicas=(1, 2), isr=[1], epoch=1))
         damage(rigs[0])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             scrub(rigs[0])
-            await until(lambda: "damaged_leader_has_no_heir" in events(told))
+            await until(lambda: "damaged_leader_has_no_heir" in events(logged))
             for rig in rigs:
                 rig.replay(partition(replicas=(1, 2), epoch=2))
-            await until(lambda: "damaged_leader_steps_down" in events(told))
+            await until(lambda: "damaged_leader_steps_down" in events(logged))
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

@@ -62,9 +62,9 @@ async def test_a_deleted_topic_s_stray_goes_after_the_retention_and_not_before()
         await purges.purge_due()
         assert len(rig.logs.strays.all()) == 1
         clock.ms = WEEK_MS
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await purges.purge_due()
-        assert "stray_purged" in [line["event"] for line in told]
+        assert "stray_purged" in [line["event"] for line in logged]
         assert not rig.logs.strays.all()
         assert not [e for e in rig.dirs[0].vfs.list_dir("/d1") if "stray" in e.name]
 

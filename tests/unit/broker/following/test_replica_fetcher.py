@@ -79,10 +79,10 @@ async def test_a_follower_far_after_starts_where_the_leaders_log_starts():
         leader = rigs[0].logs.get(TP)
         assert leader is not None
         await leader.truncate_fully_and_start_at(100)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
             await until(lambda: end(rigs[1]) == 100)
-        assert "replica_starts_anew" in [line["event"] for line in told]
+        assert "replica_starts_anew" in [line["event"] for line in logged]
 
 
 async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_once():
@@ -91,7 +91,7 @@ async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_on
         nowhere = (dataclasses.replace(leader.listeners[0], port=1),)
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
         await rigs[0].ask(produce(batch(), acks=1), 9)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rigs[1].replay(dataclasses.replace(leader, listeners=nowhere))
             await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
             ((fetcher, _),) = rigs[1].parts.fetchers._fetchers.values()
@@ -99,7 +99,7 @@ async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_on
             rigs[1].replay(leader)
             await until(lambda: end(rigs[1]) == 1)
             await until(lambda: fetcher._outage.failures == 0)
-        fetches = [line["event"] for line in told if line["event"].startswith("replica_fetch_")]
+        fetches = [line["event"] for line in logged if line["event"].startswith("replica_fetch_")]
         assert fetches == ["replica_fetch_failed", "replica_fetch_resumed"]
 
 
@@ -222,9 +222,9 @@ async def test_a_log_that_could_not_be_cut_is_not_fetched_into():
         assert follower is not None
         await follower.truncate_to(2)
         sick.inject(Fault(errno=EINVAL, kinds=frozenset({"truncate"})))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rigs[0].replay(partition(replicas=(1, 2), leader=2, epoch=1))
-            await until(lambda: [t["event"] for t in told].count("replica_fetch_delayed") >= 2)
+            await until(lambda: [t["event"] for t in logged].count("replica_fetch_delayed") >= 2)
         ((fetcher, _),) = rigs[0].parts.fetchers._fetchers.values()
         one = fetcher._session.get(TP)
         assert one is not None and not one.is_aligned

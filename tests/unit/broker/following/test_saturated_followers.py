@@ -112,9 +112,9 @@ async def test_a_leader_that_cannot_be_asked_is_asked_again():
         await delete(leader, 2)
         state = follower.parts.cache.state
         known = state.brokers.pop(BrokerId(2))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await follower.parts.saturated_followers.check()
-        assert [event["event"] for event in told] == ["leader_log_starts_unknown"]
+        assert [event["event"] for event in logged] == ["leader_log_starts_unknown"]
         assert log_of(follower).log_start_offset == 0
         state.brokers[BrokerId(2)] = known
         await follower.parts.saturated_followers.check()
@@ -127,8 +127,8 @@ async def test_what_the_directory_does_not_do_now_is_done_next_time():
         await both_with_six(rigs)
         await fill_first(follower)
         await delete(leader, 2)
-        with capture_logs() as told, log_of(follower).held_still():
+        with capture_logs() as logged, log_of(follower).held_still():
             await follower.parts.saturated_followers.check()
-        assert [event["event"] for event in told] == ["leader_log_start_not_followed"]
+        assert [event["event"] for event in logged] == ["leader_log_start_not_followed"]
         await follower.parts.saturated_followers.check()
         assert log_of(follower).log_start_offset == 2

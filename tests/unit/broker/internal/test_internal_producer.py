@@ -134,9 +134,9 @@ async def test_the_next_leader_gets_what_the_last_one_did_not():
 async def test_when_the_time_is_up_the_last_trouble_is_reported(records: list, code: ErrorCode):
     async with brokers() as (rig,):
         await rig.follow(*records)
-        with pytest.raises(OperatingError) as told:
+        with pytest.raises(OperatingError) as found:
             await sender(rig).to_topic(within(30))
-        assert told.value.code is code
+        assert found.value.code is code
 
 
 async def test_a_leader_that_is_fenced_is_not_reached():

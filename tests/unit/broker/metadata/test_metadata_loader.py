@@ -92,12 +92,12 @@ async def test_a_poll_that_fails_is_reported_and_tried_again():
         return FetchMetadataResponse(high_watermark=7, entries=(entry(7, topic()),))
 
     async with brokers(answer=answer) as (rig,):
-        with capture_logs() as told:
+        with capture_logs() as logged:
             loading = rig.tasks.start(rig.parts.loader.run(), "loader")
             await rig.parts.loader.caught_up(7)
             loading.cancel()
             await asyncio.sleep(0)
-        events = [line["event"] for line in told]
+        events = [line["event"] for line in logged]
         assert events.index("metadata_fetch_failed") < events.index("metadata_fetch_resumed")
 
 

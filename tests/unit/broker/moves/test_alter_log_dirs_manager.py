@@ -106,7 +106,7 @@ async def one_broker(*vfss: MemVfs | FaultVfs, **overrides: str) -> AsyncIterato
         yield rig
 
 
-def told(lines: list[Any], event: str) -> list[Any]:
+def logged(lines: list[Any], event: str) -> list[Any]:
     return [line for line in lines if line["event"] == event]
 
 
@@ -122,7 +122,7 @@ async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there():
         assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
         assert names(rig, 2) == ["t-0"]
         assert [name.endswith("-delete") for name in names(rig, 1)] in ([], [True])
-        (moved,) = told(lines, "replica_moved")
+        (moved,) = logged(lines, "replica_moved")
         assert (moved["source"], moved["target"]) == ("/d1", "/d2")
         assert rig.logs.future(TP) is None and rig.parts.moves.moves() == []
         await write(rig, 2)
@@ -318,7 +318,7 @@ async def test_a_target_that_fills_up_ends_the_move_and_gets_its_space_back():
         await ended(rig)
         await rig.parts.assignments.idle()
         assert assigned(rig) == [D2, D1] and rig.logs.futures() == []
-        assert [line["reason"] for line in told(lines, "replica_move_failed")] == [
+        assert [line["reason"] for line in logged(lines, "replica_move_failed")] == [
             "target_filled_up"
         ]
         await write(rig)
@@ -360,12 +360,12 @@ async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int):
         stall(stalled)
         with capture_logs() as lines:
             begin(rig)
-            await until(lambda: told(lines, "replica_move_paused"))
+            await until(lambda: logged(lines, "replica_move_paused"))
             await asyncio.sleep(0)
-            assert rig.parts.moves.moves() and not told(lines, "replica_move_step_failed")
+            assert rig.parts.moves.moves() and not logged(lines, "replica_move_step_failed")
             await answer(stalled)
             await ended(rig)
-        assert where(rig) is rig.dirs[1] and len(told(lines, "replica_move_paused")) == 1
+        assert where(rig) is rig.dirs[1] and len(logged(lines, "replica_move_paused")) == 1
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -409,7 +409,7 @@ async def test_a_target_that_dies_leaves_the_replica_where_it_is():
         await rig.parts.assignments.idle()
         assert assigned(rig) == [D2, D1], "the controller must not think it is in the dead one"
         await write(rig)
-        assert await read_values(rig) == 4 and told(lines, "replica_move_failed")
+        assert await read_values(rig) == 4 and logged(lines, "replica_move_failed")
         assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsFailedPartitionsCount"] == 1
 
 
@@ -477,7 +477,7 @@ async def test_a_target_that_is_too_busy_is_tried_again():
             begin(rig)
             await ended(rig)
         assert where(rig) is rig.dirs[1] and rig.logs.future(TP) is None
-        assert not told(lines, "replica_move_failed") and moves.moves() == []
+        assert not logged(lines, "replica_move_failed") and moves.moves() == []
 
 
 async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_again():
@@ -488,7 +488,7 @@ async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_
         with capture_logs() as lines:
             begin(rig)
             await ended(rig)
-        assert told(lines, "replica_move_step_failed")
+        assert logged(lines, "replica_move_step_failed")
         assert where(rig) is rig.dirs[1] and rig.dirs[1].is_online
 
 
@@ -594,7 +594,7 @@ async def test_an_interrupted_move_is_resumed():
         with capture_logs() as lines:
             rig.parts.publisher.open()
             await ended(rig)
-        assert told(lines, "replica_move_resumed") and where(rig) is rig.dirs[1]
+        assert logged(lines, "replica_move_resumed") and where(rig) is rig.dirs[1]
         assert assigned(rig) == [D2] and await read_values(rig) == 3
 
 
@@ -647,7 +647,7 @@ async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync
             rig.parts.publisher.open()
             await rig.parts.publisher.disk_work_done()
         await rig.parts.assignments.idle()
-        assert told(lines, "future_replica_adopted")
+        assert logged(lines, "future_replica_adopted")
         assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
 
 
@@ -663,7 +663,7 @@ async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_los
             await rig.parts.assignments.idle()
             assert [line["event"] for line in lines] == ["replica_reported_lost"]
             await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
-        assert told(lines, "last_in_sync_replica_lost")
+        assert logged(lines, "last_in_sync_replica_lost")
         assert hosted(rig).is_offline and assigned(rig) == [LOST_DIR]
         assert [name.endswith("-future") for name in names(rig, 2)] == [True]
         with capture_logs() as lines:
@@ -675,7 +675,7 @@ async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_los
                     value="true",
                 )
             )
-        assert told(lines, "future_replica_adopted")
+        assert logged(lines, "future_replica_adopted")
         await rig.parts.assignments.idle()
         assert where(rig) is rig.dirs[1] and assigned(rig) == [LOST_DIR, D2]
 
@@ -812,7 +812,7 @@ async def test_a_move_that_stands_still_is_reported_once():
         with capture_logs() as lines:
             for _ in range(3):
                 rig.parts.moves.check_progress(RealClock().now_ms() + 60_001)
-        (stalled,) = told(lines, "replica_move_stalled")
+        (stalled,) = logged(lines, "replica_move_stalled")
         assert stalled["phase"] == "queued"
         rig.controller.may_answer.set()
         await ended(rig)

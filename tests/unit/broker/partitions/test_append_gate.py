@@ -9,16 +9,16 @@ from kraftjbod.core.errors import OverloadedError
 
 
 def test_what_waited_goes_through_in_order_when_the_gate_opens() -> None:
-    gate, told = AppendGate(), list[int]()
+    gate, reported = AppendGate(), list[int]()
     gate.close()
     for n in range(5):
-        gate.hold(lambda n=n: told.append(n))  # type: ignore[misc]  # the default binds n
-    assert told == [] and gate.is_closed and "5" in repr(gate)
+        gate.hold(lambda n=n: reported.append(n))  # type: ignore[misc]  # the default binds n
+    assert reported == [] and gate.is_closed and "5" in repr(gate)
     gate.open()
-    assert told == [0, 1, 2, 3, 4] and not gate.is_closed
+    assert reported == [0, 1, 2, 3, 4] and not gate.is_closed
     gate.close()
     gate.open()
-    assert told == [0, 1, 2, 3, 4]
+    assert reported == [0, 1, 2, 3, 4]
 
 
 def test_too_many_are_refused() -> None:

@@ -83,7 +83,7 @@ async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is():
         await write(rigs[0])
         damage(rigs[0], 3)
         nothing_in_memory(rigs[0])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             sound = only(await rigs[0].ask(fetch(0), 12))
             assert (sound.error_code, len(sound.records)) == (0, 3 * SIZE)
             refused = only(await rigs[0].ask(fetch(3), 12))
@@ -93,7 +93,7 @@ async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is():
                 return assigned(rigs[0])[-2:] == [LOST_DIR, dir_of(1, 1)]
 
             await rigs[0].controller.wait_seen(is_reported)
-        events = [line["event"] for line in told]
+        events = [line["event"] for line in logged]
         assert events.count("log_damaged") == 1
         assert events.count("damaged_leader_steps_down") == 1
         assert rigs[0].dirs[0].is_online
@@ -137,7 +137,7 @@ async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound():
         await write(rig)
         damage(rig, 2)
         nothing_in_memory(rig)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             for _ in range(3):
                 refused = only(await rig.ask(fetch(2), 12))
                 assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
@@ -145,7 +145,7 @@ async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound():
                 assert len(served.records) == 3 * SIZE
             written = only(await rig.ask(produce(batch(body=BODY)), 9))
             assert written.error_code == 0
-        events = [line["event"] for line in told]
+        events = [line["event"] for line in logged]
         assert events.count("damaged_leader_has_no_heir") == 1
         assert events.count("log_damaged") == 1
         assert LOST_DIR not in assigned(rig)
@@ -157,12 +157,12 @@ async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_look():
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
         await write(rigs[0])
         damage(rigs[0], 3)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
             await until(
                 lambda: (
                     {"log_damaged", "damaged_leader_has_no_heir"}
-                    <= {line["event"] for line in told}
+                    <= {line["event"] for line in logged}
                 )
             )
             await until(lambda: end(rigs[1]) == 3)
@@ -194,9 +194,9 @@ async def test_before_directories_nobody_can_be_reported_so_the_leader_stays():
         damage(rigs[0], 2)
         nothing_in_memory(rigs[0])
         before = assigned(rigs[0])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             refused = only(await rigs[0].ask(fetch(2), 12))
         assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
-        assert "damaged_leader_has_no_heir" in [line["event"] for line in told]
+        assert "damaged_leader_has_no_heir" in [line["event"] for line in logged]
         assert assigned(rigs[0]) == before
         assert rigs[0].parts.assignments.queued == 0

@@ -46,7 +46,7 @@ def isr(rig: BrokerRig) -> tuple[BrokerId, ...]:
     return replica.partition.isr
 
 
-async def told(rig: BrokerRig, members: tuple[int, ...]) -> None:
+async def heard(rig: BrokerRig, members: tuple[int, ...]) -> None:
     """Metadata brings it; the answer to the wish alone puts nobody out."""
     await rig.follow(
         PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=tuple(map(BrokerId, members)))
@@ -70,7 +70,7 @@ async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed(
         await rig.follow(topic(), partition(replicas=(1, 2)))
         writing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
         await until(lambda: wishes(rig))
-        await told(rig, (1,))
+        await heard(rig, (1,))
         written = await writing
         assert written.responses[0].partition_responses[0].error_code == 0
         assert isr(rig) == (1,)
@@ -116,12 +116,12 @@ async def test_a_wish_that_was_not_delivered_is_sent_again():
 
     async with brokers(2, answer=answer) as rigs:
         rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
-        with capture_logs() as told:
+        with capture_logs() as logged:
             for rig in rigs:
                 await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
             while isr(rigs[0]) != (1, 2):
                 await asyncio.sleep(0.005)
-        assert "alter_partition_failed" in [line["event"] for line in told]
+        assert "alter_partition_failed" in [line["event"] for line in logged]
 
 
 async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata():
@@ -139,10 +139,10 @@ async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata()
 
     async with brokers(2, answer=answer) as rigs:
         rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
-        with capture_logs() as told:
+        with capture_logs() as logged:
             for rig in rigs:
                 await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
-            await until(lambda: "isr_change_refused" in [line["event"] for line in told])
+            await until(lambda: "isr_change_refused" in [line["event"] for line in logged])
         replica = rigs[0].parts.hosted.require(TP)
         assert replica.partition is not None
         assert replica.partition.pending_isr_change is not None
@@ -166,7 +166,7 @@ async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out():
         await answer(rig.dirs[0])
         rig.parts.manager.note_dir_state(rig.dirs[0])
         await until(lambda: wishes(rig))
-        await told(rig, (1,))
+        await heard(rig, (1,))
         written = await waiting
         assert written.responses[0].partition_responses[0].error_code == 0
         assert isr(rig) == (1,)

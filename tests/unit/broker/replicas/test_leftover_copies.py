@@ -53,9 +53,9 @@ async def test_a_copy_on_its_way_out_comes_back_if_metadata_means_it():
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition())
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.parts.leftovers.resolve()
-        assert "deleted_replica_restored" in [line["event"] for line in told]
+        assert "deleted_replica_restored" in [line["event"] for line in logged]
         rig.parts.publisher.open()
         await rig.parts.publisher.disk_work_done()
         handle = rig.logs.get(TP)
@@ -66,9 +66,9 @@ async def test_a_copy_on_its_way_out_stays_while_the_named_directory_is_away():
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[GONE]))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.parts.leftovers.resolve()
-        assert "deleted_replica_kept" in [line["event"] for line in told]
+        assert "deleted_replica_kept" in [line["event"] for line in logged]
         assert len(rig.logs.orphans) == 1 and rig.logs.get(TP) is None
 
 
@@ -97,9 +97,9 @@ async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_u
     async with brokers(1, sick, FaultVfs(disks[1]), opens=False) as (rig,):
         rig.replay(topic(), partition())
         sick.inject(Fault(kinds=frozenset({"rename"})))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.parts.leftovers.resolve()
-        assert "deleted_replica_not_restored" in [line["event"] for line in told]
+        assert "deleted_replica_not_restored" in [line["event"] for line in logged]
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
 
 
@@ -130,9 +130,9 @@ async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_s
     async with brokers(1, sick, disks[1], opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
         sick.inject(Fault(kinds=frozenset({"rename"})))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.parts.leftovers.resolve()
-        assert "replica_copy_not_removed" in [line["event"] for line in told]
+        assert "replica_copy_not_removed" in [line["event"] for line in logged]
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
         rig.parts.publisher.open()
         await rig.parts.publisher.disk_work_done()
@@ -193,9 +193,9 @@ async def test_a_stray_of_another_life_comes_back_as_what_it_was(
     then = (topic(topic_id=OTHER_ID), partition(topic_id=OTHER_ID)) if namesake else ()
     disks = await disks_with_a_stray(then=then)
     async with brokers(1, *disks, opens=False) as (rig,):
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await come_up(rig, topic(), partition(directories=[named]))
-        assert "stray_taken_back" in [line["event"] for line in told]
+        assert "stray_taken_back" in [line["event"] for line in logged]
         handle = rig.logs.get(TP)
         assert handle is not None
         assert (handle.topic_id, handle.log_end_offset) == (TOPIC_ID, 1)
@@ -227,10 +227,10 @@ async def test_a_stray_that_may_lack_something_is_not_in_sync(
         assert reported_lost(rig)
         assert rig.logs.get(TP) is None
         assert isinstance(says, PartitionRecord)
-        told = dataclasses.replace(
+        found = dataclasses.replace(
             says, isr=(BrokerId(2),), directories=(dir_of(1, 1), dir_of(2, 1))
         )
-        await rig.follow(told)
+        await rig.follow(found)
         handle = rig.logs.get(TP)
         assert handle is not None
         assert handle.log_end_offset == 1
@@ -277,9 +277,9 @@ async def test_a_replica_that_returns_to_its_broker_begins_with_what_was_set_asi
         assert len(rig.logs.strays.all()) == 1
         unassigned = [dir_of(2, 1), UNASSIGNED_DIR]
         back = partition(replicas=(2, 1), isr=(2,), leader=2, directories=unassigned)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.follow(back)
-        assert "replica_made_of_stray" in [line["event"] for line in told]
+        assert "replica_made_of_stray" in [line["event"] for line in logged]
         handle = rig.logs.get(TP)
         assert handle is not None
         assert handle.log_end_offset == 1
@@ -291,7 +291,7 @@ async def test_a_directory_that_dies_over_a_stray_does_not_hold_up_the_start():
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, disks[1], opens=False) as (rig,):
         sick.inject(Fault(kinds=frozenset({"rename"})))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await come_up(rig, topic(), partition(**BOTH, leader=2))
-        assert "stray_not_taken_back" in [line["event"] for line in told]
+        assert "stray_not_taken_back" in [line["event"] for line in logged]
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]

@@ -39,9 +39,9 @@ async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         await fill(rig.dirs[0])
         stall(rig.dirs[1])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
-        waits = [line for line in told if line["event"] == "replica_awaits_impaired_dir"]
+        waits = [line for line in logged if line["event"] == "replica_awaits_impaired_dir"]
         assert len(waits) == 1 and "/d1 is saturated" in waits[0]["reason"]
         assert state_of(rig) is ReplicaState.HELD_BACK
         await answer(rig.dirs[1])

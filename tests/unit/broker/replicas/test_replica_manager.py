@@ -143,16 +143,16 @@ async def test_who_leads_in_a_dead_directory_is_asked_when_that_matters(
     """KIP-858, log.dir.failure.timeout.ms: a controller that does not know gives it more to lead,
     and a replica that has another log by now is led from there."""
     async with brokers() as (rig,):
-        told: list[Callable[[], bool]] = []
+        reported: list[Callable[[], bool]] = []
         monkeypatch.setattr(
-            rig.parts.lifecycle, "report_offline", lambda _, leads, **__: told.append(leads)
+            rig.parts.lifecycle, "report_offline", lambda _, leads, **__: reported.append(leads)
         )
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
         await fill(rig.dirs[1])
         rig.dirs[0].go_offline("test")
-        await until(lambda: bool(told))
-        (leads,) = told
+        await until(lambda: bool(reported))
+        (leads,) = reported
         assert not leads()
         await rig.follow(partition(1))
         assert leads(), "it has no log, and is said to lead there"
@@ -176,13 +176,13 @@ async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it():
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
         sick.inject(Fault(path="*/t-0*"))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
             if rig.dirs[0].is_online:
                 return  # The other one had more room.
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_dir is rig.dirs[1]
-        assert "replica_creation_failed" in [line["event"] for line in told]
+        assert "replica_creation_failed" in [line["event"] for line in logged]
 
 
 async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew():
@@ -194,11 +194,11 @@ async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew()
         rig.replay(topic(), partition(directories=[UNKNOWN_DIR]))
         rig.dirs[0].go_offline("test")
         rig.logs.drop(rig.dirs[0])
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.parts.publisher.open()
             await rig.parts.publisher.disk_work_done()
         assert rig.logs.get(TP) is None
-        assert "replica_awaits_offline_dir" in [line["event"] for line in told]
+        assert "replica_awaits_offline_dir" in [line["event"] for line in logged]
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -215,20 +215,20 @@ async def test_copies_nobody_knows_are_set_aside_and_never_served():
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
-    with capture_logs() as told:
+    with capture_logs() as logged:
         async with brokers(1, *disks) as (rig,):
             await rig.parts.publisher.disk_work_done()
             assert rig.logs.handles() == []
-    assert "stray_replica_set_aside" in [line["event"] for line in told]
+    assert "stray_replica_set_aside" in [line["event"] for line in logged]
 
 
 async def test_a_removal_from_a_dying_directory_is_only_reported():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[0].go_offline("test")
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.follow(RemoveTopicRecord(topic_id=topic().topic_id))
-        assert "replica_removal_failed" in [line["event"] for line in told]
+        assert "replica_removal_failed" in [line["event"] for line in logged]
 
 
 async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_log_of_its_own():
@@ -263,13 +263,13 @@ async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing():
 async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_reported():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
             rig.dirs[0].go_offline("test")
             rig.parts.manager.mark_offline(rig.dirs[0])
             rig.logs.drop(rig.dirs[0])
             await rig.parts.publisher.disk_work_done()
-        assert "replica_removal_failed" in [line["event"] for line in told]
+        assert "replica_removal_failed" in [line["event"] for line in logged]
 
 
 async def test_a_removal_waits_while_too_much_waits_for_the_directory():
@@ -302,10 +302,10 @@ async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start():
     others = {"replicas": (1, 2), "isr": [2], "leader": 2}
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(topic_id=again), partition(topic_id=again, **others))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.parts.publisher.open()
             await rig.parts.publisher.disk_work_done()
-        assert "stray_replica_set_aside" in [line["event"] for line in told]
+        assert "stray_replica_set_aside" in [line["event"] for line in logged]
         handle = rig.logs.get(TP)
         assert handle is not None
         assert (handle.topic_id, handle.log_end_offset) == (again, 0)
@@ -333,8 +333,8 @@ async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_els
 # --- an empty log is not in sync ------------------------------------------------------------------
 
 
-def events(told: list[Any]) -> list[str]:
-    return [line["event"] for line in told]
+def events(reported: list[Any]) -> list[str]:
+    return [line["event"] for line in reported]
 
 
 async def test_an_in_sync_replica_whose_disk_was_replaced_is_lost_before_it_is_made_anew():
@@ -342,10 +342,10 @@ async def test_an_in_sync_replica_whose_disk_was_replaced_is_lost_before_it_is_m
     both = {"replicas": (1, 2), "directories": [UNKNOWN_DIR, dir_of(2, 1)], "leader": 2}
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(isr=(1, 2), **both))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.parts.publisher.open()
             await rig.parts.assignments.idle()
-        assert assigned(rig) == [LOST_DIR] and events(told) == ["replica_reported_lost"]
+        assert assigned(rig) == [LOST_DIR] and events(logged) == ["replica_reported_lost"]
         assert rig.logs.get(TP) is None
         # The controller took it out of the in-sync set.
         both["directories"] = [LOST_DIR, dir_of(2, 1)]
@@ -362,10 +362,10 @@ async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_op
     """Better no leader than an empty one that pretends to be whole."""
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.parts.publisher.open()
             await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
-        assert events(told) == ["last_in_sync_replica_lost"], "once"
+        assert events(logged) == ["last_in_sync_replica_lost"], "once"
         assert rig.logs.get(TP) is None and assigned(rig) == []
         # The operator's word.
         await rig.follow(
@@ -393,9 +393,9 @@ async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin
         rig.parts.publisher.open()
         await rig.parts.assignments.idle()
         assert assigned(rig) == [LOST_DIR] and rig.logs.get(TP) is None
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
-        assert events(told) == ["last_in_sync_replica_lost"]
+        assert events(logged) == ["last_in_sync_replica_lost"]
         assert rig.logs.get(TP) is None
 
 
@@ -505,10 +505,10 @@ async def test_a_replica_that_was_moved_by_hand_is_accepted_and_reported():
         await rig.ask(produce(batch()), 9)
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.parts.publisher.open()
         await rig.parts.assignments.idle()
-        assert "replica_found_elsewhere" in events(told)
+        assert "replica_found_elsewhere" in events(logged)
         assert assigned(rig) == [dir_of(1, 1)]
         assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
 
@@ -544,7 +544,7 @@ async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_ca
     vfs.open(path, OpenMode.READ_WRITE).truncate(0)
     async with brokers(1, vfs, opens=False) as (rig,):
         rig.replay(topic(), partition(**both))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             rig.parts.publisher.open()
             await until(lambda: assigned(rig) == [LOST_DIR, dir_of(1, 1)])
-        assert events(told) == ["replica_lost_flushed_records"]
+        assert events(logged) == ["replica_lost_flushed_records"]

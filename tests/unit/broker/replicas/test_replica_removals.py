@@ -36,7 +36,7 @@ async def test_a_topic_that_goes_again_while_its_first_life_is_removed():
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
-        with capture_logs() as told:
+        with capture_logs() as logged:
             with Gate(slow, "rename", "*t-0*") as gate:
                 rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
                 await gate.reached()
@@ -46,16 +46,16 @@ async def test_a_topic_that_goes_again_while_its_first_life_is_removed():
         assert TP not in rig.parts.removals
         assert rig.logs.handles() == [] and rig.logs.futures() == []
         bad = ("background_job_failed", "replica_removal_failed")
-        assert [line for line in told if line["event"] in bad] == []
+        assert [line for line in logged if line["event"] in bad] == []
 
 
 async def test_a_stray_is_kept_under_another_name():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.parts.removals.begin(TP)
-        with capture_logs() as told:
+        with capture_logs() as logged:
             await rig.parts.removals.set_aside(TP)
-        assert [line["event"] for line in told] == ["stray_replica_set_aside"]
+        assert [line["event"] for line in logged] == ["stray_replica_set_aside"]
         names = [entry.name for entry in rig.dirs[0].vfs.list_dir("/d1")]
         assert any(name.endswith("-stray") for name in names) and "t-0" not in names
 
@@ -65,12 +65,12 @@ async def test_a_future_copy_that_cannot_be_removed_is_reported():
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
-        with capture_logs() as told, Gate(slow, "rename", "*-future") as gate:
+        with capture_logs() as logged, Gate(slow, "rename", "*-future") as gate:
             going = rig.tasks.start(rig.parts.removals.drop_future(TP), "drop")
             await gate.reached()
             rig.dirs[1].go_offline("test")
             await going
-        assert "future_replica_not_removed" in [line["event"] for line in told]
+        assert "future_replica_not_removed" in [line["event"] for line in logged]
         assert rig.logs.futures() == []
 
 

@@ -106,14 +106,14 @@ async def test_directories_and_replicas_of_one_moment():
     async with brokers(broker_rack="r9") as (rig,):
         await lead_topic(rig)
         assert await round_of(rig, with_replicas=True)
-        told = await records(rig)
-        assert [(r["kind"], r.get("path")) for r in told] == [
+        found = await records(rig)
+        assert [(r["kind"], r.get("path")) for r in found] == [
             ("log_dir", "/d1"),
             ("log_dir", "/d2"),
             ("replica", "/d1"),
         ]
         incarnation = str(rig.parts.identity.incarnation_id)
-        for record in told:
+        for record in found:
             assert (record["broker_id"], record["rack"]) == (1, "r9")
             assert record["incarnation"] == incarnation
             assert record["cluster_id"] == rig.parts.cache.cluster_id
@@ -125,9 +125,9 @@ async def test_many_replicas_in_several_batches():
         await lead_topic(rig)
         await rig.follow(topic(), *(partition(index) for index in range(450)))
         await round_of(rig, with_replicas=True)
-        told = await records(rig)
+        found = await records(rig)
         assert figures(rig) == (453, 0)
-        named = [(r["topic"], r["partition"]) for r in told if r["kind"] == "replica"]
+        named = [(r["topic"], r["partition"]) for r in found if r["kind"] == "replica"]
         assert sorted(named) == sorted([(TOPIC, 0), *(("t", index) for index in range(450))])
 
 
@@ -168,8 +168,8 @@ async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_on
             await answer(rig.dirs[0])
             for _ in range(2):
                 await round_of(rig)
-        told = [line["event"] for line in lines if line["event"].startswith("storage_telemetry")]
-        assert told == ["storage_telemetry_dropped", "storage_telemetry_sent_again"]
+        found = [line["event"] for line in lines if line["event"].startswith("storage_telemetry")]
+        assert found == ["storage_telemetry_dropped", "storage_telemetry_sent_again"]
         assert figures(rig) == (4, 9)
 
 

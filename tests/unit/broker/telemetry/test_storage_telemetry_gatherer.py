@@ -78,8 +78,8 @@ async def test_replicas():
             await one.follow(topic(), partition(replicas=(1, 2)))
         size_bytes = len(batch(3))
         await rig.ask(produce(batch(3)), 9)
-        told = (await replicas(rig))[0, False]
-        assert told == ReplicaSample(
+        found = (await replicas(rig))[0, False]
+        assert found == ReplicaSample(
             directory_id=str(dir_of(1, 1)),
             path="/d1",
             topic="t",

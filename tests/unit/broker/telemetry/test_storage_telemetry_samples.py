@@ -55,9 +55,9 @@ def sample(facts: Facts) -> LogDirSample:
 
 @pytest.mark.parametrize("state", [LogDirState.ONLINE, LogDirState.SATURATED, LogDirState.STALLED])
 def test_one_that_is_not_offline(state: LogDirState) -> None:
-    told = json.loads(encode(ORIGIN, sample(Facts(state=state))))
+    printed = json.loads(encode(ORIGIN, sample(Facts(state=state))))
     bounds = [1 << bucket for bucket in range(16)]
-    assert told == {
+    assert printed == {
         "schema": 1,
         "kind": "log_dir",
         "cluster_id": "c",
@@ -90,7 +90,7 @@ def test_one_that_is_not_offline(state: LogDirState) -> None:
         "moves_out": 2,
         "moves_remaining_bytes": 9,
     }
-    assert len(told["io_counts"]) == len(bounds) + 1
+    assert len(printed["io_counts"]) == len(bounds) + 1
 
 
 def test_of_an_offline_one_nothing_is_known_but_that() -> None:

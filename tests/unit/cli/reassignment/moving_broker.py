@@ -24,7 +24,7 @@ SIZE_BYTES = 4096
 class MovingBroker(MiniBroker):
     def __init__(self) -> None:
         super().__init__()
-        self.tells_ids = True
+        self.gives_ids = True
         #: Of every partition, as the metadata has them.
         self.replicas: tuple[int, ...] = (BROKER_ID, 8)
         self.current: dict[Place, str] = {}
@@ -87,7 +87,7 @@ class MovingBroker(MiniBroker):
                 for (topic, index), is_future in copies
             ],
         )
-        if self.tells_ids:
+        if self.gives_ids:
             described.directory_id = DIRS[path]
         return described
 

@@ -110,7 +110,7 @@ async def test_a_replica_that_is_there_already_is_moved_by_its_broker() -> None:
 async def test_a_cluster_of_kafka_is_asked_for_the_directory_only_afterwards() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
-        broker.replicas, broker.tells_ids = (8,), False
+        broker.replicas, broker.gives_ids = (8,), False
         await actions.execute(client, Answer(), plan(to="/d2"), options())
         assert broker.reassigned["foo", 0].target_directories == ["any"]
         assert broker.future == {("foo", 0): "/d2"}
@@ -165,7 +165,7 @@ async def test_nothing_is_changed_for_a_plan_that_cannot_be() -> None:
         await refuses(broker, plan(to=stranger), ReassignmentError, unknown)
         dead = "foo-0-7: log directory /d3 of broker 7 is offline"
         await refuses(broker, plan(to="/d3"), ReassignmentError, dead)
-        broker.tells_ids = False
+        broker.gives_ids = False
         silent = "broker 7 does not report the ids of its log directories; name the path instead"
         await refuses(broker, plan(to=f"dirid:{DIRS['/d1']}"), ReassignmentError, silent)
 
@@ -270,7 +270,7 @@ async def test_cancelling_takes_back_the_wish_for_a_replica_that_never_came(said
         broker.fail_next["AlterReplicaLogDirs"] = [ErrorCode.REPLICA_NOT_AVAILABLE]
         await actions.cancel(client, Answer(), wanted, preserve_throttles=True, timeout_ms=0)
         assert broker.moves == {"any": [("foo", 1)]}
-        broker.tells_ids = False
+        broker.gives_ids = False
         await actions.cancel(client, Answer(), wanted, preserve_throttles=True, timeout_ms=0)
         assert broker.moves == {"any": [("foo", 1)]}
 

@@ -35,12 +35,12 @@ def test_what_is_made_of_a_value_may_be_an_error_and_an_error_stays_one() -> Non
 
 
 async def test_what_a_callback_raises_goes_to_the_loop_and_not_to_who_completed_it() -> None:
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     done: Completion[int] = Completion()
     done.add_done_callback(lambda one: print(1 // 0))
     done.set_result(1)
-    assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
+    assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
 
 
 async def test_who_waits_in_a_task_may_give_up() -> None:

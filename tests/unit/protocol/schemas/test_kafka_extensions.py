@@ -147,7 +147,7 @@ def test_no_message_of_kafka_s_is_shadowed() -> None:
 def test_an_api_of_our_own_is_told_to_our_own_only(asker: str, is_reported: bool) -> None:
     header = codec.RequestHeader(codec.ApiKey.API_VERSIONS, 3, 1, "x")
     frame = b"".join(codec.api_versions_response(header, asker=asker))[4:]
-    told = codec.decode_response(frame, api_key=codec.ApiKey.API_VERSIONS, version=3)
-    keys = {entry.api_key for entry in told.api_keys}
+    answered = codec.decode_response(frame, api_key=codec.ApiKey.API_VERSIONS, version=3)
+    keys = {entry.api_key for entry in answered.api_keys}
     assert (FIRST_OWN_API_KEY in keys) == is_reported
     assert codec.ApiKey.DESCRIBE_LOG_DIRS in keys

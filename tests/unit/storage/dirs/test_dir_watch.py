@@ -16,7 +16,7 @@ class Scene:
     def __init__(self, *, patience_ms: int = 100) -> None:
         self.clock = ManualClock()
         self.queues = [LogDirExecutor(name=name, clock=self.clock) for name in "ab"]
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.checks = 0
         self.watch = DirWatch(
             self,
@@ -26,13 +26,13 @@ class Scene:
         )
 
     def on_suspect(self, running_ms: int) -> None:
-        self.told.append(f"suspect {running_ms}")
+        self.reported.append(f"suspect {running_ms}")
 
     def on_answer(self) -> None:
-        self.told.append("answer")
+        self.reported.append("answer")
 
     def on_hung(self, running_ms: int) -> None:
-        self.told.append(f"hung {running_ms}")
+        self.reported.append(f"hung {running_ms}")
         self.watch.stop()
 
     def check_disk(self) -> None:
@@ -50,7 +50,7 @@ class Scene:
         return hold
 
     async def until_reported(self, count: int) -> None:
-        while len(self.told) < count:
+        while len(self.reported) < count:
             await asyncio.sleep(0.001)
 
 
@@ -64,11 +64,11 @@ async def test_a_suspicion_is_reported_once_and_so_is_its_end():
     checks = scene.checks
     while scene.checks < checks + 20:
         await asyncio.sleep(0.001)
-    assert scene.told == ["suspect 101"]
+    assert scene.reported == ["suspect 101"]
     assert scene.watch.is_suspicious
     hold.set()
     await scene.until_reported(2)
-    assert scene.told == ["suspect 101", "answer"]
+    assert scene.reported == ["suspect 101", "answer"]
     scene.watch.stop()
 
 
@@ -81,7 +81,7 @@ async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on():
     await scene.until_reported(1)
     hold.set()
     assert await behind == 5
-    assert scene.told[-1] == "answer"
+    assert scene.reported[-1] == "answer"
     scene.watch.stop()
 
 
@@ -93,7 +93,7 @@ async def test_one_queue_that_answers_does_not_speak_for_the_other():
     await scene.until_reported(1)
     first.set()
     assert await scene.queues[0].submit_op(lambda: 1) == 1
-    assert scene.told == ["suspect 101"]
+    assert scene.reported == ["suspect 101"]
     second.set()
     await scene.until_reported(2)
     scene.watch.stop()
@@ -107,10 +107,10 @@ async def test_each_queue_is_suspected_after_a_time_of_its_own():
     checks = scene.checks
     while scene.checks < checks + 50:
         await asyncio.sleep(0.001)
-    assert scene.told == []
+    assert scene.reported == []
     scene.clock.ms += 101
     await scene.until_reported(1)
-    assert scene.told == ["suspect 501"]
+    assert scene.reported == ["suspect 501"]
     hold.set()
     await scene.until_reported(2)
     scene.watch.stop()
@@ -122,7 +122,7 @@ async def test_what_never_ends_is_given_up():
     scene.watch.start()
     scene.clock.ms += 1001
     await scene.until_reported(1)
-    assert scene.told == ["hung 1001"]
+    assert scene.reported == ["hung 1001"]
     hold.set()
 
 
@@ -137,11 +137,11 @@ async def test_a_process_that_stood_still_blames_nobody_for_it():
     due._when -= 5
     scene.clock.ms += 5000
     scene.watch._poll_on_time()
-    assert scene.told == []
+    assert scene.reported == []
     assert scene.watch.running_ms() <= 100
     scene.clock.ms += 101
     await scene.until_reported(1)
-    assert scene.told[0].startswith("suspect")
+    assert scene.reported[0].startswith("suspect")
     hold.set()
     scene.watch.stop()
 
@@ -155,5 +155,5 @@ async def test_nothing_is_reported_after_the_stop():
     scene.watch.stop()
     hold.set()
     await scene.queues[0].submit_op(lambda: None)
-    assert scene.told == ["suspect 101"]
+    assert scene.reported == ["suspect 101"]
     assert not scene.watch.is_suspicious

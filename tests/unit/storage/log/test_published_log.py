@@ -30,16 +30,16 @@ class Scene:
         self.vfs = MemVfs()
         format_dir(self.vfs, "/d1", 1)
         #: What was told, beside the number of segments that the view showed then.
-        self.told: list[tuple[object, int]] = []
+        self.reported: list[tuple[object, int]] = []
         self.published = PublishedLog(
             log=create_log(self.vfs, "/d1", TP, TOPIC_ID, CONFIG),
             log_dir=open_dir(self.vfs),
             on_retired=self._retired,
-            on_rolled=lambda: self.told.append(("rolled", self._shown())),
+            on_rolled=lambda: self.reported.append(("rolled", self._shown())),
         )
 
     def _retired(self, segments: Sequence[LogSegment]) -> None:
-        self.told.append(([segment.base_offset for segment in segments], self._shown()))
+        self.reported.append(([segment.base_offset for segment in segments], self._shown()))
 
     def _shown(self) -> int:
         return len(self.published.view.segments)
@@ -77,19 +77,19 @@ async def test_a_new_segment_is_reported_with_the_view_that_shows_it():
     scene = Scene()
     for _ in range(3):
         await scene.append()
-    assert scene.told == []
+    assert scene.reported == []
     await scene.append()
-    assert scene.told == [("rolled", 2)]
+    assert scene.reported == [("rolled", 2)]
 
 
 async def test_what_left_is_reported_with_the_view_that_shows_it_no_more():
     scene = Scene()
     for _ in range(7):
         await scene.append()
-    scene.told.clear()
+    scene.reported.clear()
     gone = await scene.published.run(OpKind.RETENTION, lambda log: log.delete_old_segments(1, 6))
     assert gone == 2
-    assert scene.told == [([0, 3], 1)]
+    assert scene.reported == [([0, 3], 1)]
 
 
 async def test_the_lowest_cut_is_kept_until_somebody_takes_it():
