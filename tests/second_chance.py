@@ -1,7 +1,7 @@
 """What failed is run once more, alone: ``-p tests.second_chance``.
 
 Tests wait for real processes beside other tests, so that one may fail for want of a machine.
-One that passes alone is *flaky*: it is told by name, with how it failed, and does not fail the run,
+One that passes alone is *flaky*: it is named, with how it failed, and does not fail the run,
 unless more than :data:`MOST_FLAKY` do. Each runs in a process of its own.
 Errors of collection have no second chance, nor have interrupted runs.
 """

@@ -126,7 +126,7 @@ def _measure_death(report: Report, cluster: Cluster, victim_dir: str, replicas: 
 
 
 def at(event: Mapping[str, Any]) -> float:
-    """When an event was told, in seconds of the wall clock."""
+    """When an event was logged, in seconds of the wall clock."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()
 
 
@@ -217,7 +217,7 @@ def count(address: str, wanted: Callable[[Any], bool]) -> int:
 
 
 def _topics(address: str, name: str | None = None) -> Iterator[Any]:
-    """One topic or all of them, as a broker's Metadata tells them."""
+    """One topic or all of them, as a broker's Metadata has them."""
     request = kafka_codec.message("MetadataRequest")
     asked = None if name is None else [request.MetadataRequestTopic(name=name)]
     answer = raw.exchange(address, request(topics=asked), _METADATA_VERSION)

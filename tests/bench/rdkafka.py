@@ -74,7 +74,7 @@ class _Client:
     def end_offset(self, partition: int) -> int:
         """Where the partition ends now.
 
-        :raises BenchClientError: if the broker does not tell within ten seconds.
+        :raises BenchClientError: if the broker does not answer within ten seconds.
         """
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._lib.rd_kafka_query_watermark_offsets(

@@ -92,7 +92,7 @@ class ComposeCluster:
         return self.docker("inspect", "-f", "{{.State.Health.Status}}", self.container(service))
 
     def ask_health(self, broker: int) -> dict[str, Any]:
-        """What kraftjbod-health tells of a broker in its own container."""
+        """What kraftjbod-health reports of a broker in its own container."""
         words = ("kraftjbod-health", "--bootstrap-server", "127.0.0.1:9092", "--json")
         printed: dict[str, Any] = json.loads(self.inside(f"broker-{broker}", *words))
         return printed

@@ -77,7 +77,7 @@ def _kill_disk(cluster: ComposeCluster, load: Load, broker: int) -> float:
 
 
 def _fill_disk(cluster: ComposeCluster, load: Load, broker: int) -> float:
-    """A stranger's file takes all the room of the small disk, and goes."""
+    """A stranger's file fills the small disk, and goes."""
     _move(cluster, broker, range(PARTITIONS), RAM_DISK)
     stranger = f"{RAM_DISK}/stranger"
     filled_s = time.monotonic()
@@ -87,7 +87,9 @@ def _fill_disk(cluster: ComposeCluster, load: Load, broker: int) -> float:
     _flows(cluster, load)
     assert cluster.health(f"broker-{broker}") == "healthy"
     cluster.inside(f"broker-{broker}", "rm", stranger)
-    cluster.wait("the disk to have room", lambda: cluster.dir_states(broker)[RAM_DISK] == "online")
+    cluster.wait(
+        "the disk to have free space", lambda: cluster.dir_states(broker)[RAM_DISK] == "online"
+    )
     cluster.wait_whole(TOPIC)
     return filled_s
 

@@ -54,7 +54,7 @@ def leave(path: Path, free_bytes: int) -> None:
             try:
                 os.posix_fallocate(filler.fileno(), 0, size)
             except OSError:
-                size -= 4096  # The file system needs some blocks to tell of the others.
+                size -= 4096  # The file system needs some blocks to list the others.
             else:
                 return
 

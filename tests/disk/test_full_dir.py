@@ -1,4 +1,4 @@
-"""A log dir on a real file system that has no room: the reserve, given up and rebuilt."""
+"""A log dir on a real file system that has no free space: the reserve, given up and rebuilt."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_fill_and_heal(disk: Disk) -> None:
             assert not os.path.exists(reserve)
             with pytest.raises(LogDirImpairedError):
                 log_dir.submit(OpKind.APPEND, lambda: None)
-            # Whatever makes room has the reserve's.
+            # Whatever frees space has the reserve's.
             await log_dir.run(OpKind.RETENTION, lambda n=number: write(log_dir, f"roll-{n}", MIB))
             for name in (f"late-{number}", f"roll-{number}", "balloon"):
                 await log_dir.run(

@@ -1,6 +1,6 @@
-"""Logs on a small real disk that gets full and has room again, a hundred times over.
+"""Logs on a small real disk that gets full and has free space again, a hundred times over.
 
-Three replicas share one directory. They are written to until the disk has no room, retention
+Three replicas share one directory. They are written to until the disk has no free space, retention
 makes some, the directory heals, and writing goes on where it had stopped. What was acknowledged
 is there, once and in order, at any time and after a restart; what was refused is not.
 ext4 finds out late (delayed allocation): what it once took it must be able to keep.
@@ -171,7 +171,7 @@ async def test_a_hundred_times_full(disk: Disk):
 async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk):
     node = await made(disk)
     await node.write_until_full()
-    # Neither the room of the reserve is left, nor any other.
+    # Neither the space of the reserve is left, nor any other.
     disk.fill()
     await node.check()
     await node.stop()

@@ -30,7 +30,7 @@ TOPIC_ID = TopicId(bytes(range(16)))
 
 
 class ManualClock:
-    """Stands still until told otherwise."""
+    """Stands still until it is set."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.ms = now_ms
@@ -64,8 +64,8 @@ def batch(
 ) -> bytes:
     """A sound v2 batch; ``producer`` is (id, epoch, base sequence).
 
-    With a ``body`` it takes up as many bytes, as records that can be read if there is room for so
-    many.
+    With a ``body`` it takes up as many bytes, as records that can be read if there is free space
+    for so many.
     """
     if body is None:
         body = b"".join(_record(offset_delta) for offset_delta in range(records))

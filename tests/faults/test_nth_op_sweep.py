@@ -1,4 +1,4 @@
-"""One story, told again and again: the N-th operation fails, for every N until none is left.
+"""One story, played again and again: the N-th operation fails, for every N until none is left.
 
 Afterwards: the dir went OFFLINE once, every error had its type, and what had been acknowledged
 before is there when the dir is loaded again.
@@ -38,7 +38,7 @@ OTHER = TopicPartition("t", 1)
 
 @dataclass
 class Acknowledged:
-    """What the story was told is there; ``floor`` once it is free to go."""
+    """What was acknowledged to the story; ``floor`` once it is free to go."""
 
     end: int = 0
     certain_end: int = 0

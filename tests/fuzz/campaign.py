@@ -165,7 +165,7 @@ def _judged(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
             failures.append(f"{name} ended with {daemon.exit_code}: {daemon.last_words()}")
         logged = daemon.files.telemetry_path.read_text(errors="replace")
         if "Traceback" in logged:
-            failures.append(f"{name} told of a bug: {_around(logged, 'Traceback')}")
+            failures.append(f"{name} logged a bug: {_around(logged, 'Traceback')}")
         if '"event": "broker_fenced"' in logged or '"event": "log_dir_offline"' in logged:
             failures.append(f"{name}: a broker was fenced, or a directory was lost")
         if verdict.max_rss_mib[name] > MAX_RSS_MIB:

@@ -25,7 +25,7 @@ from tests.fuzz.kafka_frames import Frame
 
 BURST: Final = 40
 #: What breaks the protocol goes right behind the sound frames, and not after their answers.
-_CUT: Final = 0.3
+_TRUNCATED: Final = 0.3
 #: For the answers of a burst; some requests wait for long, and are left then.
 PATIENCE_S: Final = 3.0
 _LEFT: Final = 0.1
@@ -129,15 +129,15 @@ class Flood:
             self._leave(writer, data)
             return False
         breaking = burst.pop() if burst[-1].breaks else None
-        is_cut = breaking is not None and self._rng.random() < _CUT
-        writer.write(data if is_cut else b"".join(frame.framed for frame in burst))
+        is_truncated = breaking is not None and self._rng.random() < _TRUNCATED
+        writer.write(data if is_truncated else b"".join(frame.framed for frame in burst))
         sound = [frame for frame in burst if frame.has_answer]
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._answers(door, reader, sound, is_cut=is_cut)
+                await self._answers(door, reader, sound, is_truncated=is_truncated)
                 if breaking is None:
                     return True
-                if not is_cut:
+                if not is_truncated:
                     writer.write(breaking.framed)
                 await self._end(reader, breaking)
         except TimeoutError:
@@ -159,7 +159,7 @@ class Flood:
         return burst
 
     async def _answers(
-        self, door: Door, reader: asyncio.StreamReader, sound: list[Frame], *, is_cut: bool
+        self, door: Door, reader: asyncio.StreamReader, sound: list[Frame], *, is_truncated: bool
     ) -> None:
         """What breaks the protocol ends what is under way on its connection, too."""
         waiting = {} if door.is_kafka else {frame.correlation_id: frame for frame in sound}
@@ -167,7 +167,7 @@ class Flood:
             try:
                 answer = await _read_frame(reader)
             except (asyncio.IncompleteReadError, ConnectionError):
-                if is_cut:
+                if is_truncated:
                     self.figures.outcomes["closed as due"] += 1
                 else:
                     self.figures.blame("closed though sound", frame)

@@ -107,7 +107,7 @@ class Reader:
         from confluent_kafka import TopicPartition
 
         self._consumer = Consumer(
-            # It leaves no group when it closes: there is no coordinator to tell.
+            # It leaves no group when it closes: there is no coordinator to leave.
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": "none",

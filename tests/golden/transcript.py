@@ -129,7 +129,7 @@ def _show_registration_change(record: r.BrokerRegistrationChangeRecord) -> str:
 
 
 class World:
-    """The managers, a clock that stands still until told, and every record that was replayed."""
+    """The managers, a clock that stands still until set, and every record that was replayed."""
 
     def __init__(self, level: MetadataVersion = MetadataVersion.IV_3_7_IV2) -> None:
         self.now_ms = 0

@@ -116,7 +116,7 @@ def write_aiokafka(
         ) as producer:
             sent = [await producer.send(topic, value=value, partition=0) for value in values]
             found = [await future for future in sent]
-            # With acks=0 there is nothing to be told.
+            # With acks=0 there is no answer.
             return [record.offset for record in found if record is not None]
 
     return asyncio.run(asyncio.wait_for(write(), TIMEOUT_S))
@@ -137,7 +137,7 @@ def read_aiokafka(bootstrap: str, topic: str, count: int) -> list[bytes]:
 def write_kcat(
     bootstrap: str, topic: str, values: Sequence[bytes], *, compression: str = "none"
 ) -> list[int]:
-    """kcat tells no offsets; the list is empty."""
+    """kcat prints no offsets; the list is empty."""
     command = ["kcat", "-b", bootstrap, "-P", "-t", topic, "-p", "0", "-z", compression]
     lines = b"".join(value + b"\n" for value in values)
     subprocess.run(command, input=lines, capture_output=True, timeout=TIMEOUT_S, check=True)

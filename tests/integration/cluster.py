@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition as Metadata tells it."""
+    """A partition as Metadata has it."""
 
     leader: int
     replicas: tuple[int, ...]
@@ -56,7 +56,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """A log directory as DescribeLogDirs tells it; ``sizes`` by ``topic-partition``."""
+    """A log directory as DescribeLogDirs has it; ``sizes`` by ``topic-partition``."""
 
     path: str
     error: int
@@ -158,7 +158,7 @@ class Cluster:
         self.wait(f"every replica of {name} to be on a disk", lambda: self._is_on_disks(name))
 
     def partitions(self, topic: str, *, ask: int | None = None) -> dict[int, Partition]:
-        """The topic's partitions as broker ``ask``, or any, tells them."""
+        """The topic's partitions as broker ``ask``, or any, has them."""
         running = [broker for broker, daemon in self.brokers.items() if daemon.is_running]
         broker = random.choice(running) if ask is None else ask
         answered = self._ask(ask, lambda client: _describe_topic(client, topic, broker))
@@ -237,7 +237,7 @@ class Cluster:
         self.wait(f"every replica of {topic} to be in sync", lambda: self._is_whole(topic))
 
     def wait_event(self, daemon: DaemonProcess, name: str, count: int = 1) -> dict[str, Any]:
-        """The ``count``-th event called ``name`` of a daemon, as soon as it is told."""
+        """The ``count``-th event called ``name`` of a daemon, as soon as it is logged."""
         self.wait(f"event {name} of {daemon.files.name}", lambda: len(daemon.events(name)) >= count)
         return daemon.events(name)[count - 1]
 

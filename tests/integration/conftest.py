@@ -78,7 +78,7 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
     try:
         yield make
         bugs = [bug for cluster in made for bug in cluster.bugs()]
-        assert not bugs, "\n".join(["daemons told of bugs:", *bugs])
+        assert not bugs, "\n".join(["daemons logged bugs:", *bugs])
     finally:
         for cluster in made:
             _alive.remove(cluster)

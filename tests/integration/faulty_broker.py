@@ -2,11 +2,11 @@
 
 ``python -m tests.integration.faulty_broker CONFIG`` is the real daemon with two things put around
 it that the product knows nothing of: its file system is an :class:`ArmedVfs`, and whatever it
-tells to telemetry passes :meth:`TrapDoor.on_event` first.
+logs passes :meth:`TrapDoor.on_event` first.
 A test writes a :class:`Trap` into the broker's directory (:func:`arm`), also while it runs; the
 broker looks for a new one at each file operation and each event.
 
-* A trap springs once, *in* the thread that did the operation or told the event, so what comes
+* A trap springs once, *in* the thread that did the operation or logged the event, so what comes
   after that moment has not happened yet.
 * What it does: ``kill`` (SIGKILL to itself), ``kill_pid`` (to another process, the controller
   say), ``fail_dir`` (EIO from everything under a path from then on).
@@ -58,7 +58,7 @@ class Trap:
     path: str = "*"
     nth: int = 1
     after: bool = False
-    """Spring when the operation is done, which only those that change names can tell."""
+    """Spring when the operation is done, which only those that change names show."""
     kill: bool = False
     kill_pid: int | None = None
     fail_dir: str | None = None

@@ -1,4 +1,5 @@
-"""Small disks under real daemons, that fill and get room again, and how a broker tells of them.
+"""Small disks under real daemons, that fill and get free space again, and how a broker reports
+them.
 
 * :func:`small_disks` mounts them for the length of a test; :func:`logs_on` makes a log directory
   on each, which is what a cluster is given.

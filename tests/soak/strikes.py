@@ -222,7 +222,7 @@ class Striker:
             raise ClusterTimeoutError(f"{broker} did not notice {one} in {_NOTICED_S:.0f} s")
 
     def _until_back(self, broker: Broker, one: BrokerDir) -> None:
-        """A broker that leads in a dead directory stops if it can tell nobody, and is started."""
+        """A broker that leads in a dead directory stops if nobody hears of it, and is started."""
 
         async def back(client: ClusterClient) -> None:
             await client.retry(client.refresh_metadata)

@@ -54,7 +54,7 @@ class Record:
 def write(
     bootstrap: str, topic: str, records: Iterable[Record], **settings: object
 ) -> list[Record]:
-    """Produce in order, wait for every acknowledgement, and tell the offsets."""
+    """Produce in order, wait for every acknowledgement, and give the offsets."""
     producer = confluent_kafka.Producer(
         {
             **quiet(bootstrap),

@@ -1,4 +1,4 @@
-"""A made-up day of a cluster in the real tables, for a report to tell of.
+"""A made-up day of a cluster in the real tables, for a report.
 
 Broker 2's ``d1`` dies, broker 1's ``d3`` fills up, broker 3's ``d0`` hangs for a while, broker 3's
 ``d2`` is cordoned and emptied, broker 1's ``d0`` is slow. Everything else is well.

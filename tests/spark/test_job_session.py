@@ -14,7 +14,7 @@ from tests.spark.running import LONGEST_S
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_that_spark_does_not_start_is_told_when_a_job_is_asked_for(
+def test_that_spark_does_not_start_is_reported_when_a_job_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")

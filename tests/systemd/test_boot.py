@@ -104,7 +104,8 @@ def start_again(host: Machine, unit: str) -> None:
 
 
 def events(host: Machine, unit: str, name: str) -> list[dict[str, Any]]:
-    """Entries that the process of ``unit`` that runs now, or ran last, has told under ``name``."""
+    """Entries that the process of ``unit`` that runs now, or ran last, has logged under
+    ``name``."""
     invocation = host.show(unit, "InvocationID")
     return host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}", f"KRAFTJBOD_EVENT={name}")
 

@@ -92,7 +92,7 @@ def test_no_start_is_repeated_that_would_end_in_the_same_way(service: str) -> No
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_broker_that_looks_for_a_controller_is_started_again_for_ever(service: str) -> None:
+def test_a_broker_that_finds_no_controller_is_started_again_for_ever(service: str) -> None:
     """Five times the registration timeout is longer than what the limit looks at."""
     found = settings(f"{service}.service")
     wait_ms = BrokerConfig.model_fields["initial_broker_registration_timeout_ms"].default

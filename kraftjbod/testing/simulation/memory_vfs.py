@@ -30,11 +30,11 @@ from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
 class MemFile:
     """One file's bytes, whatever its name is; every open file of that name is this object."""
 
-    def __init__(self, room: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(self, free_bytes: Callable[[], int | None] = lambda: None) -> None:
         self.data = bytearray()
         self.synced = b""
         #: By how many bytes it may grow; None: without limit.
-        self._room = room
+        self._free_bytes = free_bytes
 
     def size(self) -> int:
         return len(self.data)
@@ -47,10 +47,10 @@ class MemFile:
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         whole = b"".join(buffers)
-        room = self._room()
+        free_bytes = self._free_bytes()
         more = position + len(whole) - len(self.data)
-        if room is not None and more > room:
-            self._put(position, whole[: max(0, len(whole) - (more - room))])
+        if free_bytes is not None and more > free_bytes:
+            self._put(position, whole[: max(0, len(whole) - (more - free_bytes))])
             raise _error(ENOSPC, "a file in memory")
         self._put(position, whole)
 
@@ -137,7 +137,7 @@ class MemVfs:
                     done.setdefault(id(file), file.after_crash(rng))
                 clone._tree[path] = None if file is None else done[id(file)]
                 if file is not None:
-                    done[id(file)]._room = clone._room
+                    done[id(file)]._free_bytes = clone._free_bytes
             clone._durable = dict(clone._tree)
             clone.capacity_bytes = self.capacity_bytes
             clone.capacity_inodes = self.capacity_inodes
@@ -154,7 +154,7 @@ class MemVfs:
                 raise _error(ENOENT, path)
             self._require_dir(_parent(path))
             self._require_inode(path)
-            fresh = MemFile(self._room)
+            fresh = MemFile(self._free_bytes)
             self._change(lambda tree: tree.__setitem__(path, fresh))
             return fresh
 
@@ -252,11 +252,11 @@ class MemVfs:
 
     def space(self, path: str) -> Space:
         self._require_dir(path)
-        room = self._room()
+        free_bytes = self._free_bytes()
         inodes = self.capacity_inodes
         return Space(
-            total_bytes=2 * self.usable_bytes if room is None else self.capacity_bytes or 0,
-            usable_bytes=self.usable_bytes if room is None else room,
+            total_bytes=2 * self.usable_bytes if free_bytes is None else self.capacity_bytes or 0,
+            usable_bytes=self.usable_bytes if free_bytes is None else free_bytes,
             free_inodes=1000 if inodes is None else max(0, inodes - len(self._tree)),
         )
 
@@ -265,7 +265,7 @@ class MemVfs:
         with self._mutex:
             return sum(len(file.data) for file in self._tree.values() if file is not None)
 
-    def _room(self) -> int | None:
+    def _free_bytes(self) -> int | None:
         capacity = self.capacity_bytes
         return None if capacity is None else max(0, capacity - self.used_bytes())
 

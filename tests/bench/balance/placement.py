@@ -117,7 +117,7 @@ class Outcome:
 def fill_until_one_is_full(
     rule: Rule, *, seed: int, sizes: Sequence[int] = SIZES, at_once: int = 0
 ) -> Outcome:
-    """Create partitions by ``rule`` until a disk has no room left.
+    """Create partitions by ``rule`` until a disk has no free space left.
 
     The first ``at_once`` of them come before any has grown; then none comes before all have.
     """

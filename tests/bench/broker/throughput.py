@@ -3,7 +3,7 @@
 One client process beside the daemons on the same machine; three partitions; records of one size
 without keys; a warm-up first. MB are 10**6 bytes of values, as librdkafka counts them.
 A producer's time ends when every record is acknowledged, a consumer's when every record came.
-How much CPU the brokers took tells who was the slower one.
+How much CPU the brokers took shows who was the slower one.
 """
 
 from __future__ import annotations

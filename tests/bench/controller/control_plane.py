@@ -107,5 +107,5 @@ def _log_bytes(controller: DaemonProcess) -> int:
 
 
 def _at(event: Mapping[str, Any]) -> float:
-    """When an event was told, in seconds of the wall clock."""
+    """When an event was logged, in seconds of the wall clock."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()

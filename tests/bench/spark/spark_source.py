@@ -3,7 +3,7 @@
 Two task slots and one broker on the same machine, three partitions, the topic in the page cache.
 The query looks at every value (the sum of their lengths) and every offset; the connector could
 leave out of a plain count what nobody looks at. Each reads once to warm up, then both in turns;
-told is the median. CPU is of Java and of Python's workers together, per million rows: unlike the
+shown is the median. CPU is of Java and of Python's workers together, per million rows: unlike the
 rate it says little of what else the machine does.
 """
 

@@ -5,7 +5,7 @@ broker 1 are loop-mounted ext4.
 
 *Full*: one of them is filled up by a stranger under load. Told are the times from the first ENOSPC
 to the last new leader, the longest time between two acknowledged writes of one partition, and,
-after the room is given back, the time until every replica is in sync again.
+after the space is given back, the time until every replica is in sync again.
 
 *Hung*: one of them is frozen (``fsfreeze``) for eight seconds. Told are the longest gap and the
 times between broker 1's heartbeats, with and without the hang, as they pass a relay on their way
@@ -41,7 +41,7 @@ _HEARTBEAT_MS: Final = 100
 
 
 def full_dir(report: Report, replicas: int) -> None:
-    """A directory with ``replicas`` replicas fills up; later there is room again."""
+    """A directory with ``replicas`` replicas fills up; later there is free space again."""
     with ExitStack() as stack:
         disk = stack.enter_context(mounts.mounted("ext4", size_bytes=_DISK_BYTES))
         spare = stack.enter_context(mounts.mounted("ext4", size_bytes=_DISK_BYTES))
@@ -49,7 +49,7 @@ def full_dir(report: Report, replicas: int) -> None:
         load = stack.enter_context(Load(cluster.bootstrap, d.MEASURED, d.MEASURED_PARTITIONS))
         cluster.wait("load", lambda: load.flowed_since([0] * d.MEASURED_PARTITIONS, 200))
         held = set(cluster.directories(d.VICTIM)[disk.path].sizes)
-        _take_the_room(disk)
+        _fill(disk)
         saturated = cluster.wait_event(cluster.brokers[d.VICTIM], "log_dir_saturated")
         survivor = cluster.brokers[d.VICTIM + 1].address
         for topic in sorted({name.rpartition("-")[0] for name in held}):
@@ -68,7 +68,7 @@ def full_dir(report: Report, replicas: int) -> None:
     name = f"full dir, {len(held):,} replicas"
     how = "ext4 of 512 MiB filled by a stranger under load"
     report.add(f"{name}: first ENOSPC to the last new leader", led, "s", how=how)
-    report.add(f"{name}: room given back until all in sync", healed, "s", how="the stranger left")
+    report.add(f"{name}: space given back until all in sync", healed, "s", how="the stranger left")
     _report_gaps(report, name, load)
 
 
@@ -105,8 +105,8 @@ def hung_dir(report: Report) -> None:
         report.add(f"heartbeat jitter p99, {name}", p99, "ms", how=how)
 
 
-def _take_the_room(disk: Disk) -> None:
-    """At once, so that it is the lack of room that is measured and not the filling."""
+def _fill(disk: Disk) -> None:
+    """At once, so that it is the lack of space that is measured and not the filling."""
     space = os.statvfs(disk.path)
     fd = os.open(f"{disk.path}/balloon", os.O_WRONLY | os.O_CREAT, 0o644)
     try:

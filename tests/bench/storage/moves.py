@@ -160,7 +160,7 @@ def _home(broker: DaemonProcess, topic: str) -> Path:
 
 
 def at(event: Mapping[str, Any]) -> float:
-    """When an event was told, in seconds of the wall clock."""
+    """When an event was logged, in seconds of the wall clock."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()
 
 

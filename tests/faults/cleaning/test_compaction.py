@@ -1,7 +1,7 @@
 """Compaction against a model: whatever happens, the latest record of every key is there.
 
 Random keyed records, passes, truncations and crashes; then every operation of a pass fails once,
-for lack of room or for good, and every operation is the last before a power cut.
+for lack of space or for good, and every operation is the last before a power cut.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEP = st.one_of(
 SHARES = 4
 #: More than a dir ever waits for.
 _CHECKS = 300
-#: What may need room: bytes, and a longer name in a directory.
+#: What may need space: bytes, and a longer name in a directory.
 TAKES_SPACE = frozenset({"write_at", "rename"})
 
 
@@ -200,7 +200,7 @@ async def operations_of_a_pass(kinds: frozenset[str] = WRITING_KINDS) -> int:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("errno", [ENOSPC, EDQUOT])
-@pytest.mark.parametrize("lasts", ["once", "until room"])
+@pytest.mark.parametrize("lasts", ["once", "until space"])
 async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts: str) -> None:
     for nth in range(1, await operations_of_a_pass(TAKES_SPACE) + 1):
         mem, history = await story_before_cleaning()
@@ -225,7 +225,7 @@ async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts:
 
 
 async def heal(manager: LogManager) -> None:
-    """The checks of the dir see that there is room again."""
+    """The checks of the dir see that there is free space again."""
     log_dir = manager.dirs()[0]
     for _ in range(_CHECKS):
         if log_dir.state is LogDirState.ONLINE:

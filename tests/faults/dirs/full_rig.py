@@ -1,4 +1,4 @@
-"""A story told on a disk that runs out of space in the middle of it, and what must be so then.
+"""A story played on a disk that runs out of space in the middle of it, and what must be so then.
 
 The story is a list of steps, each of which can be repeated: whoever hears that the directory is
 saturated makes sure that memory and files agree, and does the same again when there is space.
@@ -46,10 +46,10 @@ CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_d
 OTHER = TopicPartition("t", 1)
 FOLLOWER = TopicPartition("t", 2)
 BRIEF = TopicPartition("brief", 0)
-#: How often a step is tried before somebody makes room.
+#: How often a step is tried before somebody frees space.
 PATIENCE = 3
 #: fsyncs are not among them: one that fails is final, whatever its number.
-ROOM_KINDS = frozenset(
+SPACE_KINDS = frozenset(
     {
         "write_at",
         "copy_from",
@@ -65,7 +65,8 @@ ROOM_KINDS = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class Spell(Fault):
-    """No room from the ``nth`` operation on, for ``length`` operations or until it is cleared.
+    """No free space from the ``nth`` operation on, for ``length`` operations or until it is
+    cleared.
 
     The reserve is left alone: that the error is judged takes an operation or two of its own. A
     file that is there can be opened on any disk.
@@ -73,7 +74,7 @@ class Spell(Fault):
 
     mem: MemVfs
     errno: int = ENOSPC
-    kinds: frozenset[str] | None = ROOM_KINDS
+    kinds: frozenset[str] | None = SPACE_KINDS
     length: int = 1
 
     def strikes(self, kind: str, path: str) -> bool:
@@ -96,7 +97,7 @@ class Shrink(Fault):
     inodes_only: bool = False
 
     def strikes(self, kind: str, path: str) -> bool:
-        if kind in ROOM_KINDS:
+        if kind in SPACE_KINDS:
             self.seen += 1
             if self.seen == self.nth:
                 self.hits = 1
@@ -168,10 +169,10 @@ class World:
         for _ in range(300):
             if self.log_dir.state is LogDirState.ONLINE:
                 return
-            await self._look()
+            await self._check_disk()
         raise AssertionError("it never healed")
 
-    async def _look(self) -> None:
+    async def _check_disk(self) -> None:
         self.log_dir.check_disk()
         check = self.log_dir._check
         assert check is not None
@@ -182,7 +183,7 @@ class World:
     async def start(self) -> None:
         await self.manager.load()
         if not self.log_dir.is_online:
-            # Half of a dir cannot be served; whoever makes room starts it again.
+            # Half of a dir cannot be served; whoever frees space starts it again.
             self.refusals += 1
             self.reclaim_space()
             self.manager = self._node()
@@ -194,7 +195,8 @@ class World:
         await self.start()
 
     async def insist(self, step: Callable[[World], Awaitable[None]]) -> None:
-        """Carry out ``step``; as often as there is no room, see that nothing is out of joint."""
+        """Carry out ``step``; as often as there is no free space, see that nothing is out of
+        joint."""
         for attempt in range(100):
             try:
                 await step(self)
@@ -214,14 +216,14 @@ class World:
                 if attempt:
                     await self.check()
                 return
-        raise AssertionError("there was room, and it was refused still")
+        raise AssertionError("there was free space, and it was refused still")
 
     async def _try_to_heal(self) -> None:
-        """By the figures there may be room: then the next attempt finds out."""
+        """By the figures there may be free space: then the next attempt finds out."""
         for _ in range(4):
             if self.log_dir.state is LogDirState.ONLINE:
                 return
-            await self._look()
+            await self._check_disk()
         if self.mems[0].capacity_bytes is None and self.mems[0].capacity_inodes is None:
             await self.heal()
 

@@ -1,6 +1,6 @@
 """Every kind of failure has its class, and carries directory, replica and operation (KIP-18).
 
-The one judge takes the dir offline, tells which operation and which replica it was, and whoever
+The one judge takes the dir offline, names which operation and which replica it was, and whoever
 asked for the operation hears of it by its class; on the wire all of them are error 56.
 """
 

@@ -1,4 +1,4 @@
-"""A log dir whose disk has no room: SATURATED, its reserve, and the way back."""
+"""A log dir whose disk has no free space: SATURATED, its reserve, and the way back."""
 
 from __future__ import annotations
 

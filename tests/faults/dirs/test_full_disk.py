@@ -1,8 +1,8 @@
-"""No room at the N-th operation, for every N: once, for a while, until somebody makes some.
+"""No free space at the N-th operation, for every N: once, for a while, until somebody makes some.
 
-Whatever found no room fails with an error that is worth another try, memory and files agree at
-once, and when there is room the same objects go on. At the end nothing is lost, nothing is there
-twice, and a client cannot tell that the disk was ever full.
+Whatever found no free space fails with an error that is worth another try, memory and files agree
+at once, and when there is free space the same objects go on. At the end nothing is lost, nothing is
+there twice, and a client cannot see that the disk was ever full.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def sweep(
         try:
             assert await disturbed(world, fault) == expected
         except BaseException as e:
-            e.add_note(f"no room at operation {n}")
+            e.add_note(f"no space at operation {n}")
             raise
         if fault.hits == 0:
             assert refused * step > least
@@ -82,7 +82,7 @@ async def test_no_space_until_somebody_makes_some(first: int):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 2])
-async def test_half_of_a_write_finds_room(first: int):
+async def test_half_of_a_write_finds_space(first: int):
     kinds = frozenset({"write_at", "copy_from"})
     await sweep(
         lambda n, world: Spell(nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]),

@@ -34,7 +34,7 @@ TIMEOUT_MS = 30_000
 
 
 class Disk:
-    """A dir whose clock and disk stand still when told to."""
+    """A dir whose clock and disk stand still on demand."""
 
     def __init__(self) -> None:
         self.mem = MemVfs()

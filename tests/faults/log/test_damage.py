@@ -1,4 +1,4 @@
-"""Bytes of one log go bad: indexes are made anew, damage is told and read around."""
+"""Bytes of one log go bad: indexes are made anew, damage is reported and read around."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_a_log_that_is_truncated_before_its_damage_grows_again(number: int
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_cut_in_the_middle_of_damage_takes_all_of_it(is_known: bool):
+async def test_a_truncation_in_the_middle_of_damage_takes_all_of_it(is_known: bool):
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, 10)

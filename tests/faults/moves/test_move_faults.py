@@ -1,4 +1,4 @@
-"""A move, told again and again: the N-th operation on one of the two disks fails, for every N.
+"""A move, played again and again: the N-th operation on one of the two disks fails, for every N.
 
 Afterwards: that disk's dir is OFFLINE and the other one is not, the replica is served from where
 it was if that dir lives, and once both disks work again there is one current copy with all that
@@ -147,7 +147,7 @@ class SwapCase:
             effect=Effect.ERROR if how in ("fails", "fills-up") else Effect.HANG,
             errno=ENOSPC if how == "fills-up" else EIO,
             nth=nth,
-            # What was full once has room for the way back; what is dead stays so.
+            # What was full once has space for the way back; what is dead stays so.
             sticky=how == "fails",
         )
 

@@ -65,7 +65,7 @@ async def _come_and_go(manager: LogManager, number: int, rounds: int) -> None:
         await asyncio.sleep(0)
         await manager.delete(tp)
         for outcome in await asyncio.gather(*users, return_exceptions=True):
-            # Who came too late is told so, and nothing else goes wrong.
+            # Who came too late is answered so, and nothing else goes wrong.
             assert outcome is None or isinstance(outcome, OperatingError), repr(outcome)
 
 

@@ -532,8 +532,8 @@ def test_what_was_acknowledged_stays_whoever_loses_a_tail(seed: int) -> None:
     assert all(node.log == leader.log for node in sim.nodes.values()), sim.tale("not equal")
 
 
-def test_the_search_meets_what_it_looks_for() -> None:
-    """Disks that die, and come back, while they lead and while nobody can be told."""
+def test_the_search_meets_what_it_is_for() -> None:
+    """Disks that die, and come back, while they lead and while nobody can hear of it."""
     deaths = acked = unheard = 0
     for seed in range(10):
         sim = Sim(seed)

@@ -166,9 +166,7 @@ def test_asking_does_not_create(cluster: Cluster) -> None:
         assert name not in admin.list_topics()
 
 
-def test_topic_configuration_tells_value_and_source(
-    cluster: Cluster, confluent: AdminClient
-) -> None:
+def test_topic_configuration_has_value_and_source(cluster: Cluster, confluent: AdminClient) -> None:
     name = _name()
     cluster.create_topic(name, retention_ms=12_345)
     wanted = ConfluentResource(ConfluentResource.Type.TOPIC, name)
@@ -179,7 +177,7 @@ def test_topic_configuration_tells_value_and_source(
     assert found["segment.bytes"].is_default
 
 
-def test_broker_configuration_tells_real_values(cluster: Cluster) -> None:
+def test_broker_configuration_has_real_values(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         answered = admin.describe_configs(
             [ConfigResource(ConfigResourceType.BROKER, "2")], config_filter="all"
@@ -190,7 +188,7 @@ def test_broker_configuration_tells_real_values(cluster: Cluster) -> None:
     assert str(cluster.local.dir_path(2, 1)) in values["log.dirs"]["value"]
 
 
-def test_the_cluster_tells_its_members(cluster: Cluster) -> None:
+def test_the_cluster_describes_its_members(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         answered = admin.describe_cluster()
     assert answered["cluster_id"] == cluster.local.cluster_id
@@ -201,7 +199,7 @@ def test_the_cluster_tells_its_members(cluster: Cluster) -> None:
     assert ports == {id_: broker.files.port for id_, broker in cluster.brokers.items()}
 
 
-def test_directories_tell_real_sizes(cluster: Cluster) -> None:
+def test_directories_have_real_sizes(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [2]})
     clients.write_confluent(cluster.bootstrap, name, [os.urandom(10_000)] * 10)
@@ -228,7 +226,7 @@ def test_no_more_replicas_are_asked_for_than_there_are(cluster: Cluster) -> None
 
 
 def test_two_admins_create_the_same_topic_at_once(cluster: Cluster, confluent: AdminClient) -> None:
-    """One wins, the other is told; and the topic is one topic."""
+    """One wins, the other gets an error; and the topic is one topic."""
     name = _name()
     new = [NewTopic(name, num_partitions=3, replication_factor=3)]
     second = AdminClient(clients.quiet(cluster.bootstrap))

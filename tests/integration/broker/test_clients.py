@@ -165,7 +165,7 @@ def test_a_record_over_the_topics_limit_is_refused(cluster: Cluster) -> None:
     assert refusal.value.args[0].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
 
 
-def test_a_consumer_beyond_the_end_is_told(cluster: Cluster, topic: str) -> None:
+def test_a_consumer_beyond_the_end_gets_an_error(cluster: Cluster, topic: str) -> None:
     clients.write_confluent(cluster.bootstrap, topic, [b"only"])
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=cluster.bootstrap.split(","), group_id=None, auto_offset_reset="none"

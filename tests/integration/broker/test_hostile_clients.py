@@ -190,7 +190,7 @@ def test_half_sent_frames_fill_the_budget_and_no_more(
         crowd.push(8)
         assert crowd.closed > 0, "nobody had to go"
         if daemon.files.role == "broker":
-            # A large request of somebody else finds room meanwhile.
+            # A large request of somebody else finds space meanwhile.
             assert raw.produce(daemon.address, "large", raw.batch(LARGE_VALUES[:1]))[0] == 0
 
 

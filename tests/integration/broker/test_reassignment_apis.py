@@ -72,7 +72,7 @@ def _ongoing(cluster: Cluster) -> dict[Any, Any]:
 
 
 def _configure(cluster: Cluster, kind: ConfigResourceType, name: str, values: Any) -> str:
-    """``values`` by key, None removes one; "OK" or the error, as kafka-python tells it."""
+    """``values`` by key, None removes one; "OK" or the error, as kafka-python has it."""
     changes = {
         key: ("DELETE", None) if value is None else ("SET", str(value))
         for key, value in values.items()
@@ -208,7 +208,7 @@ def test_a_foreign_client_moves_a_replica_between_directories(cluster: Cluster) 
     assert clients.read_confluent(cluster.bootstrap, name, len(values)) == values
 
 
-def test_a_foreign_client_sees_features_and_is_told_why_one_stays(cluster: Cluster) -> None:
+def test_a_foreign_client_sees_features_and_hears_why_one_stays(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         answered = admin.describe_features()
         least, greatest = answered["metadata.version"]["supported"]

@@ -1,4 +1,4 @@
-"""What brokers tell ``__storage_telemetry`` about their disks, read by another's client.
+"""What brokers report to ``__storage_telemetry`` about their disks, read by another's client.
 
 Real clusters; rounds come every few hundred milliseconds here.
 """
@@ -41,7 +41,7 @@ def three(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def started(make: MakeCluster, **parameters: Any) -> Cluster:
-    """A cluster whose brokers tell, as soon as their topic is there."""
+    """A cluster whose brokers report, as soon as their topic is there."""
     cluster = make(**{**parameters, "config": {**ON, **parameters.get("config", {})}})
     wait_topic(cluster)
     return cluster
@@ -93,7 +93,7 @@ def figure(daemon: DaemonProcess, name: str) -> float:
     return figures.get(name, 0)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- what is sent --------------------------------------------------------------------------------
 
 
 def test_replicas_and_directories_with_what_they_hold_and_did(three: Cluster) -> None:
@@ -208,7 +208,7 @@ def test_alone_a_broker_takes_one_replica_and_a_deleted_topic_comes_back(
     wait_sample(cluster, "itself again", bool, broker_id=1)
 
 
-def test_a_broker_that_shall_not_tell_does_not(make_cluster: MakeCluster) -> None:
+def test_a_broker_that_shall_send_no_telemetry_does_not(make_cluster: MakeCluster) -> None:
     off = {2: {"storage.telemetry.enable": "false"}}
     cluster = started(make_cluster, brokers=2, dirs=1, broker_config=off)
     wait_sample(cluster, "the other one", bool, broker_id=1)
@@ -218,7 +218,7 @@ def test_a_broker_that_shall_not_tell_does_not(make_cluster: MakeCluster) -> Non
 # --- trouble --------------------------------------------------------------------------------------
 
 
-def test_leaders_die_and_come_back_and_telling_goes_on(make_cluster: MakeCluster) -> None:
+def test_leaders_die_and_come_back_and_sampling_goes_on(make_cluster: MakeCluster) -> None:
     """And a directory dies, of which nothing is heard but that."""
     cluster = started(
         make_cluster,
@@ -316,7 +316,7 @@ def test_without_a_leader_samples_are_dropped_and_nothing_else_happens(
 
 
 @pytest.mark.disk
-def test_a_full_disk_is_told_by_a_leader_elsewhere(make_cluster: MakeCluster) -> None:
+def test_a_full_disk_is_reported_by_a_leader_elsewhere(make_cluster: MakeCluster) -> None:
     with small_disks(1) as disks:
         (path,) = logs_on(disks)
         cluster = started(make_cluster, brokers=3, dirs=1, log_dirs={2: [path]})

@@ -79,7 +79,7 @@ def test_librdkafka_reads_what_the_tool_wrote(cluster: Cluster) -> None:
         assert read_confluent(cluster.bootstrap, topic, 2) == [b"a", b"b"]
 
 
-def test_log_dirs_are_told_with_their_sizes(cluster: Cluster) -> None:
+def test_log_dirs_are_described_with_their_sizes(cluster: Cluster) -> None:
     create(cluster, "sized")
     tool("console-producer", cluster, "--topic", "sized", stdin="x" * 1000 + "\n")
     answered = started(

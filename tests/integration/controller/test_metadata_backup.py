@@ -119,7 +119,7 @@ def test_metadata_of_another_life_touches_nothing(
 
 
 def commands() -> dict[str, str]:
-    """What the page has one type, by the first word that tells the commands apart."""
+    """What the page has one type, by the first word that distinguishes the commands."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names = ("backup", "restore", "fork", "format", "forget", "strays")
     return dict(zip(names, blocks, strict=True))

@@ -115,7 +115,7 @@ def test_a_full_metadata_disk_refuses_growth_and_heals(make_cluster: MakeCluster
         _configure(cluster, 2_000_000)
         assert _retention(cluster) == "2000000"
 
-        # A broker dies and comes back: elections and registrations have room.
+        # A broker dies and comes back: elections and registrations have space.
         cluster.brokers[2].kill()
         cluster.wait(
             "broker 1 to lead",
@@ -148,8 +148,8 @@ def _is_made(cluster: Cluster, topic: str) -> bool:
 def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> None:
     """Nothing is written any more, and nothing that needs no write suffers."""
     margin = RESERVE_BYTES - 32 * 1024
-    last_room = {"metadata.log.min.free.bytes": str(margin)}
-    with _cluster_on(make_cluster, last_room) as (cluster, disk):
+    min_free = {"metadata.log.min.free.bytes": str(margin)}
+    with _cluster_on(make_cluster, min_free) as (cluster, disk):
         controller = cluster.local.controller
         pid = controller.pid
         disk.fill()

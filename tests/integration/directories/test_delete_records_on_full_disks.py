@@ -1,4 +1,4 @@
-"""Disks filled by a topic's own records get room again by DeleteRecords alone (KIP-928).
+"""Disks filled by a topic's own records get free space again by DeleteRecords alone (KIP-928).
 
 Nothing else takes data away here: retention keeps everything.
 """
@@ -122,7 +122,7 @@ def test_all_disks_full_of_one_topic(make_cluster: MakeCluster, keeps: int) -> N
             return all_full()
 
         end = _produce_until_refused(cluster) * len(BATCH)
-        # Whoever has room yet is the only one in sync, which is too few for acks=all.
+        # Whoever has free space yet is the only one in sync, which is too few for acks=all.
         cluster.wait("all disks to be full", refused)
         for number, path in enumerate(paths, start=1):
             wait_state(cluster, number, path, FULL)

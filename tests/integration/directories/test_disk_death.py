@@ -59,7 +59,7 @@ def _goes_on(cluster: Cluster, load: Load) -> None:
 
 
 def _require_offline(cluster: Cluster, broker: int, dead: list[str]) -> None:
-    """The broker lives, tells error 56 for the dead and serves the others."""
+    """The broker lives, answers error 56 for the dead and serves the others."""
     directories = cluster.directories(broker)
     assert cluster.brokers[broker].is_running
     for path, found in directories.items():
@@ -82,7 +82,7 @@ def _require_metadata(cluster: Cluster, broker: int, lost: set[int]) -> None:
             for index, part in cluster.partitions(TOPIC).items()
         )
 
-    cluster.wait(f"metadata to tell that broker {broker} lost {sorted(lost)}", is_reported)
+    cluster.wait(f"metadata to say that broker {broker} lost {sorted(lost)}", is_reported)
 
 
 def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], title: str) -> Load:

@@ -105,7 +105,7 @@ def test_a_new_disk_gets_an_id_and_is_used(stopped: Cluster) -> None:
 
 
 def test_a_disk_that_leaves_log_dirs_with_its_replicas_is_missed(stopped: Cluster) -> None:
-    """It is told before anything is made anew; put back, it has them still."""
+    """It is logged before anything is made anew; put back, it has them still."""
     daemon, kept = stopped.brokers[BROKER], _dir(stopped, 1)
     config = daemon.files.config_path.read_text()
     daemon.files.config_path.write_text(f"{config}\nlog.dirs={kept}\n")
@@ -182,7 +182,7 @@ def test_what_is_no_log_is_left_alone(stopped: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_a_torn_tail_is_cut(stopped: Cluster) -> None:
+def test_a_torn_tail_is_truncated(stopped: Cluster) -> None:
     """Half a batch at the end of a log that was not closed: the whole ones stay."""
     daemon = stopped.brokers[BROKER]
     stopped.start_daemon(daemon)

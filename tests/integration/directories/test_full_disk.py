@@ -1,4 +1,4 @@
-"""A disk fills under load, and gets room again: nothing acknowledged is lost (KIP-928).
+"""A disk fills under load, and gets free space again: nothing acknowledged is lost (KIP-928).
 
 Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Disks are small file systems, and daemons
 are not root, so a full one is full for them.
@@ -188,7 +188,7 @@ def test_a_topic_without_other_replicas_can_be_read_and_then_written_again(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["in order", "killed"])
 def test_a_broker_restarts_on_a_full_disk(make_cluster: MakeCluster, how: str) -> None:
-    """It stays saturated, gives out what it has, and leads nothing before there is room."""
+    """It stays saturated, gives out what it has, and leads nothing before there is free space."""
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
         _create(cluster)
         held, daemon = _held_in(cluster, paths[0]), cluster.brokers[BROKER]
@@ -236,7 +236,7 @@ def test_one_disk_full_and_another_dead(make_cluster: MakeCluster) -> None:
 
 @pytest.mark.long
 def test_both_disks_of_a_broker_full(make_cluster: MakeCluster) -> None:
-    """The broker lives, and takes part again once there is room."""
+    """The broker lives, and takes part again once there is free space."""
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
         _create(cluster)
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:

@@ -1,7 +1,7 @@
 """A hundred times full and healed under load, with a verifying producer and a verifying consumer.
 
 Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Each directory of :data:`BROKER` is a
-tmpfs; a stranger's files take the room of one of them, or of two at once, and give it back.
+tmpfs; a stranger's files fill one of them, or of two at once, and give it back.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _cluster(make_cluster: MakeCluster) -> Iterator[tuple[Cluster, list[Disk]]]:
         yield cluster, disks
 
 
-def _take_the_room(disk: Disk) -> None:
+def _fill(disk: Disk) -> None:
     """Almost all of it at once, and the rest in pieces, for the brokers take some meanwhile."""
     space = os.statvfs(disk.path)
     most = space.f_bavail * space.f_frsize - MARGIN_BYTES
@@ -96,7 +96,7 @@ def test_a_hundred_cycles(make_cluster: MakeCluster) -> None:
             for cycle in range(CYCLES):
                 chosen = {cycle % DISKS, cycle // DISKS % DISKS}
                 for number in chosen:
-                    _take_the_room(disks[number])
+                    _fill(disks[number])
                 saturated += len(chosen)
                 cluster.wait_event(broker, "log_dir_saturated", saturated)
                 _goes_on(cluster, load)

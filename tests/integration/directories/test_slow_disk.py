@@ -1,4 +1,4 @@
-"""A disk becomes slow, and nothing fails: it is told of, and demoted where that is wished.
+"""A disk becomes slow, and nothing fails: it is logged, and demoted where that is wished.
 
 The slow disk is a file system of the tests' own on which each write and sync takes its time.
 """
@@ -147,7 +147,7 @@ def test_a_slow_disk_is_demoted_and_given_back(
 
 
 @pytest.mark.long
-def test_a_slow_disk_is_told_of_and_goes_on_by_default(
+def test_a_slow_disk_is_logged_and_goes_on_by_default(
     make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:
     cluster = start(make_cluster, disk, tmp_path, "warn")

@@ -128,7 +128,7 @@ async def test_it_works_in_a_coroutine() -> None:
     assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
 
 
-def test_what_daemons_told_is_kept_for_who_looks_for_a_failure() -> None:
+def test_what_daemons_logged_is_kept_for_who_searches_a_failure() -> None:
     with (
         pytest.raises(ClusterTimeoutError, match=r"waited 0 s for a miracle: it never was so\n"),
         LocalCluster(brokers=1, dirs=1, disks="plain") as cluster,
@@ -150,7 +150,7 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_no_mounts() -> None:
         _ = cluster.bootstrap_servers
 
 
-def test_what_is_not_there_is_told() -> None:
+def test_what_is_not_there_is_reported() -> None:
     for parameters, problem in {
         "brokers": ({"brokers": 0}, "from 1 to 32 brokers"),
         "dirs": ({"dirs": 33}, "1 to 32 log directories"),

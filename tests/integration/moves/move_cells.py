@@ -238,14 +238,14 @@ class _Ring:
         ]
 
     def _reported_offline(self, path: str) -> bool:
-        """Whether this life of the broker told that the directory is offline."""
+        """Whether this life of the broker logged that the directory is offline."""
         return any(
             event["event"] == "log_dir_offline" and event.get("log_dir") == path
             for event in _this_life(self._broker)
         )
 
     def _story(self) -> list[str]:
-        """What the broker told last, for a cell that waited in vain."""
+        """What the broker logged last, for a cell that waited in vain."""
         return [json.dumps(event)[:300] for event in _this_life(self._broker)[-15:]]
 
 

@@ -112,7 +112,7 @@ def test_kip_113_bad_second_dirs_leave_the_first_ones_alone(
             cluster.wait_whole(first)
             on_first.goes_on()
             if broker == follower:
-                cluster.wait("it to be told", lambda: _is_out(cluster, second, follower))
+                cluster.wait("it to be reported", lambda: _is_out(cluster, second, follower))
                 on_second.goes_on()
         cluster.wait("no leader", lambda: cluster.partitions(second)[0].leader == -1)
         on_first.goes_on()
@@ -151,7 +151,7 @@ def test_kip_858_a_dir_of_one_replica_fails(
         if bounce:
             cluster.stop_daemon(daemon)
             cluster.start_daemon(daemon)
-        cluster.wait("the replica to be told offline", lambda: _is_out(cluster, bad, victim))
+        cluster.wait("the replica to be reported offline", lambda: _is_out(cluster, bad, victim))
         cluster.wait_whole(good)
         assert cluster.directories(victim)[bad_dir].error == KAFKA_STORAGE_ERROR
         on_good.goes_on()

@@ -134,7 +134,7 @@ def test_a_replica_that_went_bad_while_it_was_down_steps_down_once_it_leads(
     require_healed(cluster, topic, copies)
 
 
-def test_a_follower_that_went_bad_is_cut_by_recovery_and_catches_up(
+def test_a_follower_that_went_bad_is_truncated_by_recovery_and_catches_up(
     cluster: Cluster, topic: str
 ) -> None:
     copies = [replica(cluster, broker, topic) for broker in BROKERS]

@@ -96,7 +96,7 @@ def contents(copy: Path) -> bytes:
 
 
 def times_logged(cluster: Cluster, broker: int, event: str, topic: str) -> int:
-    """How often a broker told of this about the topic."""
+    """How often a broker logged this about the topic."""
     events = cluster.brokers[broker].events(event)
     return sum(line.get("partition") == f"{topic}-0" for line in events)
 
@@ -115,7 +115,7 @@ def fetch_code(cluster: Cluster, broker: int, topic: str, offset: int) -> int:
 
 
 def describe(cluster: Cluster, path: Path) -> dict[str, object]:
-    """What kraftjbod-log-dirs tells of the directory that holds a replica."""
+    """What kraftjbod-log-dirs reports of the directory that holds a replica."""
     command = [BIN / "kraftjbod-log-dirs", "--bootstrap-server", cluster.bootstrap, "--describe"]
     shown = subprocess.run(
         [*command, "--json"], capture_output=True, text=True, check=True, timeout=60
@@ -140,7 +140,7 @@ def require_healed(cluster: Cluster, topic: str, copies: list[Path], upto: int =
         assert not cluster.brokers[broker].events("log_dir_offline")
 
 
-def test_a_follower_leaves_the_isr_cuts_its_log_and_fetches_it_anew(cluster: Cluster) -> None:
+def test_a_follower_leaves_the_isr_truncates_its_log_and_fetches_it_anew(cluster: Cluster) -> None:
     topic = make_topic(cluster, BROKERS)
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     damage(copies[2], 8)

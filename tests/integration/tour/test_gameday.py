@@ -188,7 +188,7 @@ def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: P
         assert "watched" in admin.list_topics()
 
 
-def test_what_cannot_be_is_told_in_one_line(cluster: Cluster) -> None:
+def test_what_cannot_be_is_reported_in_one_line(cluster: Cluster) -> None:
     nobody = [str(TOOL), "--bootstrap-server", "127.0.0.1:1", "--scenario", "dead-disk"]
     with subprocess.Popen(nobody, stderr=subprocess.PIPE, text=True) as alone:
         code, _, err = gameday(cluster, "--observe", "--topic", "nowhere")
@@ -209,7 +209,7 @@ def test_what_cannot_be_is_told_in_one_line(cluster: Cluster) -> None:
 @pytest.mark.disk
 @pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace of its own needs root")
 def test_a_directory_of_another_machine_is_not_touched(cluster: Cluster) -> None:
-    """Where the tool runs, something else lies under the paths that the brokers tell."""
+    """Where the tool runs, something else lies under the paths that the brokers report."""
     elsewhere = 'mount -t tmpfs none "$1" && shift && exec "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", elsewhere, "sh", str(cluster.local.run_dir))
     for scenario in ("dead-disk", "broker-kill"):

@@ -186,7 +186,7 @@ def test_acknowledgements_may_contradict_one_another(spark: SparkSession):
     )
 
 
-def test_what_stands_twice_is_told_once_per_repetition(spark: SparkSession):
+def test_what_stands_twice_is_reported_once_per_repetition(spark: SparkSession):
     records = held(
         spark,
         (0, 0, "k", "v"),

@@ -85,7 +85,7 @@ def test_a_sound_topic_passes_and_nothing_is_left_unchecked(
     assert printed["topics"] == [TOPIC]
 
 
-def test_what_is_not_as_it_was_acknowledged_is_told_and_fails(
+def test_what_is_not_as_it_was_acknowledged_is_reported_and_fails(
     audit: Callable[..., Any], acknowledged: Path, spark: SparkSession, tmp_path: Path
 ):
     def change(lines: list[Line]) -> None:
@@ -183,7 +183,7 @@ def test_an_audit_that_breaks_off_while_it_writes_is_no_good_news(
     assert 'class="tile warn"' in summary(data)
 
 
-def test_trimmed_and_compacted_records_are_no_loss_and_are_told(
+def test_trimmed_and_compacted_records_are_no_loss_and_are_reported(
     audit: Callable[..., Any], cluster: Cluster, tmp_path: Path
 ):
     cluster.create_topic("kept", cleanup_policy="compact")

@@ -22,7 +22,7 @@ LINES = (
 )
 
 
-def test_claims_tell_their_topics_and_where_producers_did_not_go_forward(
+def test_claims_name_their_topics_and_where_producers_did_not_go_forward(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     names = ("partition", "offset", "count", "producer", "sequence")

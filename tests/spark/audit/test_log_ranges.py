@@ -1,4 +1,4 @@
-"""What a cluster tells of the logs to audit; places of replicas: test_replica_batches.py."""
+"""What a cluster says of the logs to audit; places of replicas: test_replica_batches.py."""
 
 from __future__ import annotations
 

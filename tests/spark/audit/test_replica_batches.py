@@ -118,7 +118,7 @@ def test_executors_read_every_replica_from_its_own_broker(cluster: Cluster, spar
     assert len({(row.base_offset, row.crc) for row in rows}) == BATCHES
 
 
-def test_a_damaged_batch_is_told_and_passed_over_with_a_neighbour_s_help(cluster: Cluster):
+def test_a_damaged_batch_is_reported_and_passed_over_with_a_neighbour_s_help(cluster: Cluster):
     topic = make_topic(cluster)
     for broker, number in ((1, 3), (2, 5)):
         change(log_of(cluster, broker, topic), number, keeps_crc=True)
@@ -136,7 +136,7 @@ def test_without_another_replica_the_end_of_a_damage_is_found_by_trying(cluster:
     path = log_of(cluster, 1, topic)
     at, _ = list(batches(path.read_bytes()))[3]
     with path.open("r+b") as file:
-        # Where the format's number stands: nothing behind it can be told apart.
+        # Where the format's number stands: nothing after it can be read.
         os.pwrite(file.fileno(), b"\x09", at + 16)
     (row,) = replica_ranges(logs_of(cluster, topic))
     found = read(cluster, row)

@@ -134,7 +134,7 @@ def test_tasks_cover_each_range_once(
         assert pieces == [found for found in ranges if found.size]
 
 
-def test_long_ranges_are_cut_and_short_ones_left_alone() -> None:
+def test_long_ranges_are_split_and_short_ones_left_alone() -> None:
     long = OffsetRange(partition=T0, start=10, end=910)
     short = OffsetRange(partition=T1, start=0, end=10)
     pieces = split_ranges([long, short], min_partitions=4)
@@ -144,7 +144,7 @@ def test_long_ranges_are_cut_and_short_ones_left_alone() -> None:
     assert [p.size for p in by_size] == [300, 300, 300, 10]
 
 
-def test_a_range_is_not_cut_into_more_pieces_than_it_has_offsets() -> None:
+def test_a_range_is_not_split_into_more_pieces_than_it_has_offsets() -> None:
     pieces = split_ranges([OffsetRange(partition=T0, start=5, end=7)], min_partitions=10)
     assert [(piece.start, piece.end) for piece in pieces] == [(5, 6), (6, 7)]
 
@@ -183,7 +183,7 @@ def test_a_new_partition_that_was_trimmed_already_has_lost_something() -> None:
     assert list(plan.losses) == ["t-0 is new and begins at offset 3 instead of 0"]
 
 
-def test_a_partition_that_is_gone_is_told() -> None:
+def test_a_partition_that_is_gone_is_reported() -> None:
     plan = plan_batch(at(t0=5, u0=3), at(u0=4), {}, {})
     assert spans(list(plan.ranges)) == {"u-0": (3, 4)}
     assert list(plan.losses) == ["t-0 is gone: it was read up to offset 5"]
@@ -194,14 +194,14 @@ def test_a_partition_that_is_gone_is_told() -> None:
     )
 
 
-def test_a_log_that_was_cut_off_is_told() -> None:
+def test_a_log_that_was_truncated_is_reported() -> None:
     plan = plan_batch(at(t0=9), at(t0=4), {}, {})
     assert split_ranges(plan.ranges) == []
     (loss,) = plan.losses
     assert "t-0 ends at offset 4, but was read up to offset 9" in loss
 
 
-def test_a_topic_made_anew_is_told_and_read_from_its_beginning() -> None:
+def test_a_topic_made_anew_is_reported_and_read_from_its_beginning() -> None:
     start, end = at({"t": ID_A}, t0=9), at({"t": ID_B}, t0=20)
     assert unknown_first_offsets(start, end) == [T0]
     plan = plan_batch(start, end, {T0: 0}, {"t": ID_B})

@@ -209,7 +209,7 @@ def test_a_stream_has_no_end(name: str) -> None:
     assert parse(is_streaming=None, **{name: value}).ending is not None
 
 
-def test_options_for_both_are_looked_at_before_it_is_known_which_it_is() -> None:
+def test_options_for_both_are_checked_before_it_is_known_which_it_is() -> None:
     assert parse(is_streaming=None, startingOffsets="latest").starting == AtOffset(offset=LATEST)
     with pytest.raises(ConfigError, match="minPartitions"):
         parse(is_streaming=None, minPartitions="many")

@@ -49,7 +49,7 @@ def read(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
     return [value for _, value in checker.read(cluster.bootstrap, topic, partition)]
 
 
-def test_rows_are_written_in_order_and_every_acknowledgement_is_told(cluster: Cluster) -> None:
+def test_rows_are_written_in_order_and_every_acknowledgement_is_reported(cluster: Cluster) -> None:
     cluster.create_topic("ordered")
     writer = RecordWriter(settings(cluster))
     writer.write(numbers("ordered", 2500))
@@ -57,7 +57,9 @@ def test_rows_are_written_in_order_and_every_acknowledgement_is_told(cluster: Cl
     assert writer.finish() == (got,)
     assert read(cluster, "ordered", 0) == [b"%d" % number for number in range(2500)]
     writer.write(numbers("ordered", 1))
-    assert [found.first_offset for found in writer.finish()] == [2500], "each finish tells its own"
+    assert [found.first_offset for found in writer.finish()] == [2500], (
+        "each finish reports its own"
+    )
 
 
 def test_a_full_queue_is_waited_for_and_keeps_the_order(cluster: Cluster) -> None:

@@ -113,7 +113,7 @@ def test_a_row_without_a_topic() -> None:
         rows_of(rows, None)
 
 
-def test_what_was_acknowledged_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_acknowledged_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     written = WrittenRange(topic="t", partition=1, first_offset=5, last_offset=9, records=4)
     with caplog.at_level(logging.DEBUG, logger="kraftjbod.spark.connector.sink"):
         log_ranges([Written((written,)), None], batch_id=3)

@@ -377,7 +377,7 @@ def test_new_topics_of_a_pattern_are_read(cluster: Cluster, topic: str) -> None:
     assert numbers(stream.batch() or []) == [0, 1, 2]
 
 
-def test_a_query_with_available_now_ends_where_it_began_to_look(
+def test_a_query_with_available_now_ends_where_the_log_ended_at_its_start(
     cluster: Cluster, topic: str
 ) -> None:
     live.write(cluster.bootstrap, topic, live.values(10))
@@ -548,7 +548,7 @@ def test_errors_arrive(
 def run_to_end(
     session: SparkSession, bootstrap: str, out: Path, **options: str
 ) -> list[dict[str, Any]]:
-    """A query to Parquet with Trigger.AvailableNow; what each of its batches told."""
+    """A query to Parquet with Trigger.AvailableNow; what each of its batches reported."""
     reader = session.readStream.format("kraftjbod").option("kafka.bootstrap.servers", bootstrap)
     query = (
         reader.options(**options)

@@ -57,7 +57,7 @@ def test_each_directory_of_a_few_is_named_under_its_broker(tmp_path: Path) -> No
     assert not any(word.startswith("Written") for word in text)
 
 
-def test_what_is_little_of_a_large_disk_is_told_too() -> None:
+def test_what_is_little_of_a_large_disk_is_shown_too() -> None:
     used, *_ = plan_measures([row(1, "/a", 0.031, 0.016), row(1, "/b", 0, 0.015)])
     assert used.story == "most: 0.031% → 0.016%"
 

@@ -100,7 +100,7 @@ def test_how_old_the_newest_sample_of_each_broker_is(spark: SparkSession) -> Non
     same(snapshot_frames.ages(found, START_S + 60.0), [(1, 10.0), (2, 50.0)])
 
 
-def test_samples_of_long_ago_need_not_be_looked_at(spark: SparkSession) -> None:
+def test_samples_of_long_ago_need_not_be_read(spark: SparkSession) -> None:
     found = samples(spark, LOG_DIR_SAMPLES, log_dir(0, "/a"), log_dir(500, "/a"))
     kept = snapshot_frames.recent(found, START_S + 700.0, 100)
     assert [row.time.timestamp() for row in kept.collect()] == [START_S + 500]

@@ -79,7 +79,7 @@ def snapshot(**more: Any) -> StorageSnapshot:
     return StorageSnapshot(**{**given, **more})
 
 
-def test_directories_as_told_with_and_without_our_words() -> None:
+def test_directories_as_reported_with_and_without_our_words() -> None:
     assert snapshot().dirs == [
         (1, "r", "/a", None, "saturated", False, 1000, 400),
         (1, "r", "/b", None, "online", True, 1000, 400),

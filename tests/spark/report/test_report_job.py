@@ -143,7 +143,7 @@ def test_plots_are_there_as_numbers_too(shown: OpenPage) -> None:
     assert len(data["usage"]["dirs"]) == len(data["latency"]["dirs"]) == 12
 
 
-def test_the_pointer_tells_what_it_is_on(shown: OpenPage) -> None:
+def test_the_pointer_shows_what_it_is_on(shown: OpenPage) -> None:
     titles = shown.texts("#figure-timeline svg title")
     assert "broker 1 /data/d3: saturated, 2026-11-21 18:00:00 to 2026-11-21 20:30:00 UTC" in titles
     moving = [title for title in titles if "moves:" in title]

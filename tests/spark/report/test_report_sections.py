@@ -102,7 +102,7 @@ def test_leads_say_what_matters() -> None:
     )
 
 
-def test_trouble_without_samples_is_told_not_drawn() -> None:
+def test_trouble_without_samples_is_listed_not_drawn() -> None:
     hour = Buckets(first_s=BEGIN, last_s=BEGIN + 3600, bucket_s=600)
     well = ReportData(buckets=hour, dirs=[summary_row(1, "/a")], states=[])
     assert sections_of(well)["timeline"].lead == "Every directory was online all the time."

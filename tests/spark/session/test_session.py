@@ -57,7 +57,7 @@ def test_what_is_local() -> None:
     assert [m for m in ("local-cluster[1,1,512]", "yarn", "spark://a:1") if is_local(m)] == []
 
 
-def test_a_master_that_is_none_is_told_before_java_starts() -> None:
+def test_a_master_that_is_none_is_reported_before_java_starts() -> None:
     """A PATH without a single command could not start Java."""
     masters = ("sprak://a:1", "yarn", "spark://a", "spark://127.0.0.1:1,127.0.0.1:2")
     done = run_python("-c", TRY_MASTERS, *masters, env=environment(PATH=""))

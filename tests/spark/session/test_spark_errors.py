@@ -1,4 +1,4 @@
-"""Real errors of Spark, and the line that is told of each."""
+"""Real errors of Spark, and the line that is printed of each."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_failed_write_names_the_file(spark: SparkSession, tmp_path: Path) -> N
     assert "\n" not in spark_reason(caught.value)
 
 
-def test_our_own_errors_are_told_whole() -> None:
+def test_our_own_errors_are_reported_whole() -> None:
     assert spark_reason(ConfigError("[x] is\n no topic")) == "[x] is no topic"
     assert spark_reason(OSError()) == "OSError"
 

@@ -49,7 +49,7 @@ def test_numbers_in_names_count() -> None:
             ["/var/lib/kraftjbod/disk-1", "/var/lib/kraftjbod/disk-2"],
             ["…/disk-1", "…/disk-2"],
         ),
-        # What they end with alike tells nothing either.
+        # What they end with alike says nothing either.
         (
             ["/mnt/disk-1/kraftjbod/logs", "/mnt/disk-20/kraftjbod/logs"],
             ["…/disk-1/…", "…/disk-20/…"],

@@ -56,7 +56,7 @@ def test_a_table_without_rows_is_a_table(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_windows_come_with_those_that_are_open(spark: SparkSession, tmp_path: Path) -> None:
-    """One that was closed since the open ones were computed is told once."""
+    """One that was closed since the open ones were computed is listed once."""
 
     def windows(*minutes: int, samples: int) -> DataFrame:
         nothing = (None,) * (len(LOG_DIR_WINDOWS) - 3)

@@ -116,7 +116,7 @@ def test_rates(windows: dict[str, list[tuple[Any, ...]]], case: str) -> None:
     assert sorted(windows[case]) == CASES[case][1]
 
 
-def test_a_window_tells_usage_rates_and_latency(spark: SparkSession) -> None:
+def test_a_window_has_usage_rates_and_latency(spark: SparkSession) -> None:
     said = [
         (origin(0), log_dir(io_counts=(10, 0, 0, 0, 0), io_total=10)),
         (
@@ -142,7 +142,7 @@ def test_a_window_tells_usage_rates_and_latency(spark: SparkSession) -> None:
     assertDataFrameEqual(windows, spark.createDataFrame([expected], LOG_DIR_WINDOWS))
 
 
-def test_an_offline_directory_tells_what_its_operations_took_before(spark: SparkSession) -> None:
+def test_an_offline_directory_has_what_its_operations_took_before(spark: SparkSession) -> None:
     said = [appended(0, 1000), appended(10, 2000), (origin(20), OFFLINE)]
     windows = log_dir_windows(log_dir_frame(spark, said), 60)
     assert [tuple(row) for row in windows.select("state", "p99_latency_ms").collect()] == [
@@ -151,7 +151,7 @@ def test_an_offline_directory_tells_what_its_operations_took_before(spark: Spark
 
 
 def test_other_buckets_begin_with_a_life_of_their_own(spark: SparkSession) -> None:
-    """Another version of a broker may have others: only the newest are told of."""
+    """Another version of a broker may have others: only the newest are shown."""
     before = {"io_bounds_ms": (1,), "io_total": 50, "io_counts": (50, 0)}
     after = {"io_bounds_ms": (100, 200), "io_total": 7, "io_counts": (0, 7, 0)}
     said = [

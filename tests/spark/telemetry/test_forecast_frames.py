@@ -63,7 +63,7 @@ CASES: Final = {
     "retention": every_10_s([(40 + n % 10) * GIB for n in range(100)]),
     "growing": GROWING,
     "growing, then offline": GROWING + OFFLINE,
-    "growing, told twice": GROWING + GROWING[:2],
+    "growing, sampled twice": GROWING + GROWING[:2],
     "offline": OFFLINE,
 }
 
@@ -167,7 +167,7 @@ def test_an_offline_directory_keeps_its_last_forecast(forecasts: Forecasts) -> N
 
 
 def test_a_sample_that_came_twice_counts_once(forecasts: Forecasts) -> None:
-    assert forecasts["growing, told twice"] == forecasts["growing"]
+    assert forecasts["growing, sampled twice"] == forecasts["growing"]
 
 
 def test_of_two_disks_at_one_path_the_newer_is_forecast(spark: SparkSession) -> None:

@@ -52,7 +52,7 @@ def runner(bootstrap: str, folder: Path) -> Telemetry:
 
 @pytest.fixture
 def quiet_cluster(make_cluster: MakeCluster) -> Cluster:
-    """Its broker tells nothing; tests speak for brokers, once they have made the topic."""
+    """Its broker reports nothing; tests speak for brokers, once they have made the topic."""
     return make_cluster(brokers=1, dirs=1)
 
 
@@ -127,7 +127,7 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
     printed = telemetry()
     assert printed["rejects"] == {"no JSON object with fields of the right types": 1}
     assert (printed["log_dirs"]["samples"], printed["replicas"]["samples"]) == (7, 1)
-    # Nothing is closed, and yet everything is told.
+    # Nothing is closed, and yet everything is in a table.
     assert windows_of(spark, tmp_path) == [(0, 6)]
     [forecast] = printed["fullest"]
     assert forecast["growth_bytes_per_s"] == pytest.approx(GIB / 10)
@@ -186,7 +186,7 @@ def test_killed_at_any_moment_each_sample_is_there_once(
     assert windows_of(spark, tmp_path) == [(60 * n, 6) for n in range(8)] + [(480, 2)]
 
 
-def test_brokers_tell_and_tables_show_it(
+def test_brokers_report_and_tables_show_it(
     make_cluster: MakeCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     """From bytes on disks to findings, a directory that dies included."""
@@ -247,7 +247,7 @@ def wait_sent(
     *,
     count: int,
 ) -> None:
-    """Until brokers have told of so many different things."""
+    """Until brokers have reported so many different things."""
     consumer = Consumer(
         {**quiet(cluster.bootstrap), "group.id": "unused", "enable.auto.commit": False}
     )
@@ -273,7 +273,7 @@ def wait_sent(
 
 
 class continuous:
-    """The job as a service would run it; its last words are told if it ends by itself."""
+    """The job as a service would run it; its last words are shown if it ends by itself."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._command = [

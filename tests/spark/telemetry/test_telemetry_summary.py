@@ -71,7 +71,7 @@ def test_the_lines() -> None:
     ]
 
 
-def test_without_tables_there_is_nothing_to_tell(spark: SparkSession, tmp_path: Any) -> None:
+def test_without_tables_there_is_nothing_to_report(spark: SparkSession, tmp_path: Any) -> None:
     found = summarize(spark, str(tmp_path))
     assert list(lines(found)) == [
         "no telemetry yet: is storage.telemetry.enable true on the brokers?",

@@ -1,4 +1,4 @@
-"""One level for all: tables, and that nothing is lost where there is room for it."""
+"""One level for all: tables, and that nothing is lost where there is free space for it."""
 
 from __future__ import annotations
 

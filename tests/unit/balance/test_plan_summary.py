@@ -28,13 +28,13 @@ MOVES: Final = {
 def planned(
     broker: int, path: str, before: int, after: int, *, total: int = 1000, **more: Any
 ) -> PlannedDir:
-    given = {"takes": True, "gives": True, "is_drained": False, "room": 10_000, **more}
+    given = {"takes": True, "gives": True, "is_drained": False, "spare": 10_000, **more}
     return PlannedDir(
         broker_id=broker,
         path=path,
         load=DirLoad(
             total_bytes=total,
-            spare_bytes=given["room"],
+            spare_bytes=given["spare"],
             takes=given["takes"],
             gives=given["gives"],
             is_drained=given["is_drained"],
@@ -85,7 +85,7 @@ def test_what_any_plan_must_move(dirs: list[PlannedDir], across: bool, least: in
     assert figures_of(*dirs, across=across).least_bytes == least
 
 
-def test_what_is_not_reached_is_told_with_its_reason_the_worst_first() -> None:
+def test_what_is_not_reached_is_listed_with_its_reason_the_worst_first() -> None:
     missed = figures_of(
         planned(1, "/a", 200, 120, largest=60),
         planned(1, "/b", 0, 80),
@@ -115,6 +115,6 @@ def test_few_directories_are_listed_many_are_summed_up() -> None:
     assert lines(most, figures_of(*most))[0].startswith("skew 1.00 -> 1.00")
 
 
-def test_a_long_list_of_reasons_is_cut() -> None:
+def test_a_long_list_of_reasons_is_shortened() -> None:
     dirs = [planned(n, "/a", 10, 10, takes=False, is_drained=True, replicas=1) for n in range(50)]
     assert lines(dirs, figures_of(*dirs))[-1] == "... and 10 more"

@@ -16,11 +16,11 @@ from kraftjbod.balance.fair_shares import DirLoad, Goals
 from kraftjbod.balance.planner import DirPlan, ReplicaLoad, Tier, plan_broker
 
 GOALS: Final = Goals(tolerance=0.05, rate_tolerance=0.2)
-ROOMY: Final = 10_000
+PLENTY: Final = 10_000
 
 
-def disk(total: int = 1000, room: int = ROOMY, **more: bool) -> DirLoad:
-    return DirLoad(total_bytes=total, spare_bytes=room, **more)
+def disk(total: int = 1000, spare: int = PLENTY, **more: bool) -> DirLoad:
+    return DirLoad(total_bytes=total, spare_bytes=spare, **more)
 
 
 def held(directory: int | None, *sizes: int, rate: float = 0.0) -> list[ReplicaLoad]:
@@ -106,7 +106,7 @@ def moved_bytes(replicas: Sequence[ReplicaLoad], plan: DirPlan) -> int:
             [50, 50],
             40,
         ),
-        ("no move fills its target", [disk(), disk(room=25)], held(0, *[10] * 10), [80, 20], 20),
+        ("no move fills its target", [disk(), disk(spare=25)], held(0, *[10] * 10), [80, 20], 20),
     ],
 )
 def test_bytes(
@@ -127,8 +127,8 @@ def test_what_brings_next_to_nothing_stays() -> None:
     assert plan_broker([disk(), disk()], tiny_ones, GOALS).moves == ()
 
 
-def test_what_fits_nowhere_is_told() -> None:
-    dirs = [disk(takes=False, is_drained=True), disk(room=50)]
+def test_what_fits_nowhere_is_reported() -> None:
+    dirs = [disk(takes=False, is_drained=True), disk(spare=50)]
     replicas = [*held(0, 60, 30), *held(None, 25)]
     plan = plan_broker(dirs, replicas, GOALS)
     assert (plan.misfits, [move.replica for move in plan.moves]) == ((0, 2), [1])

@@ -38,14 +38,14 @@ def one_dir(
     size: int,
     *,
     total: int = 1000,
-    room: int = 10_000,
+    spare: int = 10_000,
     rate: float = 0.0,
     **more: bool,
 ) -> DirSums:
     return DirSums(
         broker_id=broker,
         path="/a",
-        load=DirLoad(total_bytes=total, spare_bytes=room, **more),
+        load=DirLoad(total_bytes=total, spare_bytes=spare, **more),
         size_bytes=size,
         fixed_bytes=0,
         write_rate=rate,
@@ -70,7 +70,7 @@ def flows(tasks: dict[int, Task]) -> dict[tuple[int, int], int]:
         ([one_dir(1, 200), one_dir(2, 0)], {(1, 2): 95}),
         ([one_dir(1, 300), one_dir(2, 0, total=2000)], {(1, 2): 195}),
         ([one_dir(1, 300), one_dir(2, 0), one_dir(3, 0)], {(1, 2): 98, (1, 3): 98}),
-        ([one_dir(1, 200), one_dir(2, 0, room=40)], {(1, 2): 38}),
+        ([one_dir(1, 200), one_dir(2, 0, spare=40)], {(1, 2): 38}),
         ([one_dir(1, 200), one_dir(2, 0, takes=False)], {}),
         (
             [one_dir(1, 60, takes=False, is_drained=True), one_dir(2, 66), one_dir(3, 0)],
@@ -87,7 +87,7 @@ def flows(tasks: dict[int, Task]) -> dict[tuple[int, int], int]:
         "to the tolerance",
         "larger brokers take more",
         "the emptiest first",
-        "not more than there is room",
+        "not more than there is free space",
         "cordoned",
         "drained",
         "drained of empty replicas",
@@ -167,7 +167,7 @@ def test_the_largest_go_first_out_of_the_fullest_directory() -> None:
     assert chosen(choose(task(to_two), there, NO_RACKS)) == [(1, 2), (2, 2), (3, 2)]
 
 
-def test_one_that_is_a_little_too_large_ends_it_where_the_target_has_room() -> None:
+def test_one_that_is_a_little_too_large_ends_it_where_the_target_has_space() -> None:
     there = [candidate(50), candidate(45), candidate(49)]
     for most, expected in ((99, [(0, 2), (1, 2)]), (94, [(0, 2)])):
         to_two = Transfer(target=2, wanted=60, most_bytes=most)

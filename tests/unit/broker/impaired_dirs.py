@@ -11,22 +11,22 @@ from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from tests.unit.broker.gates import until
 
 
-def _no_room() -> None:
-    raise OSError(errno.ENOSPC, "no room")
+def _no_space() -> None:
+    raise OSError(errno.ENOSPC, "no free space")
 
 
 async def fill(log_dir: LogDir) -> None:
-    """Some operation finds no room."""
+    """Some operation finds no free space."""
     try:
-        await log_dir.run(OpKind.APPEND, _no_room)
+        await log_dir.run(OpKind.APPEND, _no_space)
     except LogDirImpairedError:
         assert log_dir.state is LogDirState.SATURATED
         return
-    raise AssertionError("an operation that found no room went through")
+    raise AssertionError("an operation that found no free space went through")
 
 
 async def heal(log_dir: LogDir) -> None:
-    """The checks find that there is room again."""
+    """The checks find that there is free space again."""
     while log_dir.state is LogDirState.SATURATED:
         log_dir.check_disk()
         await log_dir.run(OpKind.READ, lambda: None)

@@ -1,4 +1,4 @@
-"""A controller's door on loopback that answers as a test tells it to."""
+"""A controller's door on loopback that answers as a test scripts it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from kraftjbod.protocol.messages import (
 from kraftjbod.protocol.record_batch import batches, read_header, stamp_header
 
 BROKER_ID = 7
-#: Of /d1; /d2 tells nothing of itself, as Kafka's directories do.
+#: Of /d1; /d2 reports nothing of itself, as Kafka's directories do.
 DIRECTORY_ID = bytes(15) + b"\xc8"
 
 _TOPIC = 2

@@ -58,7 +58,7 @@ async def test_a_fenced_or_unregistered_broker_does_not_serve() -> None:
         assert (await _ask(broker))[2].endswith("does not serve: it is not registered\n")
 
 
-async def test_of_a_broker_that_does_not_tell_its_id_fencing_is_not_asked() -> None:
+async def test_of_a_broker_that_does_not_give_its_id_fencing_is_not_asked() -> None:
     """As Kafka's do; 8 is fenced, and may or may not be the one."""
     async with mini_broker() as broker:
         broker.gives_id = False

@@ -237,7 +237,7 @@ def test_only_an_empty_log_is_bootstrapped() -> None:
     assert not World().managers.bootstrap({"metadata.version": 17}).records
 
 
-def test_brokers_are_counted_by_standing() -> None:
+def test_brokers_are_counted_by_state() -> None:
     world = World()
     for line in ("up 1 dirs=a", "up 2 dirs=b", "register 3 dirs=c", "topic t replicas=2,1"):
         list(world.run(line))

@@ -349,7 +349,7 @@ async def test_a_signal_stops_the_process_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_a_signal_stops_a_process_that_still_looks_for_its_controller(
+async def test_a_signal_stops_a_process_that_still_searches_its_controller(
     tmp_path: Path,
 ) -> None:
     path = format_disk(tmp_path / "d1", 1)

@@ -304,7 +304,7 @@ def _never_build(*_: object) -> runner.Daemon:
 
 
 def test_a_service_manager_hears_of_every_step(tmp_path: Path) -> None:
-    """From an own socket: what systemd would be told, in this order."""
+    """From an own socket: what systemd would get, in this order."""
     heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     heard.bind(str(tmp_path / "notify"))
     heard.settimeout(30)

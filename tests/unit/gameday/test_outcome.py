@@ -1,4 +1,4 @@
-"""What counts as good enough, and what programs are told."""
+"""What counts as good enough, and what programs get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster of which nothing runs, as people and programs are told of it."""
+"""A cluster of which nothing runs, as people and programs see it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LIMITS = ConnectionLimits(max_frame_bytes=1 << 20, write_pause_bytes=1 << 16)
 
 
 class Recorder:
-    """Notes what it is told."""
+    """Notes what it hears."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -161,7 +161,7 @@ async def test_a_broker_that_speaks_old_api_versions_only() -> None:
         client.close()
 
 
-async def test_a_broker_that_refuses_to_tell() -> None:
+async def test_a_broker_that_refuses_to_say_its_versions() -> None:
     async with broker(lambda f: versions_answer(f, error=58)) as port:
         with pytest.raises(OperatingError, match="error 58"):
             await connect(port)

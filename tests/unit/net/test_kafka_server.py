@@ -164,7 +164,7 @@ async def test_api_versions_are_answered_by_the_door() -> None:
     async with serving(never) as server:
         client = await connected(server)
         assert (client.version_of(3), client.version_of(0)) == (13, 13)
-        # What is ours alone is told to those who say that they are ours.
+        # What is ours alone is advertised to those who say that they are ours.
         assert client.version_of(ApiKey.ALTER_LOG_DIRS) == 0
         stranger = ApiVersionsRequest(client_software_name="some-client")
         answered = await client.request(stranger, timeout_ms=5000)
@@ -172,7 +172,7 @@ async def test_api_versions_are_answered_by_the_door() -> None:
         client.close()
 
 
-async def test_api_versions_tells_the_features_of_the_moment() -> None:
+async def test_api_versions_has_the_features_of_the_moment() -> None:
     features = [ApiFeatures({"f": (1, 3)})]
     async with serving(features=lambda: features[-1]) as server:
         client = await connected(server)
@@ -274,7 +274,7 @@ async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
         good.close()
 
 
-async def test_a_cut_frame_costs_nothing() -> None:
+async def test_a_truncated_frame_costs_nothing() -> None:
     async with serving() as server:
         with capture_logs() as logs:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -131,7 +131,7 @@ async def test_no_more_in_flight_than_allowed() -> None:
         assert [answered(await first), answered(await second)] == [1, 7]
 
 
-async def test_an_unknown_api_is_told_so() -> None:
+async def test_an_unknown_api_is_answered_so() -> None:
     async with serving() as (server, _, _handler):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for correlation_id, api, version in ((5, "NoSuchApi", 0), (6, "BrokerHeartbeat", 999)):

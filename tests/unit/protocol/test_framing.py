@@ -20,10 +20,10 @@ def fed(splitter: FrameSplitter, stream: bytes, cuts: list[int]) -> list[bytes]:
     frames: list[bytes] = []
     position = turn = 0
     while position < len(stream):
-        room = splitter.get_buffer()
-        count = min(len(room), cuts[turn % len(cuts)], len(stream) - position)
-        room[:count] = stream[position : position + count]
-        del room  # a loop lets go of the buffer, too
+        buffer = splitter.get_buffer()
+        count = min(len(buffer), cuts[turn % len(cuts)], len(stream) - position)
+        buffer[:count] = stream[position : position + count]
+        del buffer  # a loop lets go of the buffer, too
         frames += [bytes(frame) for frame in splitter.buffer_updated(count)]
         position += count
         turn += 1

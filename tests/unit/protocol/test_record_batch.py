@@ -185,7 +185,7 @@ def test_batches_without_records_say_where_the_log_goes_on():
     assert offset_after_empty(b"") is None
 
 
-def test_batches_are_placed_one_behind_the_other():
+def test_batches_are_placed_one_after_the_other():
     data = build_batch([Record(), Record()]) + build_batch([Record()])
     headers = [header for _, header in batches(data)]
     buffers, placed = place_batches(data, headers, base_offset=40, leader_epoch=3)

@@ -85,7 +85,7 @@ def test_without_a_compiler_nothing_is_made_and_that_is_said(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_form_that_runs_is_the_one_that_is_told() -> None:
+def test_the_form_that_runs_is_the_one_that_is_reported() -> None:
     runs = record_scans.check_records
     is_source = runs is byte_scans.check_records
     assert is_source == (record_scans.FORM == "interpreted")

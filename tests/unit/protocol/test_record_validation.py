@@ -96,7 +96,7 @@ def test_headers_that_only_brokers_may_write_are_refused(case: str) -> None:
     assert caught.value.code is code
 
 
-def test_damage_on_the_way_is_told_from_a_wrong_header() -> None:
+def test_damage_on_the_way_is_distinguished_from_a_wrong_header() -> None:
     """The first is tried again, the second never: the CRC decides which it is."""
     batch = bytearray(sealed(b"", base_offset=0, attributes=0x20))
     batch[-1] ^= 1

@@ -96,7 +96,7 @@ def test_a_small_batch_does_not_unpack_to_everything(compression: int, packed: b
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_what_is_cut_off_is_said_to_be() -> None:
+def test_what_is_truncated_is_said_to_be() -> None:
     body = build_batch([Record(value=bytes(3_000_000))])[61:]
     for compression, packed in (
         (1, gzip.compress(body)),

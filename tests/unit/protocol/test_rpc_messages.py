@@ -86,7 +86,7 @@ def test_bodies_are_immutable_and_forgive_fields_of_newer_peers(kind: type[RpcBo
     assert kind.model_config["extra"] == "ignore"
 
 
-def test_what_was_said_is_heard_in_the_house_s_own_types() -> None:
+def test_what_was_said_is_heard_in_our_own_types() -> None:
     heard = BrokerRegistrationRequest.model_validate(
         {**REGISTRATION, "log_dirs": [b"d" * 16], "rack": "r", "invented_later": 1}
     )

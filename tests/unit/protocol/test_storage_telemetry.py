@@ -59,7 +59,7 @@ def rows(section: str) -> list[tuple[str, str]]:
     ("section", "kind"),
     [("Every record", Origin), ("`log_dir`", LogDirSample), ("`replica`", ReplicaSample)],
 )
-def test_the_manual_tells_every_field_and_no_other(section: str, kind: type) -> None:
+def test_the_manual_lists_every_field_and_no_other(section: str, kind: type) -> None:
     found = [(name, TYPES[type_]) for name, type_ in rows(section)]
     if kind is Origin:
         assert found[:2] == [("schema", "int"), ("kind", "str")]
@@ -67,7 +67,7 @@ def test_the_manual_tells_every_field_and_no_other(section: str, kind: type) -> 
     assert found == [(field.name, field.type) for field in fields(kind)]
 
 
-def test_the_manual_tells_every_key_with_its_default() -> None:
+def test_the_manual_lists_every_key_with_its_default() -> None:
     found = re.findall(r"^\| `(storage\.telemetry\.[a-z.]+)` \| (\w+) \|", MANUAL, re.MULTILINE)
     keys = set(filter(lambda key: key.startswith("storage.telemetry."), BrokerConfig.keys()))
     assert {key for key, _ in found} == keys

@@ -126,8 +126,8 @@ def test_a_full_disk_has_no_space_until_something_is_given_up(disk: FaultFs) -> 
         assert (disk.path / "old").read_bytes()[:8] == b"in place"
         (disk.path / "old").rename(disk.path / "renamed")
         os.truncate(disk.path / "big", 32 * BLOCK)
-        room = os.statvfs(disk.path)
-        assert room.f_bavail * room.f_frsize == 32 * BLOCK
+        statistics = os.statvfs(disk.path)
+        assert statistics.f_bavail * statistics.f_frsize == 32 * BLOCK
         assert os.pwrite(file.fileno(), b"y", BLOCK) == 1
         (disk.path / "big").unlink()
         (disk.path / "new").write_bytes(bytes(60 * BLOCK))

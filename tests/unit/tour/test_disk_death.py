@@ -66,7 +66,7 @@ def test_the_timeline_joins_three_clocks(tmp_path: Path) -> None:
     assert [m.after_ms for m in milestones] == [0, 250, None, 400, 500]
 
 
-def test_gaps_are_looked_for_around_the_death() -> None:
+def test_gaps_are_searched_around_the_death() -> None:
     load = load_with_acks(0.0, 50.0, 100.1, 100.9, 101.0)
     death = Death(at_s=100.0, wall_s=0.0, mode=0)
     assert disk_death.gaps_around([load], death)[0] == Gap(50.0, 100.1)

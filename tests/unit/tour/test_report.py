@@ -33,7 +33,7 @@ def reported(width: int = 80) -> tuple[Reporter, io.StringIO]:
     return Reporter(Console(file=out, width=width)), out
 
 
-def test_tables_tell_the_figures_and_fit_the_page() -> None:
+def test_tables_hold_the_figures_and_fit_the_page() -> None:
     reporter, out = reported()
     reporter.timeline(
         [Milestone(what="it dies", after_ms=0), Milestone(what="it is seen", after_ms=None)]

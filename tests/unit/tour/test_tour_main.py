@@ -1,4 +1,4 @@
-"""The command line of the tour; the whole story is told in tests/integration/tour/test_tour.py."""
+"""The command line of the tour; the whole story is in tests/integration/tour/test_tour.py."""
 
 from __future__ import annotations
 

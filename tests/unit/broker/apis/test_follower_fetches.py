@@ -149,7 +149,7 @@ async def test_a_forgotten_partition_is_not_reported_of():
         assert answered(second) == {}
 
 
-async def test_a_diverging_log_is_reported_where_to_cut():
+async def test_a_diverging_log_is_answered_where_to_truncate():
     """KIP-595: the follower's last epoch ended earlier here."""
     async with brokers() as (rig,):
         await lead_two(rig)

@@ -1,4 +1,4 @@
-"""What a client that asked the wrong broker is told of the right one (KIP-951)."""
+"""What a client that asked the wrong broker hears of the right one (KIP-951)."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ async def test_a_fenced_broker_is_not_among_the_brokers_and_its_replicas_are_off
 
 
 async def test_where_nobody_is_alive_all_brokers_are_named():
-    """A client that is told of no broker has nobody left to ask; librdkafka stood still then."""
+    """A client that hears of no broker has nobody left to ask; librdkafka stood still then."""
     async with brokers(2, knows_absent=False) as (rig, other):
         for one in (rig, other):
             rig.replay(one.registration(fenced=True))

@@ -55,11 +55,11 @@ async def test_nobody_is_reported_more_than_what_is_committed():
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(3), acks=1), 9)
         assert (await listed(rig, LATEST)).offset == 0
-        assert (await listed(rig, LATEST, replica_id=2)).offset == 0, "nobody can tell that it is"
+        assert (await listed(rig, LATEST, replica_id=2)).offset == 0, "nobody can know that it is"
 
 
 async def test_a_new_leader_does_not_guess_what_is_committed():
-    """KIP-207; clients that do not know the code are told that there is no leader."""
+    """KIP-207; clients that do not know the code are answered that there is no leader."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(3), acks=1), 9)

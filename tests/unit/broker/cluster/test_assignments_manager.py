@@ -34,7 +34,7 @@ EPOCH = BrokerEpoch(7)
 
 @dataclass
 class Cluster:
-    """Keeps what it is told; what it refuses is refused once."""
+    """Keeps what it is asked; what it refuses is refused once."""
 
     directories: dict[TopicIdPartition, DirectoryId] = field(default_factory=dict)
     refuse_once: set[TopicIdPartition] = field(default_factory=set)

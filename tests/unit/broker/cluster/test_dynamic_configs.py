@@ -1,4 +1,4 @@
-"""What a broker takes over while it runs: which value wins, and who is told."""
+"""What a broker takes over while it runs: which value wins, and who hears of it."""
 
 from __future__ import annotations
 

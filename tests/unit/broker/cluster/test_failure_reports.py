@@ -1,4 +1,5 @@
-"""The deadlines of failures that are to be told; their stories are lifecycle_state.py's tests."""
+"""The deadlines of failures that are to be reported; their stories are lifecycle_state.py's
+tests."""
 
 from __future__ import annotations
 

@@ -738,7 +738,8 @@ def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_reported
 
 
 def test_a_dir_that_dies_again_before_its_return_was_reported_comes_back_all_the_same() -> None:
-    """No registration lists it, so no heartbeat can name it: it is told by a registration, too."""
+    """No registration lists it, so no heartbeat can name it: it is reported by a registration,
+    too."""
     m = lost_b()
     registration(m.handle(attached(D), 2_000))
     m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
@@ -827,7 +828,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(directory_id=st.sampled_from([A, B, C]), state=st.sampled_from([FULL, HUNG]))
     def a_dir_is_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
         if directory_id in self.m.unacknowledged_dirs:
-            return  # One that is on its way back tells of itself when it is in service.
+            return  # One that is on its way back reports itself when it is in service.
         if directory_id not in self.dead:
             self.impaired[directory_id] = state
         self.run(DirectoryImpaired(directory_id=directory_id, state=state))

@@ -1,4 +1,5 @@
-"""What is told of directories; when it is told is shown by the tests of ``lifecycle_state.py``."""
+"""What is reported of directories; when it is reported is shown by the tests of
+``lifecycle_state.py``."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def test_an_impaired_dir_that_was_reported_as_offline_needs_one_too() -> None:
     dirs.became_impaired(A, LogDirState.SATURATED)
     assert (dirs.offline, dirs.impaired) == ((A,), ())
     dirs.recovered(A)
-    assert not dirs.needs_amendment, "nobody was told"
+    assert not dirs.needs_amendment, "nothing was reported"
     dirs.became_impaired(A, LogDirState.SATURATED)
     dirs.heartbeat_sent()
     dirs.recovered(A)

@@ -48,7 +48,7 @@ def asked(rig: BrokerRig) -> Sequence[tuple[str, str, int, str | None, str | Non
 
 
 async def forgotten(rig: BrokerRig, cordoned: str | None, of: str = "1") -> str:
-    """What the operator is told when the second directory is given up."""
+    """What the operator is answered when the second directory is given up."""
     if cordoned is not None:
         await rig.follow(
             ConfigRecord(

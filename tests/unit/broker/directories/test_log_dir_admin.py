@@ -156,7 +156,7 @@ async def test_a_directory_comes_back_with_its_replicas():
         assert log_end(rig) == 3
         await appended(rig)
         assert log_end(rig) == 6
-        # The same incarnation, told once.
+        # The same incarnation, reported once.
         first, last = registrations(rig)
         assert last.incarnation_id == first.incarnation_id
         assert set(last.log_dirs) == {TWO, ONE}

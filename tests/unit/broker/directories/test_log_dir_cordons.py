@@ -29,7 +29,7 @@ def _cordoned(rig: BrokerRig) -> list[str]:
 
 
 class _Reported:
-    """Stands where the lifecycle is, and keeps what the controller would be told."""
+    """Stands where the lifecycle is, and keeps what would be reported to the controller."""
 
     def __init__(self) -> None:
         self.cordoned: list[set[DirectoryId]] = []

@@ -29,8 +29,8 @@ async def test_space_replicas_and_operations():
         rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=300, free_inodes=7)
         rig.parts.monitor.check()
         found = figures(rig)
-        room = ("TotalBytes", "UsedBytes", "UsableBytes", "FreeInodes", "ReserveBytes")
-        assert [found[name] for name in room] == [1_000, 700, 300, 7, 0]
+        names = ("TotalBytes", "UsedBytes", "UsableBytes", "FreeInodes", "ReserveBytes")
+        assert [found[name] for name in names] == [1_000, 700, 300, 7, 0]
         assert (found["ReplicaCount"], found["SecondsUntilFull"], found["Slow"]) == (1, -1, False)
         assert (found["WriteOperations"], found["WriteErrors"]) == (4, 0)
         assert found["WriteBytes"] == 4 * len(records)

@@ -42,7 +42,7 @@ class Rig:
         )
 
     def looks(self, times: int) -> list[Any]:
-        """Look once a second; what was told."""
+        """Check once a second; what was logged."""
         with capture_logs() as logged:
             for _ in range(times):
                 self.clock.ms += 1_000

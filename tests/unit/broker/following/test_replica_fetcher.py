@@ -206,7 +206,7 @@ async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leader
         assert [body for body in acknowledged if body not in bytes_of(rigs[1])] == []
 
 
-async def test_a_log_that_could_not_be_cut_is_not_fetched_into():
+async def test_a_log_that_could_not_be_truncated_is_not_fetched_into():
     """It does not agree with the leader's yet, whatever the leader would find out later."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:

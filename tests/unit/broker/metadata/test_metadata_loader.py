@@ -162,7 +162,7 @@ async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on():
 
 
 async def test_a_log_that_ends_before_what_was_followed_is_refused():
-    """The same log, restored from a backup; told even by a controller from before log ids."""
+    """The same log, restored from a backup; noticed even of a controller from before log ids."""
     ours = Uuid(b"l" * 16)
 
     def answer(request: RpcRequest) -> RpcResponse:

@@ -68,7 +68,7 @@ def phase(rig: BrokerRig) -> MovePhase | None:
 
 
 def assigned(rig: BrokerRig) -> list[DirectoryId]:
-    """What the controller was told of the replica's directory, oldest first."""
+    """What the controller heard of the replica's directory, oldest first."""
     return [
         directory.directory_id
         for request in rig.controller.seen

@@ -1,4 +1,4 @@
-"""How a move tells that it stands still, and how it waits."""
+"""How a move shows that it stands still, and how it waits."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class World:
         self.is_here = True
         self.has_agreed = is_accepted
         self.is_over = False
-        #: The controller had agreed when the swap began, whatever it was told since.
+        #: The controller had agreed when the swap began, whatever it heard since.
         self.has_swapped_lawfully = False
 
     def happened(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Roles, guards, high watermark and ISR of one replica, told as short stories."""
+"""Roles, guards, high watermark and ISR of one replica, as short stories."""
 
 from __future__ import annotations
 

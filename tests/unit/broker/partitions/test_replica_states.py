@@ -25,7 +25,7 @@ def test_an_event_that_the_table_does_not_name_changes_nothing(
 ) -> None:
     after = next_state(state, event)
     assert after is TRANSITIONS.get((state, event), state)
-    assert next_state(after, event) is after, "being told twice is being told once"
+    assert next_state(after, event) is after, "reported twice is reported once"
 
 
 @pytest.mark.parametrize("event", E)

@@ -63,7 +63,7 @@ async def write(rig: BrokerRig, *, acks: int = -1) -> None:
 
 
 def assigned(rig: BrokerRig) -> list[DirectoryId]:
-    """The directories that brokers told the controller, in order."""
+    """The directories that brokers reported to the controller, in order."""
     return [
         directory.directory_id
         for request in rig.controller.seen
@@ -104,7 +104,7 @@ async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is():
 
 @pytest.mark.parametrize("at", [16, 80])
 @pytest.mark.parametrize("number", [0, 3, BATCHES - 1])
-async def test_a_leader_that_stepped_down_cuts_the_damage_away_and_heals(number: int, at: int):
+async def test_a_leader_that_stepped_down_truncates_the_damage_and_heals(number: int, at: int):
     async with brokers(2) as rigs:
         await hosted(rigs)
         await write(rigs[0])
@@ -151,7 +151,7 @@ async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound():
         assert LOST_DIR not in assigned(rig)
 
 
-async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_look():
+async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_check():
     """Pages in memory are sent unchecked; that the follower asks again for the same is the sign."""
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))

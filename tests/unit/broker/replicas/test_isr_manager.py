@@ -77,7 +77,7 @@ async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed(
 
 
 async def test_a_follower_that_was_refused_once_is_found_by_looking():
-    """It is caught up and idle, so no fetch of its own will tell."""
+    """It is caught up and idle, so no fetch of its own will show it."""
     refused = [True]
 
     def answer(request: RpcRequest) -> RpcResponse:

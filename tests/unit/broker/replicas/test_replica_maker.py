@@ -92,7 +92,7 @@ async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies()
 async def test_a_directory_that_healed_before_its_refusal_was_heard_is_simply_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Nobody would look again: that it is all right has been told already."""
+    """Nobody would look again: that it is all right was reported already."""
     async with brokers() as (rig,):
         create, refusals = rig.logs.create, [rig.dirs[0].impaired_error()]
 

@@ -179,7 +179,7 @@ async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it():
         with capture_logs() as logged:
             await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
             if rig.dirs[0].is_online:
-                return  # The other one had more room.
+                return  # The other one had more free space.
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_dir is rig.dirs[1]
         assert "replica_creation_failed" in [line["event"] for line in logged]

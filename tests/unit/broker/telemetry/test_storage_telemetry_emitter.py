@@ -1,4 +1,4 @@
-"""Rounds of storage telemetry: what is sent, what is dropped, and what is told of that."""
+"""Rounds of storage telemetry: what is sent, what is dropped, and what is logged of that."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HURRY = {
     "storage_telemetry_replica_interval_ms": "300",
     "storage_telemetry_topic_replication_factor": "1",
 }
-#: Three replicas where there are two brokers, and replicas told of once.
+#: Three replicas where there are two brokers, and replicas sampled once.
 PATIENT = {
     **HURRY,
     "storage_telemetry_topic_replication_factor": "3",

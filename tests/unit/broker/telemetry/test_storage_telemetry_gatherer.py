@@ -1,4 +1,4 @@
-"""What a broker on memory disks tells of itself."""
+"""What a broker on memory disks reports of itself."""
 
 from __future__ import annotations
 

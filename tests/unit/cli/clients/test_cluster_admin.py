@@ -112,7 +112,7 @@ async def test_features_rise_and_refusals_say_why() -> None:
             await admin.update_features(client, {"metadata.version": 99}, upgrade_type=up)
 
 
-async def test_features_are_described_as_far_as_the_broker_tells() -> None:
+async def test_features_are_described_as_far_as_the_broker_says() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         features = await admin.describe_features(client)
         assert features.epoch >= -1

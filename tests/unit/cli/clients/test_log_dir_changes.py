@@ -1,4 +1,4 @@
-"""kraftjbod-log-dirs changes a directory: what is asked, what is told, what is refused."""
+"""kraftjbod-log-dirs changes a directory: what is asked, what is answered, what is refused."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ async def test_log_dirs_are_described_dead_ones_too() -> None:
         assert (dead.path, dead.error_code) == ("/d2", ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-async def test_what_a_broker_of_kafka_does_not_tell_is_none() -> None:
+async def test_what_a_broker_of_kafka_does_not_report_is_none() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         _, silent = await admin.describe_log_dirs(client, BROKER_ID)

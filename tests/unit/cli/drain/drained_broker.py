@@ -1,4 +1,5 @@
-"""A broker with three directories that can be emptied: cordons hold, room is told, moves end.
+"""A broker with three directories that can be emptied: cordons hold, free space is reported, moves
+end.
 
 Everything that is ordered is done by the next look but one, as on an idle cluster; a test may hold
 it up, or let a directory take nothing.
@@ -26,7 +27,7 @@ class DrainedBroker(MovingBroker):
         #: Moves end one look after they were seen, unless this is False.
         self.ends_moves = True
         #: Called at each look, before the answer.
-        self.at_look: list[Any] = []
+        self.at_poll: list[Any] = []
         self._seen_moving = False
 
     @property
@@ -34,7 +35,7 @@ class DrainedBroker(MovingBroker):
         return self.broker_configs.get(CORDONS, "").split(",")
 
     def _describe_log_dirs(self, body: Any, code: int) -> Any:
-        for act in self.at_look:
+        for act in self.at_poll:
             act()
         if self.future and self._seen_moving and self.ends_moves:
             self.finish_moves()

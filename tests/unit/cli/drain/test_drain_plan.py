@@ -40,7 +40,7 @@ def leaving(
     )
 
 
-def room(place: Place, free: int) -> OpenPlace:
+def open_place(place: Place, free: int) -> OpenPlace:
     return OpenPlace(place=place, free_bytes=free)
 
 
@@ -51,7 +51,7 @@ def targets(plan: DrainPlan) -> dict[int, Place]:
 def test_the_largest_first_and_each_to_where_most_is_free() -> None:
     plan = plan_drain(
         [leaving(0, 10), leaving(1, 30), leaving(2, 20)],
-        [room(B, 50), room(C, 40)],
+        [open_place(B, 50), open_place(C, 40)],
         scope=Scope.WITHIN_BROKER,
     )
     assert [move.replica.partition for move in plan.moves] == [1, 2, 0]
@@ -61,7 +61,9 @@ def test_the_largest_first_and_each_to_where_most_is_free() -> None:
 
 def test_what_does_not_fit_is_reported_with_the_best_there_is() -> None:
     plan = plan_drain(
-        [leaving(0, 45), leaving(1, 10)], [room(B, 50), room(C, 3)], scope=Scope.WITHIN_BROKER
+        [leaving(0, 45), leaving(1, 10)],
+        [open_place(B, 50), open_place(C, 3)],
+        scope=Scope.WITHIN_BROKER,
     )
     assert targets(plan) == {0: B}
     assert plan.misfits == (Misfit(replica=Replica(1, "t", 1), size_bytes=10, best_free_bytes=5),)
@@ -77,21 +79,23 @@ def test_where_nothing_is_open_there_is_no_best() -> None:
     [(Scope.WITHIN_BROKER, False), (Scope.BROKER_FIRST, True), (Scope.OTHER_BROKERS, True)],
 )
 def test_other_brokers_only_where_that_is_wanted(scope: Scope, fits: bool) -> None:
-    plan = plan_drain([leaving(0, 10)], [room(B, 5), room(Place(2, "/x"), 20)], scope=scope)
+    plan = plan_drain(
+        [leaving(0, 10)], [open_place(B, 5), open_place(Place(2, "/x"), 20)], scope=scope
+    )
     assert bool(plan.moves) is fits
 
 
 def test_its_own_broker_comes_first_however_much_others_have() -> None:
-    rooms = [room(B, 10), room(Place(2, "/x"), 1000)]
-    assert targets(plan_drain([leaving(0, 10)], rooms, scope=Scope.BROKER_FIRST)) == {0: B}
-    plan = plan_drain([leaving(0, 10)], rooms, scope=Scope.OTHER_BROKERS)
+    places = [open_place(B, 10), open_place(Place(2, "/x"), 1000)]
+    assert targets(plan_drain([leaving(0, 10)], places, scope=Scope.BROKER_FIRST)) == {0: B}
+    plan = plan_drain([leaving(0, 10)], places, scope=Scope.OTHER_BROKERS)
     assert targets(plan) == {0: Place(2, "/x")}
 
 
-def test_what_is_under_way_goes_on_and_takes_its_room() -> None:
+def test_what_is_under_way_goes_on_and_takes_its_space() -> None:
     plan = plan_drain(
         [leaving(0, 60), leaving(1, 50, under_way=B, copied=20)],
-        [room(B, 80), room(C, 60)],
+        [open_place(B, 80), open_place(C, 60)],
         scope=Scope.WITHIN_BROKER,
     )
     assert targets(plan) == {1: B, 0: C}
@@ -99,18 +103,18 @@ def test_what_is_under_way_goes_on_and_takes_its_room() -> None:
 
 
 def test_a_broker_that_has_the_partition_gets_no_second_replica() -> None:
-    rooms = [room(Place(2, "/x"), 100), room(Place(3, "/x"), 50)]
-    plan = plan_drain([leaving(0, 10, holders=(1, 2))], rooms, scope=Scope.OTHER_BROKERS)
+    places = [open_place(Place(2, "/x"), 100), open_place(Place(3, "/x"), 50)]
+    plan = plan_drain([leaving(0, 10, holders=(1, 2))], places, scope=Scope.OTHER_BROKERS)
     assert targets(plan) == {0: Place(3, "/x")}
 
 
 def test_a_rack_without_a_replica_comes_first_and_another_is_reported() -> None:
     racks = {1: "r1", 2: "r2", 3: "r2", 4: "r1"}
-    rooms = [room(Place(3, "/x"), 100), room(Place(4, "/x"), 50)]
+    places = [open_place(Place(3, "/x"), 100), open_place(Place(4, "/x"), 50)]
     one = leaving(0, 10, holders=(1, 2))
-    (move,) = plan_drain([one], rooms, scope=Scope.OTHER_BROKERS, racks=racks).moves
+    (move,) = plan_drain([one], places, scope=Scope.OTHER_BROKERS, racks=racks).moves
     assert (move.target.broker_id, move.shares_rack) == (4, False)
-    (move,) = plan_drain([one], rooms[:1], scope=Scope.OTHER_BROKERS, racks=racks).moves
+    (move,) = plan_drain([one], places[:1], scope=Scope.OTHER_BROKERS, racks=racks).moves
     assert (move.target.broker_id, move.shares_rack) == (3, True)
 
 
@@ -118,28 +122,28 @@ def test_a_rack_without_a_replica_comes_first_and_another_is_reported() -> None:
 def _clusters(draw: st.DrawFn) -> tuple[list[Leaving], list[OpenPlace], dict[int, str | None]]:
     brokers = draw(st.integers(1, 5))
     sizes = st.integers(0, 100)
-    rooms = [
-        room(Place(broker, path), draw(st.integers(-10, 300)))
+    places = [
+        open_place(Place(broker, path), draw(st.integers(-10, 300)))
         for broker in range(1, brokers + 1)
         for path in draw(st.sets(st.sampled_from(["/b", "/c", "/d"])))
     ]
     everything = []
     for index in range(draw(st.integers(0, 12))):
         holders = {1, *draw(st.sets(st.integers(1, brokers), max_size=3))}
-        under_way = draw(st.none() | st.sampled_from([one.place for one in rooms] or [None]))
+        under_way = draw(st.none() | st.sampled_from([one.place for one in places] or [None]))
         if under_way is not None and under_way.broker_id != 1:
             under_way = None
         everything.append(leaving(index, draw(sizes), holders=tuple(holders), under_way=under_way))
     racks = {b: draw(st.sampled_from([None, "r1", "r2"])) for b in range(1, brokers + 1)}
-    return everything, rooms, racks
+    return everything, places, racks
 
 
 @given(cluster=_clusters(), scope=st.sampled_from(Scope))
 def test_nothing_is_ever_overfilled_doubled_or_left_out(
     cluster: tuple[list[Leaving], list[OpenPlace], dict[int, str | None]], scope: Scope
 ) -> None:
-    everything, rooms, racks = cluster
-    plan = plan_drain(everything, rooms, scope=scope, racks=racks)
+    everything, places, racks = cluster
+    plan = plan_drain(everything, places, scope=scope, racks=racks)
     planned = [move.replica for move in plan.moves]
     refused = [misfit.replica for misfit in plan.misfits]
     assert sorted(planned + refused) == sorted(one.replica for one in everything)
@@ -157,7 +161,7 @@ def test_nothing_is_ever_overfilled_doubled_or_left_out(
         else:
             assert scope is not Scope.WITHIN_BROKER
             assert move.target.broker_id not in holders[move.replica]
-    free = {one.place: one.free_bytes for one in rooms}
+    free = {one.place: one.free_bytes for one in places}
     for place, size_bytes in new_bytes.items():
         assert size_bytes + old_bytes[place] <= free[place]
     for misfit in plan.misfits:

@@ -31,7 +31,7 @@ async def test_everything_goes_and_what_appears_meanwhile_goes_too() -> None:
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo", 3)
         late = [lambda: broker.hold("late")]
-        broker.at_look.append(lambda: late.pop()() if late and broker.future else None)
+        broker.at_poll.append(lambda: late.pop()() if late and broker.future else None)
         assert await drain.run() == 4
         assert set(broker.current.values()) == {"/d2"}
         assert broker.broker_configs == {CORDONS: "/d1"}
@@ -95,8 +95,8 @@ async def test_a_drain_that_is_under_way_is_taken_up() -> None:
         broker.broker_configs[CORDONS] = "/d1"
         broker.future = {("foo", 0): "/d2"}
         broker.ends_moves = False
-        looks = iter([False] * 4)
-        broker.at_look.append(lambda: setattr(broker, "ends_moves", next(looks, True)))
+        ends = iter([False] * 4)
+        broker.at_poll.append(lambda: setattr(broker, "ends_moves", next(ends, True)))
         assert await drain.run() == 1
         assert "AlterReplicaLogDirs" not in broker.asked
 
@@ -110,7 +110,7 @@ async def test_space_that_is_gone_in_the_middle_is_reported_after_a_while() -> N
                 broker.future.pop(("foo", 1), None)
                 broker.usable["/d2"] = 0
 
-        broker.at_look.append(fill)
+        broker.at_poll.append(fill)
         with pytest.raises(DoesNotFitError) as refused:
             await drain.run()
         assert [m.replica.partition for m in refused.value.plan.misfits] == [1]
@@ -122,7 +122,7 @@ async def test_moves_that_never_begin_end_the_wait() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
-        broker.at_look.append(broker.future.clear)
+        broker.at_poll.append(broker.future.clear)
         with pytest.raises(StalledError, match="is not empty, and nothing moves: foo-0 is in /d1"):
             await drain.run()
 
@@ -142,7 +142,7 @@ async def test_a_throttle_is_taken_off_at_the_end() -> None:
     async with drained_broker() as broker, draining(broker, [], throttle=5000) as drain:
         broker.hold("foo")
         rates: set[str | None] = set()
-        broker.at_look.append(lambda: rates.add(broker.broker_configs.get(MOVER_RATE)))
+        broker.at_poll.append(lambda: rates.add(broker.broker_configs.get(MOVER_RATE)))
         await drain.run()
         assert "5000" in rates
         assert MOVER_RATE not in broker.broker_configs

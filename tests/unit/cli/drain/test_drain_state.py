@@ -120,7 +120,8 @@ def test_what_is_not_there_or_offline_says_so() -> None:
         find_source(1, "/b", found)
 
 
-# --- where there is room -------------------------------------------------------------------------
+# --- where there is free space
+# -------------------------------------------------------------------------
 
 
 def test_space_is_what_is_free_beyond_what_is_kept() -> None:

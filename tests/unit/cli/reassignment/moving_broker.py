@@ -1,4 +1,4 @@
-"""A broker with two live directories and a dead one, whose replicas move when they are told to.
+"""A broker with two live directories and a dead one, whose replicas move on demand.
 
 Nothing moves by itself: a test says how far a move is, and when it is over.
 """

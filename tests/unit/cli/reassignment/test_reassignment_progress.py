@@ -131,7 +131,7 @@ def test_bars_come_and_go_on_standard_error_only(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == ""
 
 
-def test_many_lines_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_lines_are_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     show_once([copying(0)] * 25)
     lines = capsys.readouterr().err.splitlines()
     assert (len(lines), lines[-1]) == (21, "and 5 more")

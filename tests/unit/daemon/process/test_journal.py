@@ -149,7 +149,7 @@ def test_without_journald_events_go_to_standard_error_until_it_is_back(
 def test_what_nobody_takes_is_dropped_counted_and_reported_later(
     listening: Listening, journal: Journal
 ) -> None:
-    """telemetry_dropped comes first once there is room again."""
+    """telemetry_dropped comes first once there is free space again."""
     for number in range(2_000):
         journal.take(event(number=number))
     taken = len(listening.entries())

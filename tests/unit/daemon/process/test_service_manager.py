@@ -1,4 +1,4 @@
-"""What a daemon tells systemd, read from a socket of our own."""
+"""What a daemon reports to systemd, read from a socket of our own."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_without_a_service_manager_nothing_is_said_and_nothing_waits() -> 
 async def test_what_a_service_manager_does_not_take_holds_nothing_up_and_goes_with_the_next(
     listening: Listening,
 ) -> None:
-    """service_manager_unreachable is told once for each time."""
+    """service_manager_unreachable is logged once for each time."""
     manager = service(listening)
     manager.notify(READY="1")
     with capture_logs() as logged:

@@ -1,4 +1,4 @@
-"""Waiting for a directory has an end, and says what was told last."""
+"""Waiting for a directory has an end, and says what was reported last."""
 
 from __future__ import annotations
 

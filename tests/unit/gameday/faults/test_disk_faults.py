@@ -1,4 +1,5 @@
-"""Faults of disks, as far as no broker is needed: what cannot be broken is told before anything is.
+"""Faults of disks, as far as no broker is needed: what cannot be broken is refused before anything
+is.
 
 Real disks of real brokers are broken in tests/integration/tour/test_gameday.py.
 """

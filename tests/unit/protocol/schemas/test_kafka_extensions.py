@@ -86,7 +86,7 @@ def test_where_there_are_no_tags_a_description_goes_without() -> None:
     assert body_bytes("DescribeLogDirsResponse", 1, described(**DIR_FACTS)) == plain
 
 
-def test_untold_facts_have_defaults_that_say_so() -> None:
+def test_unreported_facts_have_defaults_that_say_so() -> None:
     result = described().results[0]
     assert (result.directory_id, result.state, result.queued_assignments) == (bytes(16), "", -1)
 
@@ -144,7 +144,7 @@ def test_no_message_of_kafka_s_is_shadowed() -> None:
 
 
 @pytest.mark.parametrize(("asker", "is_reported"), [("kraftjbod", True), ("librdkafka", False)])
-def test_an_api_of_our_own_is_told_to_our_own_only(asker: str, is_reported: bool) -> None:
+def test_an_api_of_our_own_is_advertised_to_our_own_only(asker: str, is_reported: bool) -> None:
     header = codec.RequestHeader(codec.ApiKey.API_VERSIONS, 3, 1, "x")
     frame = b"".join(codec.api_versions_response(header, asker=asker))[4:]
     answered = codec.decode_response(frame, api_key=codec.ApiKey.API_VERSIONS, version=3)

@@ -436,7 +436,7 @@ def poisoned(base_offset: int) -> bytes:
 
 
 async def cleaning_until(manager: LogManager, event: str) -> list[MutableMapping[str, Any]]:
-    """Let the background work until ``event`` is told; what was told by then."""
+    """Let the background work until ``event`` is logged; what was logged by then."""
     with capture_logs() as logged:
         background = asyncio.ensure_future(manager.run_background())
         while event not in [e["event"] for e in logged] and not background.done():

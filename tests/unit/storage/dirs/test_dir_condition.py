@@ -41,7 +41,7 @@ def make() -> DirCondition:
         ),
     ],
 )
-def test_steps_are_reported_with_reason_and_room(
+def test_steps_are_reported_with_reason_and_free_space(
     steps: list[LogDirEvent], event: str, state: LogDirState
 ):
     condition = make()

@@ -173,12 +173,12 @@ async def test_an_error_is_seen_in_the_thread_before_anything_else_runs():
     executor, seen = make(), []
 
     def fail() -> None:
-        raise OSError(5, "told to")
+        raise OSError(5, "on demand")
 
     failed = executor.begin_op(fail, on_error=lambda e: seen.append((e.errno, "seen")))
     await executor.submit_op(lambda: seen.append("next"))
     assert seen == [(5, "seen"), "next"]
-    with pytest.raises(OSError, match="told to"):
+    with pytest.raises(OSError, match="on demand"):
         await failed
 
     def worse(_error: BaseException) -> None:
@@ -197,10 +197,10 @@ async def test_operations_are_counted_with_what_they_took():
         clock.ms += 40
 
     def fail() -> None:
-        raise OSError(5, "told to")
+        raise OSError(5, "on demand")
 
     await executor.begin_op(slow, size_bytes=7, group=IoGroup.WRITE)
-    with pytest.raises(OSError, match="told to"):
+    with pytest.raises(OSError, match="on demand"):
         await executor.begin_op(fail, group=IoGroup.READ)
     written, read = statistics.of(IoGroup.WRITE), statistics.of(IoGroup.READ)
     assert (written.operations, written.total_ms, written.size_bytes) == (1, 40, 7)
@@ -248,7 +248,7 @@ async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only():
         raise OSError(EIO, "a disk that was given up")
 
     late = executor.submit_op(fail)
-    late.set_exception(OverloadedError("as log_dir.py tells operations of other threads"))
+    late.set_exception(OverloadedError("as log_dir.py answers operations of other threads"))
     late.exception()
     last = executor.submit_op(lambda: 7)
     with capture_logs() as logged:

@@ -1,4 +1,4 @@
-"""FreeSpacePolicy: short of room, and not short any more."""
+"""FreeSpacePolicy: short of free space, and not short any more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_nothing_free_is_short_of_space_where_space_is_counted():
         (40 * MIB, 100, None, False, 80 * MIB + 100),
         (40 * MIB, 100, 7 * MIB, False, 47 * MIB + 100),
         (40 * MIB, 100, 7 * MIB, True, 7 * MIB + 100),
-        # Else the reserve that was given away would be room enough for itself.
+        # Else the reserve that was given away would be space enough for itself.
         (40 * MIB, 0, 0, False, 41 * MIB),
         (0, 0, None, True, MIB),
         (0, 0, 3 * MIB, True, 3 * MIB),

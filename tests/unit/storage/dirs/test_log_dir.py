@@ -27,7 +27,7 @@ from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 
 
 def fail_with(number: int) -> None:
-    raise OSError(number, "told to")
+    raise OSError(number, "on demand")
 
 
 async def until(condition) -> None:

@@ -127,6 +127,6 @@ def test_every_kind_of_operation_fails_with_a_storage_error_of_its_own_family():
 
 def test_the_innermost_part_says_what_failed():
     with pytest.raises(OSError) as caught, FailsAs(OpKind.FLUSH), FailsAs(OpKind.INDEX):
-        raise OSError(errno.EIO, "told to")
+        raise OSError(errno.EIO, "on demand")
     assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.INDEX
     assert kind_of_failure(OSError(errno.EIO, "elsewhere"), OpKind.APPEND) is OpKind.APPEND

@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 
 
 class Scene:
-    """A room whose probes are done at once, and whose changes are counted."""
+    """Saturation whose probes are done at once, and whose changes are counted."""
 
     def __init__(self, *, max_ops: int = 100) -> None:
         self.mem = MemVfs()
@@ -39,7 +39,7 @@ class Scene:
             vfs=self.mem, directory="/d1", size_bytes=MIB, random_bytes=random_bytes_of()
         )
         self.changes = 0
-        self.room = Saturation(
+        self.saturation = Saturation(
             self.condition,
             vfs=self.mem,
             executor=self.executor,
@@ -48,7 +48,7 @@ class Scene:
             probe=self.probe,
             report_change=self.count,
         )
-        self.room.secure_reserve(lambda: None)
+        self.saturation.secure_reserve(lambda: None)
 
     def count(self) -> None:
         self.changes += 1
@@ -61,7 +61,7 @@ class Scene:
 
     def check(self, free_bytes: int) -> None:
         space = Space(total_bytes=9 * MIB, usable_bytes=free_bytes, free_inodes=1000)
-        self.room.note_space(space, lambda: None)
+        self.saturation.note_space(space, lambda: None)
 
 
 def full() -> OSError:
@@ -71,43 +71,43 @@ def full() -> OSError:
 async def test_an_error_from_another_thread_frees_the_reserve_too():
     scene = Scene()
     with capture_logs() as logged:
-        scene.room.fill_up("append: No space", full(), is_attempt=False)
-    assert scene.room.reserve_bytes == 0
+        scene.saturation.fill_up("append: No space", full(), is_attempt=False)
+    assert scene.saturation.reserve_bytes == 0
     assert (scene.condition.state, scene.changes) == (LogDirState.SATURATED, 1)
     assert [line["event"] for line in logged] == ["log_dir_reserve_released", "log_dir_saturated"]
-    scene.room.fill_up("append: No space", full(), is_attempt=False)
+    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
     assert scene.changes == 1
 
 
 async def test_only_an_error_that_is_judged_full_frees_it():
     scene = Scene()
     for error in (OSError(EIO, "broken"), ValueError("a bug")):
-        scene.room.give_reserve_if_full(OpKind.APPEND, error)
+        scene.saturation.give_reserve_if_full(OpKind.APPEND, error)
     flush = full()
     try:
         with FailsAs(OpKind.FLUSH):
             raise flush
     except OSError as e:
-        scene.room.give_reserve_if_full(OpKind.APPEND, e)
-    assert scene.room.reserve_bytes == MIB
-    scene.room.give_reserve_if_full(OpKind.APPEND, full())
-    assert scene.room.reserve_bytes == 0
+        scene.saturation.give_reserve_if_full(OpKind.APPEND, e)
+    assert scene.saturation.reserve_bytes == MIB
+    scene.saturation.give_reserve_if_full(OpKind.APPEND, full())
+    assert scene.saturation.reserve_bytes == 0
 
 
 async def test_it_is_rebuilt_by_the_second_good_check():
     scene = Scene()
-    scene.room.fill_up("append: No space", full(), is_attempt=False)
+    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
     scene.check(2 * MIB)
-    assert scene.room.reserve_bytes == 0
+    assert scene.saturation.reserve_bytes == 0
     scene.check(2 * MIB)
-    assert scene.room.reserve_bytes == MIB
-    assert (scene.condition.state, scene.room.full_reason) == (LogDirState.ONLINE, "")
+    assert scene.saturation.reserve_bytes == MIB
+    assert (scene.condition.state, scene.saturation.full_reason) == (LogDirState.ONLINE, "")
     assert scene.changes == 2
 
 
 async def test_a_queue_without_a_place_waits_for_the_next_check():
     scene = Scene(max_ops=1)
-    scene.room.fill_up("append: No space", full(), is_attempt=False)
+    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
     busy = scene.executor.submit_op(lambda: None)
     for _ in range(3):
         scene.check(2 * MIB)
@@ -121,12 +121,12 @@ async def test_a_queue_without_a_place_waits_for_the_next_check():
 async def test_full_is_remembered_through_a_stall():
     scene = Scene()
     scene.condition.step(LogDirEvent.SUSPECTED, "slow")
-    scene.room.fill_up("append: No space", full(), is_attempt=False)
+    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
     assert (scene.condition.state, scene.changes) == (LogDirState.STALLED, 0)
-    assert scene.room.full_reason
+    assert scene.saturation.full_reason
     for _ in range(2):
         scene.check(2 * MIB)
-    assert scene.room.full_reason == "", "it healed meanwhile"
+    assert scene.saturation.full_reason == "", "it healed meanwhile"
     assert scene.condition.state is LogDirState.STALLED
 
 
@@ -140,15 +140,15 @@ async def test_a_dir_that_was_full_is_so_after_a_restart_until_it_would_have_hea
     scene.mem.capacity_bytes = scene.mem.used_bytes() + free
     if is_full:
         with pytest.raises(OSError, match=f"{free} free bytes are too few"):
-            scene.room.secure_reserve(lambda: None)
+            scene.saturation.secure_reserve(lambda: None)
     else:
-        scene.room.secure_reserve(lambda: None)
-    assert scene.room.reserve_bytes == (0 if is_full else MIB)
+        scene.saturation.secure_reserve(lambda: None)
+    assert scene.saturation.reserve_bytes == (0 if is_full else MIB)
 
 
 async def test_a_reserve_that_is_there_speaks_for_the_dir():
     scene = Scene()
     scene.mem.make_dirs("/d1/t-0")
     scene.mem.capacity_bytes = scene.mem.used_bytes()
-    scene.room.secure_reserve(lambda: None)
-    assert scene.room.reserve_bytes == MIB
+    scene.saturation.secure_reserve(lambda: None)
+    assert scene.saturation.reserve_bytes == MIB

@@ -85,7 +85,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def reason_not_to_take(place: Place, path: str) -> str:
-    """Why it is not taken, as telemetry tells it; who asks hears the same for every path."""
+    """Why it is not taken, as it is logged; who asks hears the same for every path."""
     with capture_logs() as logs, pytest.raises(OperatingError) as caught:
         await place.attacher.open_new(path, [])
     (logged,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")

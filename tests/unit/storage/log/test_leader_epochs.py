@@ -33,7 +33,7 @@ def test_end_offsets(epoch: int, answer: tuple[int, int]):
     assert end_offset_for(ENTRIES, epoch, 40) == answer
 
 
-def test_empty_log_cannot_tell():
+def test_an_empty_log_has_no_answer():
     assert end_offset_for((), 0, 0) == (-1, -1)
     assert epoch_at((), 0) == -1
 

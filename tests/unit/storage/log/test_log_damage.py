@@ -19,7 +19,7 @@ class Log:
         self.vfs = MemVfs()
         self.vfs.make_dirs("/d")
         self.segments = [self._segment(0), self._segment(6)]
-        self.soundness = LogDamage(self.segments, lambda: 12)
+        self.damage = LogDamage(self.segments, lambda: 12)
 
     def _segment(self, base: int) -> LogSegment:
         made = LogSegment(
@@ -42,32 +42,32 @@ def test_damage_reaches_to_the_next_sound_batch_or_to_the_end():
     log = Log()
     log.rot(0, 1)
     log.rot(1, 2)
-    log.soundness.survey(1)
-    log.soundness.survey(0)
+    log.damage.survey(1)
+    log.damage.survey(0)
     size = len(batch(2))
-    assert log.soundness.damages == (Damage(2, 4, size), Damage(10, 12, 2 * size))
-    assert log.soundness.indexes_mended == 0
+    assert log.damage.damages == (Damage(2, 4, size), Damage(10, 12, 2 * size))
+    assert log.damage.indexes_mended == 0
 
 
 def test_a_survey_that_finds_nothing_has_mended_an_index():
     log = Log()
-    log.soundness.survey(0)
-    assert (log.soundness.damages, log.soundness.indexes_mended) == ((), 1)
+    log.damage.survey(0)
+    assert (log.damage.damages, log.damage.indexes_mended) == ((), 1)
 
 
 def test_damage_is_forgotten_with_what_it_was_in():
     log = Log()
     log.rot(0, 1)
     log.rot(1, 0)
-    log.soundness.survey(0)
-    log.soundness.survey(1)
-    assert [damage.offset for damage in log.soundness.damages] == [2, 6]
-    log.soundness.forget_from(6)
-    assert [damage.offset for damage in log.soundness.damages] == [2]
-    log.soundness.forget_before(3)
-    assert [damage.offset for damage in log.soundness.damages] == [2]
-    log.soundness.forget_before(4)
-    assert log.soundness.damages == ()
+    log.damage.survey(0)
+    log.damage.survey(1)
+    assert [damage.offset for damage in log.damage.damages] == [2, 6]
+    log.damage.forget_from(6)
+    assert [damage.offset for damage in log.damage.damages] == [2]
+    log.damage.forget_before(3)
+    assert [damage.offset for damage in log.damage.damages] == [2]
+    log.damage.forget_before(4)
+    assert log.damage.damages == ()
 
 
 def test_what_led_nowhere_is_checked_again_and_then_no_more():
@@ -79,11 +79,11 @@ def test_what_led_nowhere_is_checked_again_and_then_no_more():
             raise CorruptRecordError("nothing here")
         return "found"
 
-    assert log.soundness.by_index(0, once_wrong) == "found"
-    assert log.soundness.indexes_mended == 1
+    assert log.damage.by_index(0, once_wrong) == "found"
+    assert log.damage.indexes_mended == 1
 
     def always_wrong() -> str:
         raise CorruptRecordError("nothing here")
 
     with pytest.raises(CorruptRecordError):
-        log.soundness.by_index(0, always_wrong)
+        log.damage.by_index(0, always_wrong)

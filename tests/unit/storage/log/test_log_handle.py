@@ -94,14 +94,14 @@ async def test_follower_appends_and_truncates():
     assert handle.size_bytes == 0
 
 
-async def test_no_reads_on_the_loop_while_a_cut_is_made():
+async def test_no_reads_on_the_loop_while_a_truncation_is_made():
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"truncate"}), errno=5))
-    cut = asyncio.ensure_future(handle.truncate_to(1))
+    truncation = asyncio.ensure_future(handle.truncate_to(1))
     await asyncio.sleep(0.01)
-    cut.cancel()
+    truncation.cancel()
     await asyncio.sleep(0)
     assert handle.read_cached(0, 1000, NO_LIMIT, True) is None
     vfs.clear()
@@ -187,7 +187,7 @@ async def test_dead_dir_answers_at_once():
         await read_log(handle, 0, 1, NO_LIMIT, True)
 
 
-async def test_the_lowest_cut_is_reported_once():
+async def test_the_lowest_truncation_is_reported_once():
     handle, *_ = await make()
     for _ in range(8):
         await append(handle)
@@ -197,9 +197,9 @@ async def test_the_lowest_cut_is_reported_once():
     await handle.truncate_to(5)
     await append(handle)
     bases = [segment.base_offset for segment in handle.view.segments]
-    cut = handle.take_truncation()
-    assert cut is not None
-    assert cut.base_offset == max(base for base in bases if base <= 5)
+    truncation = handle.take_truncation()
+    assert truncation is not None
+    assert truncation.base_offset == max(base for base in bases if base <= 5)
     assert handle.take_truncation() is None
     await handle.truncate_fully_and_start_at(40)
     assert handle.take_truncation() == (0, 0)

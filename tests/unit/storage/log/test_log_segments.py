@@ -118,7 +118,7 @@ def test_shorter_by_a_batch():
     assert segments.size_bytes == 7 * BATCH_BYTES
 
 
-def test_the_last_one_goes_on_elsewhere_without_any_room():
+def test_the_last_one_goes_on_elsewhere_without_any_free_space():
     vfs = MemVfs()
     segments = four(vfs)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Snapshot files: newest sound one wins, and the log tells the rest."""
+"""Snapshot files: newest sound one wins, and the log has the rest."""
 
 from __future__ import annotations
 

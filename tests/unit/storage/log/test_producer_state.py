@@ -126,7 +126,7 @@ def test_one_producer_too_many_is_refused_while_the_others_may_send_again():
     assert caught.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert state.check(sent_by(4, 0), first_free_ms, LIMITS) is None
     state.record(sent_by(4, 0), 10, first_free_ms, LIMITS)
-    # The one that sent something least recently made room, and may go on wherever it was.
+    # The one that sent something least recently gave way, and may go on wherever it was.
     assert len(state) == 3
     assert state.check(sent_by(1, 1), first_free_ms, LIMITS) is not None
     with pytest.raises(OperatingError):

@@ -29,7 +29,7 @@ class Scene:
     def __init__(self) -> None:
         self.vfs = MemVfs()
         format_dir(self.vfs, "/d1", 1)
-        #: What was told, beside the number of segments that the view showed then.
+        #: What was reported, beside the number of segments that the view showed then.
         self.reported: list[tuple[object, int]] = []
         self.published = PublishedLog(
             log=create_log(self.vfs, "/d1", TP, TOPIC_ID, CONFIG),
@@ -92,7 +92,7 @@ async def test_what_left_is_reported_with_the_view_that_shows_it_no_more():
     assert scene.reported == [([0, 3], 1)]
 
 
-async def test_the_lowest_cut_is_kept_until_somebody_takes_it():
+async def test_the_lowest_truncation_is_kept_until_somebody_takes_it():
     scene = Scene()
     for _ in range(7):
         await scene.append()

@@ -153,7 +153,7 @@ def test_a_search_opens_so_many_batches_and_no_more():
     assert opened < 20
 
 
-def test_a_look_is_at_a_few_batches_and_the_next_goes_on_after_them():
+def test_a_turn_scans_a_few_batches_and_the_next_goes_on_after_them():
     """The rest of the directory waits behind it."""
     old = [at(base, 100) for base in range(5_000)]
     young = at(5_000, 99)

@@ -124,7 +124,7 @@ async def test_a_manager_makes_its_replicas_there() -> None:
 
 
 async def test_a_move_on_its_way_counts_where_it_goes() -> None:
-    """What is still to be copied, and room for a segment as any replica's."""
+    """What is still to be copied, and space for a segment as any replica's."""
     rig = Rig(9, 9)
     manager = manager_of(rig.dirs, CONFIG, rig.clock)
     await manager.load()

@@ -133,7 +133,7 @@ async def test_a_hung_dir_holds_up_the_chores_of_no_other():
 
 
 async def full(manager: LogManager, vfs: MemVfs) -> None:
-    """Leave no room, and let somebody find out."""
+    """Leave no free space, and let somebody find out."""
     vfs.capacity_bytes = vfs.used_bytes()
     handle = manager.get(TP)
     assert handle is not None

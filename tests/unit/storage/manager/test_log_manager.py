@@ -114,7 +114,7 @@ async def test_replica_deleted_before_a_crash_is_purged_after_it():
     assert (orphan.topic_partition, orphan.topic_id) == (TP, TOPIC_ID)
     clock.ms += 60_000
     await chores(manager).purge_due()
-    # Only the metadata knows whether it was to be the replica again; kept until told.
+    # Only the metadata knows whether it was to be the replica again; kept until it is known.
     assert [e.name for e in vfs.list_dir("/d1") if e.is_dir]
     manager.discard_deleted(orphan)
     clock.ms += 60_000
@@ -254,7 +254,7 @@ async def test_drop_forgets_a_dead_dirs_replicas():
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
-    only_dir(manager).go_offline("told so")
+    only_dir(manager).go_offline("on demand")
     assert manager.drop(only_dir(manager)) == [handle]
     assert manager.handles() == []
     with pytest.raises(KafkaStorageError, match="every log dir is offline"):

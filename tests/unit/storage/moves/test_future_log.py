@@ -15,7 +15,7 @@ from tests.faults.rig import TOPIC_ID, TP, batch, directory_id, headers_of
 from tests.unit.storage.replicas.test_replica_swap import MOVE
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
-ROOM = 1 << 20
+PLENTY_BYTES = 1 << 20
 
 
 def make(batches: int = 12) -> tuple[UnifiedLog, MemVfs, FutureLog, MemVfs]:
@@ -36,7 +36,7 @@ def append(log: UnifiedLog, epoch: int = 0) -> None:
     log.append_as_leader(data, headers_of(data), epoch, 1)
 
 
-def step(log: UnifiedLog, source: MemVfs, future: FutureLog, max_bytes: int = ROOM) -> bool:
+def step(log: UnifiedLog, source: MemVfs, future: FutureLog, max_bytes: int = PLENTY_BYTES) -> bool:
     done = future.step(
         log.view(), log.take_truncation(), source, max_bytes=max_bytes, by_kernel=True
     )
@@ -105,14 +105,14 @@ def test_a_segment_that_went_meanwhile_is_no_error():
     view = log.view()
     log.config = CONFIG.model_copy(update={"retention_bytes": 0})
     log.delete_old_segments(10**13, log.view().log_end_offset)
-    done = future.step(view, None, source, max_bytes=ROOM, by_kernel=True)
+    done = future.step(view, None, source, max_bytes=PLENTY_BYTES, by_kernel=True)
     assert (done.is_view_stale, done.is_mirror) == (True, False)
     assert step(log, source, future)
 
 
 def test_where_the_kernel_does_not_copy_it_is_read_and_written():
     log, source, future, target = make()
-    done = future.step(log.view(), None, source, max_bytes=ROOM, by_kernel=False)
+    done = future.step(log.view(), None, source, max_bytes=PLENTY_BYTES, by_kernel=False)
     assert done.is_mirror
     assert same_files(log, source, future, target)
 

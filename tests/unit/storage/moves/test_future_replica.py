@@ -22,7 +22,7 @@ async def begin() -> tuple[Node, LogHandle, FutureReplica]:
     return node, handle, await node.manager.create_future(TP, node.target, MOVE)
 
 
-async def test_steps_are_bounded_and_tell_how_far_they_are():
+async def test_steps_are_bounded_and_report_how_far_they_are():
     node, handle, future = await begin()
     assert future.lag_of(handle) == 24
     async with node.pool.executor() as executor:

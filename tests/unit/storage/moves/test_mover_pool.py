@@ -12,7 +12,7 @@ from kraftjbod.storage.moves.mover_pool import MoverPool
 from tests.faults.rig import ManualClock
 
 
-async def test_a_queue_is_a_thread_of_its_own_with_a_telling_name():
+async def test_a_queue_is_a_thread_with_a_name_of_its_own():
     pool = MoverPool(threads=2, clock=ManualClock())
     async with pool.executor() as a, pool.executor() as b:
         names = [await one.submit_op(lambda: threading.current_thread().name) for one in (a, b)]

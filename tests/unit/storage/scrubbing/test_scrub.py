@@ -1,4 +1,4 @@
-"""Cold segments are read again: what rots is found, told once, and nothing sound is touched."""
+"""Cold segments are read again: what rots is found, logged once, and nothing sound is touched."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_known_damage_is_reported_again_and_not_read_again():
         assert rig.scrub.state.damages == 0
 
 
-async def test_what_was_cut_away_counts_as_repaired():
+async def test_what_was_truncated_counts_as_repaired():
     async with scrubbing() as rig:
         rig.flip(3)
         rig.flip(3, tp=TPS[1])
@@ -262,7 +262,7 @@ async def test_sound_offsets_around_the_damage_are_served_from_then_on():
         assert [h.base_offset for h in headers_of(below.records)] == [0, 1, 2]
 
 
-async def test_a_log_that_was_cut_meanwhile_believes_nothing():
+async def test_a_log_that_was_truncated_meanwhile_believes_nothing():
     vfs = FaultVfs(MemVfs())
     async with scrubbing(vfs) as rig:
         rig.flip(6)

@@ -27,7 +27,7 @@ def test_positions():
     assert [index.position_at_most(p) for p in (0, 999, 1000, 9999)] == [0, 0, 1000, 3000]
 
 
-def test_positions_behind():
+def test_positions_after():
     index = make()
     assert [list(index.positions_after(p)) for p in (0, 1000, 2999, 3000)] == [
         [1000, 2000, 3000],
@@ -54,7 +54,7 @@ def test_unfit_bytes_are_refused():
     assert TimeIndex.from_bytes(0, bytes(24)) is None
 
 
-def test_cut():
+def test_truncation():
     index = make()
     index.truncate(2000)
     assert len(index) == 1

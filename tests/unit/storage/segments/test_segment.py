@@ -118,7 +118,7 @@ def test_a_write_that_found_no_space_leaves_nothing():
     assert segment.open().size() == size
 
 
-def test_a_tail_that_could_not_be_cut_is_truncated_before_the_segment_is_sealed():
+def test_a_tail_that_could_not_be_removed_is_truncated_before_the_segment_is_sealed():
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -189,7 +189,7 @@ def test_a_segment_goes_without_another_name():
     segment.purge()
 
 
-def test_a_segment_is_born_again_in_its_own_room():
+def test_a_segment_is_born_again_in_its_own_space():
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)

@@ -55,7 +55,7 @@ def flip(vfs: MemVfs, path: str, position: int) -> None:
     file.write_at(position, [bytes([file.read_at(position, 1)[0] ^ 0x10])])
 
 
-def test_a_sound_segment_has_nothing_to_tell():
+def test_a_sound_segment_has_nothing_to_report():
     vfs = MemVfs()
     scrub = scrubbed(vfs, written(vfs))
     assert (scrub.damages, scrub.is_index_wrong) == ([], False)
