@@ -25,6 +25,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.dirs.disk_check import write_probe
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.dirs.slow_dirs import (
@@ -37,7 +38,6 @@ from kraftjbod.storage.dirs.slow_dirs import (
     SlowDirs,
 )
 from kraftjbod.storage.dirs.space_trend import Crossing, SpaceTrend, WarningMark
-from kraftjbod.storage.dirs.write_probe import write_probe
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica

@@ -6,12 +6,11 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.directories.cordon_lift import CordonLift
 from kraftjbod.broker.directories.log_dir_admin import LogDirAdmin
 from kraftjbod.broker.directories.log_dir_cordons import LogDirCordons
-from kraftjbod.broker.directories.log_dir_metrics import LogDirMetrics
+from kraftjbod.broker.directories.log_dir_metrics import LogDirMetrics, register_cleaner_figures
 from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.directories.log_dir_state_handler import LogDirStateHandler
 from kraftjbod.broker.directories.scrubs import Scrubs
 from kraftjbod.broker.directories.stray_retention import StrayRetention
-from kraftjbod.broker.telemetry.log_cleaner_metrics import register_cleaner_figures
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks

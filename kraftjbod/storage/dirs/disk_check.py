@@ -2,15 +2,20 @@
 
 Whether it still is the disk that it was, and takes writes, is asked every
 ``log.dir.check.interval.ms``; a wrong answer is an ``OSError`` without a number, which its dir
-judges like any other.
+judges like any other. How long it takes to make one write certain is asked of a dir that takes
+nothing else at the moment: that check is answered from memory and says little about its speed.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.storage.dir_names import META_PROPERTIES, PROBE_FILE, parse_replica_dir
 from kraftjbod.storage.meta_properties import read_meta_properties
-from kraftjbod.storage.vfs import OpenMode, Space, Vfs
+from kraftjbod.storage.vfs import OpenMode, Space, Undoing, Vfs
+
+_PROBE_BYTES: Final = bytes(4096)
 
 
 def check_disk(
@@ -40,3 +45,14 @@ def check_disk(
 def holds_replicas(vfs: Vfs, path: str) -> bool:
     """Whether anything would be served from the dir, the metadata log included."""
     return any(entry.is_dir and parse_replica_dir(entry.name) for entry in vfs.list_dir(path))
+
+
+def write_probe(vfs: Vfs, directory: str) -> None:
+    """A small file, written, synced and removed; the caller takes the time."""
+    path = f"{directory}/{PROBE_FILE}"
+    file = vfs.open(path, OpenMode.CREATE)
+    with Undoing(lambda: vfs.unlink_if_exists(path)):
+        file.write_at(0, [_PROBE_BYTES])
+        file.sync()
+    file.close()
+    vfs.unlink_if_exists(path)

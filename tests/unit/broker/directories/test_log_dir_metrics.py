@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from kraftjbod.broker.cluster.lifecycle_events import DirectoryFailed, DirectoryForgotten
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.vfs import Space
 from tests.faults.rig import batch
-from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, produce, topic
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
 from tests.unit.broker.gates import until
 
 
@@ -96,3 +97,21 @@ async def test_a_slow_directory():
         assert rig.around.metrics.snapshot()["SlowLogDirectoryCount"] == 1
         assert (figures(rig, "/d2")["Slow"], figures(rig)["Slow"]) == (True, False)
         assert figures(rig, "/d2")["LatencyMs"] == 10
+
+
+async def test_what_cannot_be_cleaned_is_counted_by_directory():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(3)), 9)
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        tag = f'logDirectory="{handle.log_dir.path}"'
+        names = (f"uncleanable-partitions-count,{tag}", f"uncleanable-bytes,{tag}")
+        snapshot = rig.around.metrics.snapshot()
+        assert [snapshot[name] for name in names] == [0, 0]
+        assert (snapshot["max-dirty-percent"], snapshot["cleaner-recopy-percent"]) == (0, 0)
+        await rig.logs.cleaner._give_up(handle, CorruptRecordError("test", offset=1))
+        snapshot = rig.around.metrics.snapshot()
+        assert [snapshot[name] for name in names] == [1, handle.size_bytes]
+        rig.logs.cleaner.truncated(TP)
+        assert rig.around.metrics.snapshot()[names[0]] == 0

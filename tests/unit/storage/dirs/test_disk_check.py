@@ -6,7 +6,7 @@ from errno import ENOSPC, EROFS
 
 import pytest
 
-from kraftjbod.storage.dirs.disk_check import check_disk, holds_replicas
+from kraftjbod.storage.dirs.disk_check import check_disk, holds_replicas, write_probe
 from kraftjbod.storage.vfs import OpenMode, Space
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import directory_id, format_dir
@@ -76,3 +76,29 @@ def test_what_counts_as_a_replica(name: str | None, holds: bool):
         mem.make_dirs(f"/d1/{name}")
     mem.open("/d1/u-0", OpenMode.CREATE)
     assert holds_replicas(vfs, "/d1") is holds
+
+
+def seen_by(vfs: FaultVfs) -> list[str]:
+    kinds: list[str] = []
+    vfs.on_operation = lambda kind, path: kinds.append(kind)
+    write_probe(vfs, "/d1")
+    vfs.on_operation = None
+    return kinds
+
+
+def test_a_write_probe_writes_syncs_and_removes():
+    vfs = FaultVfs(MemVfs())
+    vfs.make_dirs("/d1")
+    kinds = seen_by(vfs)
+    assert kinds.index("write_at") < kinds.index("sync") < kinds.index("unlink_if_exists")
+    assert vfs.list_dir("/d1") == []
+
+
+@pytest.mark.parametrize("kind", ["write_at", "sync"])
+def test_a_write_probe_that_fails_leaves_nothing(kind: str):
+    vfs = FaultVfs(MemVfs())
+    vfs.make_dirs("/d1")
+    vfs.inject(Fault(kinds=frozenset({kind})))
+    with pytest.raises(OSError, match="error"):
+        write_probe(vfs, "/d1")
+    assert vfs.list_dir("/d1") == []

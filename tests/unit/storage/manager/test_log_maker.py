@@ -8,13 +8,19 @@ from errno import ENOSPC
 import pytest
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.manager.log_maker import DirChooser
 from kraftjbod.storage.manager.log_manager import LogManager
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
+from kraftjbod.storage.vfs import OpenMode, Space
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
+    ManualClock,
     batch,
     checkpoint,
     directory_id,
@@ -119,3 +125,126 @@ async def test_what_a_process_before_left_half_made_is_no_stray():
     mem.open(f"/d1/{TP}/partition.metadata.tmp", OpenMode.CREATE)
     await manager.create(TP, TOPIC_ID)
     assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0"]
+
+
+# --- where ------------------------------------------------------------------------------------
+
+GIB = 1024**3
+CONFIG = TopicConfig(segment_bytes=GIB)
+
+
+class Rig:
+    """Dirs with so many GiB free, and nothing in them."""
+
+    def __init__(self, *free: int) -> None:
+        self.clock = ManualClock()
+        self.dirs: list[LogDir] = []
+        for number, gib in enumerate(free, 1):
+            vfs = MemVfs()
+            format_dir(vfs, f"/d{number}", number)
+            log_dir = open_dir(vfs, f"/d{number}", number, clock=self.clock)
+            self.has_free(log_dir, gib)
+            self.dirs.append(log_dir)
+        self.registry = ReplicaRegistry(
+            dirs=self.dirs, default_config=CONFIG, random_bytes=lambda count: bytes(count)
+        )
+        self.coming: dict[TopicPartition, LogDir] = {}
+        self.chooser = DirChooser(registry=self.registry, clock=self.clock, being_made=self.coming)
+
+    @staticmethod
+    def has_free(log_dir: LogDir, gib: int) -> None:
+        log_dir.space = Space(total_bytes=100 * GIB, usable_bytes=gib * GIB, free_inodes=1000)
+
+    def choose(self, count: int = 1) -> list[int]:
+        """Numbers of the dirs chosen."""
+        return [1 + self.dirs.index(self.chooser.choose(CONFIG)) for _ in range(count)]
+
+
+async def test_dirs_fill_by_their_space_and_not_by_their_replicas() -> None:
+    chosen = Rig(2, 4, 8).choose(14)
+    assert [chosen.count(number) for number in (1, 2, 3)] == [2, 4, 8]
+
+
+async def test_of_equal_space_the_one_with_fewest_replicas() -> None:
+    assert sorted(Rig(5, 5, 5).choose(3)) == [1, 2, 3]
+
+
+async def test_a_replica_on_its_way_counts_where_it_will_be() -> None:
+    rig = Rig(5, 5)
+    rig.coming |= {TopicPartition("t", index): rig.dirs[0] for index in range(2)}
+    assert rig.choose(2) == [2, 2]
+
+
+async def test_space_that_changed_is_seen_after_a_while() -> None:
+    rig = Rig(5, 4)
+    assert rig.choose() == [1]
+    rig.has_free(rig.dirs[1], 50)
+    rig.clock.ms += 1_000
+    assert rig.choose() == [2]
+
+
+async def test_a_cordon_holds_from_the_next_choice_on() -> None:
+    rig = Rig(9, 1)
+    assert rig.choose() == [1]
+    rig.dirs[0].is_cordoned = True
+    assert rig.choose() == [2]
+    rig.dirs[0].is_cordoned = False
+    assert rig.choose() == [1]
+
+
+async def test_where_all_are_cordoned_one_is_chosen_all_the_same() -> None:
+    """The replica was placed before anybody knew."""
+    rig = Rig(9, 1)
+    for log_dir in rig.dirs:
+        log_dir.is_cordoned = True
+    assert rig.choose() == [1]
+
+
+@pytest.mark.parametrize("state", [LogDirState.SATURATED, LogDirState.STALLED])
+async def test_an_impaired_dir_takes_none_from_the_next_choice_on(state: LogDirState) -> None:
+    rig = Rig(9, 1)
+    assert rig.choose() == [1]
+    rig.dirs[0].state = state
+    assert rig.choose() == [2]
+    rig.dirs[1].state = state
+    with pytest.raises(LogDirImpairedError, match=f"/d1 is {state.value}, /d2 is") as waits:
+        rig.choose()
+    assert (waits.value.directory_id, waits.value.state) == (None, state.value)
+
+
+async def test_without_any_dir_there_is_no_choice() -> None:
+    rig = Rig(9)
+    rig.dirs[0].state = LogDirState.OFFLINE
+    with pytest.raises(KafkaStorageError, match="every log dir is offline"):
+        rig.choose()
+
+
+async def test_a_dir_that_came_is_a_choice_at_once() -> None:
+    rig = Rig(5, 9)
+    new = rig.dirs[1]
+    rig.registry.remove_dir(new)
+    assert rig.choose() == [1]
+    rig.registry.put_dir(new)
+    assert rig.choose() == [2]
+
+
+async def test_a_manager_makes_its_replicas_there() -> None:
+    rig = Rig(2, 4, 8)
+    manager = manager_of(rig.dirs, CONFIG, rig.clock)
+    await manager.load()
+    for index in range(7):
+        await manager.create(TopicPartition("t", index), TOPIC_ID)
+    assert [len(manager.handles_in(log_dir)) for log_dir in rig.dirs] == [0, 2, 5]
+
+
+async def test_a_move_on_its_way_counts_where_it_goes() -> None:
+    """What is still to be copied, and space for a segment as any replica's."""
+    rig = Rig(9, 9)
+    manager = manager_of(rig.dirs, CONFIG, rig.clock)
+    await manager.load()
+    moving = TopicPartition("t", 0)
+    await manager.create(moving, TOPIC_ID, rig.dirs[0].directory_id)
+    await manager.create_future(moving, rig.dirs[1], Uuid(bytes(16)))
+    await manager.create(TopicPartition("t", 1), TOPIC_ID, rig.dirs[1].directory_id)
+    await manager.create(TopicPartition("t", 2), TOPIC_ID)
+    assert len(manager.handles_in(rig.dirs[0])) == 2
