@@ -157,17 +157,17 @@ def _round(
         cluster.wait_in_sync(TOPIC, timeout_s=BACK_S)
     except (KraftJbodError, KafkaException) as e:
         report.findings += [str(e), load.explain()]
-    gap_s = _longest_gap_s(load, began_s - _JUST_BEFORE_S, time.monotonic())
+    gap_s, partition = _longest_gap_s(load, began_s - _JUST_BEFORE_S, time.monotonic())
     report.gaps_s[" + ".join(strike.kind for strike in strikes)].append(gap_s)
     report_line(
         f"  {mended_s - began_s:.1f} s to mend, {time.monotonic() - mended_s:.1f} s to be in sync, "
-        f"longest gap {gap_s:.2f} s, {load.acked} acknowledged"
+        f"longest gap {gap_s:.2f} s ({TOPIC}-{partition}), {load.acked} acknowledged"
     )
 
 
-def _longest_gap_s(load: Load, since_s: float, until_s: float) -> float:
-    """Of any partition, between two acknowledgements of which the later came in this round."""
-    longest = 0.0
+def _longest_gap_s(load: Load, since_s: float, until_s: float) -> tuple[float, int]:
+    """Between two acknowledgements of which the later came in this round, and of what partition."""
+    longest = 0.0, 0
     for part in load.partitions:
         times = [since_s]
         for ack in reversed(part.acks):
@@ -175,7 +175,7 @@ def _longest_gap_s(load: Load, since_s: float, until_s: float) -> float:
                 break
             times.insert(1, ack.at_s)
         times.append(until_s)
-        longest = max(longest, *(b - a for a, b in itertools.pairwise(times)))
+        longest = max(longest, *((b - a, part.partition) for a, b in itertools.pairwise(times)))
     return longest
 
 
