@@ -57,6 +57,9 @@ MODELS: Mapping[str, type[BrokerConfig] | type[ControllerConfig]] = {
 CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server")
 BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
 _POLL_S = 0.05
+#: As many as Kafka's usual number, as far as there are brokers: else there would be no groups.
+_OFFSETS_REPLICAS_KEY = "offsets.topic.replication.factor"
+_USUAL_REPLICAS = 3
 #: Where a disk is mounted by hand.
 _MOUNT_POINT = Path("/mnt/disk")
 
@@ -103,7 +106,8 @@ class ClusterProcesses:
 
         :param first_client_port: brokers take this and the following free ports;
             ``ANY_PORT`` takes any, reserved until :meth:`release_ports`.
-        :param config: keys for the configuration file of every daemon that knows them.
+        :param config: keys for the configuration file of every daemon that knows them; offsets of
+            groups have three replicas, as far as there are brokers.
         :param controller_config: further keys of the controller.
         :param broker_config: further keys, by broker id (1, 2, ...).
         :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
@@ -113,6 +117,7 @@ class ClusterProcesses:
         """
         extra = {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
         require_known_config(config or {}, extra)
+        config = {_OFFSETS_REPLICAS_KEY: str(min(_USUAL_REPLICAS, brokers)), **(config or {})}
         run_dir = run_dir.resolve()
         run_dir.mkdir(parents=True, exist_ok=True)
         privileges = privileges or choose_privileges(run_dir)

@@ -23,7 +23,7 @@ def message_classes(name: str) -> dict[str, type[Message]]:
 
 
 def __getattr__(name: str) -> type[Message]:
-    if not name.endswith(("Request", "Response")):
+    if not name.endswith(("Request", "Response", "Key", "Value")):
         raise AttributeError(name)
     try:
         return message_classes(name)[name]

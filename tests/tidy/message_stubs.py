@@ -14,6 +14,7 @@ from typing import Final
 
 from kraftjbod.protocol.kafka_codec import MESSAGE_NAMES, SUPPORTED
 from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, StructSchema, load_message
+from kraftjbod.protocol.schemas.record_schemas import RECORD_SCHEMAS
 from tests.tidy.house import PACKAGE
 
 STUBS: Final = PACKAGE / "protocol" / "messages.pyi"
@@ -39,12 +40,16 @@ _TYPES: Final = {
 
 def stubs() -> str:
     """The whole of messages.pyi."""
-    return "\n".join([_HEAD, *(line for name in sorted(MESSAGE_NAMES) for line in _message(name))])
+    names = sorted((*MESSAGE_NAMES, *RECORD_SCHEMAS))
+    return "\n".join([_HEAD, *(line for name in names for line in _message(name))])
 
 
 def _message(name: str) -> Iterator[str]:
     schema = load_message(name)
-    versions = range(SUPPORTED[schema.api_key][0], SUPPORTED[schema.api_key][1] + 1)
+    least, greatest = schema.versions.first, schema.versions.last
+    if name not in RECORD_SCHEMAS:
+        least, greatest = SUPPORTED[schema.api_key]
+    versions = range(least, greatest + 1)
     *inner, outermost = schema.struct.structs()
     base = f"Request[{_answer(name)}]" if name.endswith("Request") else "Message"
     yield f"class {name}({base}):"

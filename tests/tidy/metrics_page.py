@@ -35,6 +35,8 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "IsrShrinksPerSec": "Times that a follower left an in-sync set.",
         "IsrExpandsPerSec": "Times that one joined.",
         "ReplicaFetcherCount": "Fetchers: one for each leading broker and directory that follows it.",
+        "NumGroups": "Consumer groups that this broker coordinates, or keeps offsets of.",
+        "NumOffsets": "Offsets that they have committed.",
         "OfflineLogDirectoryCount": "Directories that are offline.",
         "ImpairedLogDirectoryCount": "Saturated or stalled.",
         "SaturatedLogDirectoryCount": "Full.",

@@ -20,6 +20,9 @@ from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
+from kraftjbod.broker.groups.committed_offset_apis import CommittedOffsetApis
+from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
+from kraftjbod.broker.groups.group_apis import GroupApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.net.connection_context import ConnectionContext
@@ -30,22 +33,33 @@ from kraftjbod.protocol.messages import (
     AlterReplicaLogDirsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteGroupsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
     FetchRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
     ListOffsetsRequest,
     ListPartitionReassignmentsRequest,
     MetadataRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
+    SyncGroupRequest,
     UpdateFeaturesRequest,
 )
 
@@ -69,6 +83,9 @@ class KafkaApis:
         reassignments: ReassignmentApis,
         features: FeatureApis,
         sasl: SaslApis,
+        groups: GroupApis,
+        committed_offsets: CommittedOffsetApis,
+        group_admin: GroupAdminApis,
     ) -> None:
         self._produce_fetch = produce_fetch
         self._handlers: dict[type[Message], _ApiHandler] = {}
@@ -92,8 +109,24 @@ class KafkaApis:
         self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
         self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
+        self._serve_groups(groups, committed_offsets, group_admin)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
+
+    def _serve_groups(
+        self, groups: GroupApis, offsets: CommittedOffsetApis, admin: GroupAdminApis
+    ) -> None:
+        self._serve(JoinGroupRequest, groups.join_group)
+        self._serve(SyncGroupRequest, groups.sync_group)
+        self._serve(HeartbeatRequest, groups.heartbeat)
+        self._serve(LeaveGroupRequest, groups.leave_group)
+        self._serve(OffsetCommitRequest, offsets.offset_commit)
+        self._serve(OffsetFetchRequest, offsets.offset_fetch)
+        self._serve(OffsetDeleteRequest, offsets.offset_delete)
+        self._serve(FindCoordinatorRequest, admin.find_coordinator)
+        self._serve(DescribeGroupsRequest, admin.describe_groups)
+        self._serve(ListGroupsRequest, admin.list_groups)
+        self._serve(DeleteGroupsRequest, admin.delete_groups)
 
     def _serve(
         self, kind: type[Q], handler: Callable[[Q, RequestContext], Awaitable[Message | None]]

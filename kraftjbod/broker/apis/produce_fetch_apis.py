@@ -56,6 +56,10 @@ _FULL_FETCH: Final = (0, -1)
 """Session epochs of a fetch that names all its partitions itself (KIP-227)."""
 
 
+_UNKNOWN_ID: Final = AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
+_CLOSED: Final = AppendOutcome(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers alone write this topic; commit through a group"
+)
 _TOO_MANY: Final = AppendOutcome(
     ErrorCode.INVALID_REQUEST,
     f"one request may be about {MAX_ITEMS_PER_REQUEST} partitions; send this one again",
@@ -100,8 +104,11 @@ class ProduceFetchApis:
         max_fetch_bytes: int,
         suspect_after_ms: int,
         answers: Ledger,
+        closed_topics: frozenset[str] = frozenset(),
     ) -> None:
-        """:param answers: of all clients; what is read for them are counted there."""
+        """:param answers: of all clients; what is read for them is counted there.
+        :param closed_topics: which clients may only read.
+        """
         self._broker_id = broker_id
         self._cache = cache
         self._replicas = replicas
@@ -113,6 +120,7 @@ class ProduceFetchApis:
         self._max_fetch_bytes = max_fetch_bytes
         self._suspect_after_ms = suspect_after_ms
         self._answers = answers
+        self._closed_topics = closed_topics
 
     # --- Produce ---------------------------------------------------------------------------------
 
@@ -143,8 +151,8 @@ class ProduceFetchApis:
                 partition = TopicPartition(name or "", part.index)
                 if len(pending) == MAX_ITEMS_PER_REQUEST:
                     refusal = _TOO_MANY
-                if refusal is not None or name is None:
-                    why = refusal or AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
+                if refusal is not None or name is None or name in self._closed_topics:
+                    why = refusal or (_UNKNOWN_ID if name is None else _CLOSED)
                     pending.append(PendingAppend.refused(partition, why))
                 else:
                     pending.append(

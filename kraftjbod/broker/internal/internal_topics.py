@@ -1,8 +1,8 @@
 """PURE. The topics that the cluster makes for itself: names, shapes and records, in one place.
 
 A topic of this list is shown to clients as internal (Kafka's ``is_internal``), is made by brokers
-and not by the first client that names it, and is written through internal_producer.py.
-What one of them is made like follows the broker's configuration.
+and not by the first client that names it, and is written and read through internal_producer.py
+and internal_reader.py. What one of them is made like follows the broker's configuration.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class InternalTopic:
     takes_fewer_replicas: bool
     """Where too few brokers are alive it is made with as many replicas as there can be, after some
     patience; else it is not made until there are enough."""
+    is_closed: bool
+    """Brokers keep in memory what it holds, so that nobody else may write it."""
     schema: str
     """The module that says what its records hold, and reads and writes them."""
 
@@ -49,6 +51,11 @@ class InternalTopics:
 
     def __contains__(self, name: object) -> bool:
         return name in self._topics
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """What clients may read and not write."""
+        return frozenset(name for name, topic in self._topics.items() if topic.is_closed)
 
     def __getitem__(self, name: str) -> InternalTopic:
         return self._topics[name]

@@ -37,5 +37,6 @@ def storage_telemetry_topic(
         replication_factor=replication_factor,
         configs={key: str(value) for key, value in configs.items()},
         takes_fewer_replicas=True,
+        is_closed=False,
         schema="kraftjbod/protocol/storage_telemetry.py",
     )

@@ -26,6 +26,7 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
 from kraftjbod.daemon.rooms.cluster_room import ClusterRoom
 from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
+from kraftjbod.daemon.rooms.group_room import GroupRoom
 from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 from kraftjbod.net.memory_budget import Ledger
@@ -43,6 +44,7 @@ class ApiRoom:
         replicas: ReplicaRoom,
         directories: DirectoryRoom,
         internal: InternalRoom,
+        groups: GroupRoom,
         answers: Ledger,
     ) -> None:
         self._config = config
@@ -52,6 +54,7 @@ class ApiRoom:
         self._replicas = replicas
         self._directories = directories
         self._internal = internal
+        self._groups = groups
         self._answers = answers
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
@@ -106,6 +109,9 @@ class ApiRoom:
             reassignments=ReassignmentApis(channel=cluster.channel),
             features=FeatureApis(channel=cluster.channel),
             sasl=SaslApis(),
+            groups=self._groups.members,
+            committed_offsets=self._groups.offsets,
+            group_admin=self._groups.group_admin,
             log_dirs=LogDirApis(
                 broker_id=config.node_id,
                 logs=disks.logs,
@@ -153,6 +159,7 @@ class ApiRoom:
             max_fetch_bytes=config.fetch_max_bytes,
             suspect_after_ms=config.log_dir_io_suspect_ms,
             answers=self._answers,
+            closed_topics=self._internal.internal_topics.closed,
         )
 
     def _build_telemetry(self) -> StorageTelemetryEmitter:

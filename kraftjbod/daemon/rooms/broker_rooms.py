@@ -17,6 +17,7 @@ from kraftjbod.daemon.rooms.api_room import ApiRoom
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
 from kraftjbod.daemon.rooms.cluster_room import ClusterRoom
 from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
+from kraftjbod.daemon.rooms.group_room import GroupRoom
 from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
@@ -30,6 +31,7 @@ class BrokerRooms:
     replicas: ReplicaRoom
     directories: DirectoryRoom
     internal: InternalRoom
+    groups: GroupRoom
     apis: ApiRoom
 
 
@@ -53,11 +55,14 @@ def build_rooms(
     replicas = ReplicaRoom(config, around, disks, cluster, tasks)
     directories = DirectoryRoom(config, around, disks, cluster, replicas, tasks)
     internal = InternalRoom(config, around, cluster, replicas)
+    groups = GroupRoom(config, around, cluster, replicas, internal, tasks)
     around.metrics.gauge("BackgroundJobFailures", lambda: tasks.jobs.failures)
+    apis = ApiRoom(config, around, disks, cluster, replicas, directories, internal, groups, answers)
     return BrokerRooms(
         cluster=cluster,
         replicas=replicas,
         directories=directories,
         internal=internal,
-        apis=ApiRoom(config, around, disks, cluster, replicas, directories, internal, answers),
+        groups=groups,
+        apis=apis,
     )

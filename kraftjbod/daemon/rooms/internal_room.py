@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from kraftjbod.broker.groups.group_records import consumer_offsets_topic
 from kraftjbod.broker.internal.internal_producer import InternalProducer
+from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
 from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.telemetry.storage_telemetry_topic import storage_telemetry_topic
@@ -32,11 +34,25 @@ class InternalRoom:
             retention_ms=config.storage_telemetry_topic_retention_ms,
             retention_bytes=config.storage_telemetry_topic_retention_bytes,
         )
-        self.internal_topics = InternalTopics([self.storage_telemetry])
+        self.consumer_offsets = consumer_offsets_topic(
+            partitions=config.offsets_topic_num_partitions,
+            replication_factor=config.offsets_topic_replication_factor,
+            segment_bytes=config.offsets_topic_segment_bytes,
+        )
+        self.internal_topics = InternalTopics([self.storage_telemetry, self.consumer_offsets])
         self.topic_creator = InternalTopicCreator(
             cache=cluster.cache,
             channel=cluster.channel,
             request_timeout_ms=config.controller_request_timeout_ms,
+        )
+
+    def reader(self, slice_bytes: int) -> InternalReader:
+        """For who loads what is led here."""
+        return InternalReader(
+            replicas=self._replicas.hosted,
+            damage_met=self._replicas.damaged.met,
+            backoff=backoff(self._around, _BACKOFF_MAX_MS),
+            slice_bytes=slice_bytes,
         )
 
     def producer(self, purpose: str) -> InternalProducer:

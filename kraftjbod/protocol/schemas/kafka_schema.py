@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kraftjbod.protocol.schemas.kafka_extensions import own_fields, own_message
+from kraftjbod.protocol.schemas.record_schemas import record_schema
 
 _PACKAGE: Final = "kafka"
 _FOLDER: Final = "protocol/schemas/resources"
@@ -108,7 +109,7 @@ class StructSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSchema:
-    """A request or a response."""
+    """A request or a response, or the key or value of a record."""
 
     name: str
     api_key: int
@@ -123,7 +124,7 @@ def load_message(name: str) -> MessageSchema:
 
     :raises KeyError: if neither Kafka nor we have such a message.
     """
-    document = own_message(name) or _kafka_document(name)
+    document = own_message(name) or record_schema(name) or _kafka_document(name)
     assert "commonStructs" not in document, f"{name}: shared structs are not supported"
     return MessageSchema(
         name=name,

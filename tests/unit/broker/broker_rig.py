@@ -221,6 +221,7 @@ class BrokerRig:
         for connection in self._connections:
             connection.close()
         self.parts.hosted.close()
+        self.parts.coordinator.close()
         await self.door.close(timeout_ms=1_000)
         await self.parts.admin.close()
         self.parts.fetchers.close()
@@ -242,6 +243,7 @@ def _by_name(rooms: BrokerRooms) -> SimpleNamespace:
                 rooms.replicas,
                 rooms.directories,
                 rooms.internal,
+                rooms.groups,
                 rooms.apis,
             )
             for name, part in vars(room).items()

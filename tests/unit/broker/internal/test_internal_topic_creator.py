@@ -24,6 +24,7 @@ STRICT = InternalTopic(
     replication_factor=3,
     configs={"cleanup.policy": "compact"},
     takes_fewer_replicas=False,
+    is_closed=False,
     schema="nowhere",
 )
 

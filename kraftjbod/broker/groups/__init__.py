@@ -1,0 +1,1 @@
+"""Coordinators of consumer groups: who is a member, who gets what, and how far they have read."""

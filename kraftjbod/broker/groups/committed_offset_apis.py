@@ -1,0 +1,314 @@
+"""LOOP. OffsetCommit, OffsetFetch and OffsetDelete: what groups have read, kept and told.
+
+* Topics are named, or given by their ids since version 10; only those that metadata knows can be
+  committed for. What is wrong with one partition is that partition's error.
+* What is wrong with the group is an error of each partition that was left, or of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
+from kraftjbod.broker.groups.group_events import GroupState
+from kraftjbod.broker.groups.group_partition import GroupPartition
+from kraftjbod.broker.groups.group_records import NO_EXPIRY, CommittedOffset
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ZERO_UUID, TopicId, TopicPartition
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+_BY_ID_SINCE: Final = 10
+_GROUPS_SINCE: Final = 8
+_ERROR_OF_GROUP_SINCE: Final = 2
+_GROUP_NOT_FOUND_SINCE: Final = 9
+_NO_OFFSET: Final = -1
+Committing = OffsetCommitRequest.OffsetCommitRequestPartition
+FetchedTopic = OffsetFetchResponse.OffsetFetchResponseTopics
+FetchedPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
+FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+
+
+class _Named(NamedTuple):
+    """A topic as a request has it; ``name`` is None if its id is nobody's."""
+
+    name: str | None
+    topic_id: bytes
+
+
+class CommittedOffsetApis:
+    def __init__(
+        self,
+        *,
+        coordinator: GroupCoordinator,
+        cache: MetadataCache,
+        clock: Clock,
+        max_metadata_chars: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._cache = cache
+        self._clock = clock
+        self._max_metadata_chars = max_metadata_chars
+
+    # --- OffsetCommit ----------------------------------------------------------------------------
+
+    async def offset_commit(
+        self, request: OffsetCommitRequest, context: RequestContext
+    ) -> OffsetCommitResponse:
+        named = [self._named(topic.name, topic.topic_id, context) for topic in request.topics]
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        codes: list[list[ErrorCode]] = []
+        for topic, (name, topic_id) in zip(request.topics, named, strict=True):
+            codes.append([])
+            async for part in in_slices(topic.partitions):
+                code = self._check(name, part, context)
+                if len(offsets) >= MAX_ITEMS_PER_REQUEST:
+                    code = ErrorCode.INVALID_REQUEST
+                codes[-1].append(code)
+                if code is ErrorCode.NONE:
+                    where = TopicPartition(name or "", part.partition_index)
+                    offsets[where] = self._committed(part, topic_id, request.retention_time_ms)
+        # With nothing left to commit the group is not even asked, as in Kafka.
+        code = await self._commit(request, context, offsets) if offsets else ErrorCode.NONE
+        kinds = OffsetCommitResponse
+        return kinds(
+            topics=[
+                kinds.OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        kinds.OffsetCommitResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=code if of_part is ErrorCode.NONE else of_part,
+                        )
+                        for part, of_part in zip(topic.partitions, of_topic, strict=True)
+                    ],
+                )
+                for topic, of_topic in zip(request.topics, codes, strict=True)
+            ]
+        )
+
+    def _named(self, name: str, topic_id: bytes, context: RequestContext) -> _Named:
+        if context.api_version < _BY_ID_SINCE:
+            topic = self._cache.state.topic(name)
+            return _Named(name, ZERO_UUID if topic is None else topic.topic_id)
+        topic = self._cache.state.topics.get(TopicId(topic_id))
+        return _Named(None if topic is None else topic.name, topic_id)
+
+    def _check(self, name: str | None, part: Committing, context: RequestContext) -> ErrorCode:
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        where = TopicPartition(name, part.partition_index)
+        if self._cache.state.partition_named(where) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if len(part.committed_metadata or "") > self._max_metadata_chars:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _committed(
+        self, part: Committing, topic_id: bytes, retention_time_ms: int
+    ) -> CommittedOffset:
+        now_ms = self._clock.wall_ms()
+        return CommittedOffset(
+            offset=part.committed_offset,
+            leader_epoch=part.committed_leader_epoch,
+            metadata=part.committed_metadata or "",
+            commit_ms=now_ms,
+            expire_ms=NO_EXPIRY if retention_time_ms < 0 else now_ms + retention_time_ms,
+            topic_id=topic_id,
+        )
+
+    async def _commit(
+        self,
+        request: OffsetCommitRequest,
+        context: RequestContext,
+        offsets: dict[TopicPartition, CommittedOffset],
+    ) -> ErrorCode:
+        knows_absence = context.api_version >= _GROUP_NOT_FOUND_SINCE
+        absent = ErrorCode.GROUP_ID_NOT_FOUND if knows_absence else ErrorCode.ILLEGAL_GENERATION
+        try:
+            return await self._coordinator.commit(
+                request.group_id,
+                offsets,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id_or_member_epoch,
+                absent_code=absent,
+            )
+        except OperatingError as e:
+            return e.code
+
+    # --- OffsetFetch -----------------------------------------------------------------------------
+
+    async def offset_fetch(
+        self, request: OffsetFetchRequest, context: RequestContext
+    ) -> OffsetFetchResponse:
+        if context.api_version >= _GROUPS_SINCE:
+            groups = []
+            for asked in request.groups:
+                wanted = None
+                if asked.topics is not None:
+                    wanted = [
+                        (self._named(topic.name, topic.topic_id, context), topic.partition_indexes)
+                        for topic in asked.topics
+                    ]
+                groups.append(await self._fetch(asked.group_id, wanted))
+            return OffsetFetchResponse(groups=groups)
+        wanted = None
+        if request.topics is not None:
+            wanted = [
+                (self._named(topic.name, ZERO_UUID, context), topic.partition_indexes)
+                for topic in request.topics
+            ]
+        return _of_one_group(await self._fetch(request.group_id, wanted), wanted, context)
+
+    async def _fetch(
+        self, group_id: str, wanted: Sequence[tuple[_Named, Sequence[int]]] | None
+    ) -> FetchedGroup:
+        """:param wanted: topics and partitions; None for all that were committed."""
+        try:
+            groups = self._coordinator.find(group_id)
+        except OperatingError as e:
+            return FetchedGroup(group_id=group_id, error_code=e.code)
+        if wanted is None:
+            wanted = list(self._everything(groups, group_id))
+        committed = groups.offsets(group_id)
+        topics = []
+        for (name, topic_id), indexes in wanted:
+            parts = [
+                _unknown(index, ErrorCode.UNKNOWN_TOPIC_ID)
+                if name is None
+                else _fetched(index, committed.get(TopicPartition(name, index)), topic_id)
+                async for index in in_slices(indexes)
+            ]
+            topics.append(FetchedTopic(name=name or "", topic_id=topic_id, partitions=parts))
+        return FetchedGroup(group_id=group_id, topics=topics)
+
+    def _everything(
+        self, groups: GroupPartition, group_id: str
+    ) -> Iterator[tuple[_Named, Sequence[int]]]:
+        by_topic: dict[str, list[int]] = {}
+        for name, index in groups.offsets(group_id):
+            by_topic.setdefault(name, []).append(index)
+        for name, indexes in by_topic.items():
+            topic = self._cache.state.topic(name)
+            yield _Named(name, ZERO_UUID if topic is None else topic.topic_id), sorted(indexes)
+
+    # --- OffsetDelete ----------------------------------------------------------------------------
+
+    async def offset_delete(
+        self, request: OffsetDeleteRequest, _context: RequestContext
+    ) -> OffsetDeleteResponse:
+        group_id = request.group_id
+        try:
+            groups = self._coordinator.find(group_id)
+            state = groups.state_of(group_id)
+            if not group_id or state is GroupState.DEAD:
+                code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+                return OffsetDeleteResponse(error_code=code)
+            subscribed = groups.subscribed(group_id)
+            if subscribed is None:
+                return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
+            going = [
+                TopicPartition(topic.name, part.partition_index)
+                for topic in request.topics
+                if topic.name not in subscribed
+                for part in topic.partitions
+            ]
+            code = await self._coordinator.delete_offsets(group_id, going)
+        except OperatingError as e:
+            return OffsetDeleteResponse(error_code=e.code)
+        kinds = OffsetDeleteResponse
+        return kinds(
+            error_code=code,
+            topics=[
+                kinds.OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        kinds.OffsetDeleteResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                            if topic.name in subscribed
+                            else ErrorCode.NONE,
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+
+
+def _unknown(index: int, code: ErrorCode) -> FetchedPartition:
+    return FetchedPartition(
+        partition_index=index,
+        committed_offset=_NO_OFFSET,
+        committed_leader_epoch=_NO_OFFSET,
+        metadata="",
+        error_code=code,
+    )
+
+
+def _fetched(index: int, committed: CommittedOffset | None, topic_id: bytes) -> FetchedPartition:
+    """Nothing, too, if it was committed for an earlier topic of that name."""
+    if committed is None or _is_of_another(committed, topic_id):
+        return _unknown(index, ErrorCode.NONE)
+    return FetchedPartition(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def _is_of_another(committed: CommittedOffset, topic_id: bytes) -> bool:
+    return committed.topic_id != topic_id and ZERO_UUID not in (committed.topic_id, topic_id)
+
+
+def _of_one_group(
+    group: FetchedGroup,
+    wanted: Sequence[tuple[_Named, Sequence[int]]] | None,
+    context: RequestContext,
+) -> OffsetFetchResponse:
+    """As versions before 8 say it: without a place for the group, and the oldest for its error."""
+    kinds = OffsetFetchResponse
+    topics = group.topics
+    if group.error_code and context.api_version < _ERROR_OF_GROUP_SINCE:
+        code = ErrorCode(group.error_code)
+        topics = [
+            FetchedTopic(
+                name=named.name or "", partitions=[_unknown(index, code) for index in indexes]
+            )
+            for named, indexes in wanted or ()
+        ]
+    return kinds(
+        error_code=group.error_code,
+        topics=[
+            kinds.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    kinds.OffsetFetchResponsePartition(
+                        partition_index=part.partition_index,
+                        committed_offset=part.committed_offset,
+                        committed_leader_epoch=part.committed_leader_epoch,
+                        metadata=part.metadata,
+                        error_code=part.error_code,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in topics
+        ],
+    )

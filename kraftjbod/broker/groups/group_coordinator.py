@@ -1,0 +1,466 @@
+"""LOOP. ``GroupCoordinator``: groups, where their part of ``__consumer_offsets`` is led here.
+
+* A partition of that topic is loaded when this broker begins to lead it, and dropped when that
+  ends; the groups of a partition that is not here, or not loaded yet, are refused by code.
+* Whatever shall outlive this broker is appended first and holds when it is replicated. A write that
+  fails changes nothing here, and who asked for it hears the code that Kafka has for that.
+* What is appended under one leadership is never part of another one.
+* A group has one timer, set for the next moment at which its machine has something to do.
+
+Which state a group is in, and what that means for a request, is classic_group.py's; what is
+committed is in group_partition.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, assert_never
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.classic_group import NEVER, ClassicGroup, GroupLimits
+from kraftjbod.broker.groups.group_events import (
+    Answer,
+    GroupEvent,
+    GroupState,
+    GroupWritten,
+    HeartbeatAnswer,
+    HeartbeatReceived,
+    JoinAnswer,
+    JoinRequested,
+    LeaveAnswer,
+    LeaveRequested,
+    SyncAnswer,
+    SyncRequested,
+    TimePassed,
+    Unloaded,
+    WriteGroup,
+)
+from kraftjbod.broker.groups.group_partition import GroupPartition
+from kraftjbod.broker.groups.group_records import (
+    OFFSETS_TOPIC,
+    CommittedOffset,
+    Fact,
+    GroupFact,
+    OffsetFact,
+    fact_of,
+    record_of,
+)
+from kraftjbod.broker.internal.internal_producer import InternalProducer
+from kraftjbod.broker.internal.internal_reader import InternalReader
+from kraftjbod.broker.replicas.leaderships import Leadership
+from kraftjbod.broker.replicas.replica_appends import AppendOutcome
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.core.ids import LeaderEpoch, TopicPartition
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
+from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.protocol.records import build_batch
+
+#: What a client is told of a write that failed, by Kafka's table; others are told as they are.
+_TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    limits: GroupLimits
+    commit_timeout_ms: int
+    offsets_retention_ms: int
+    expiry_interval_ms: int
+    max_groups_per_partition: int
+
+
+class _Phase(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
+class _Led:
+    """A partition that is led here."""
+
+    __slots__ = ("groups", "leader_epoch", "phase", "timers", "topic_partition")
+
+    def __init__(
+        self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, limits: GroupLimits
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.leader_epoch = leader_epoch
+        self.phase = _Phase.LOADING
+        self.groups = GroupPartition(limits)
+        #: When each group's timer goes off, and the timer.
+        self.timers: dict[ClassicGroup, tuple[int, asyncio.TimerHandle]] = {}
+
+
+class GroupCoordinator:
+    """Subscribes to leaderships; ``run()`` lets offsets expire."""
+
+    def __init__(
+        self,
+        *,
+        cache: MetadataCache,
+        producer: InternalProducer,
+        reader: InternalReader,
+        tasks: BackgroundTasks,
+        clock: Clock,
+        backoff: ExponentialBackoff,
+        metrics: Metrics,
+        settings: CoordinatorSettings,
+    ) -> None:
+        self._cache = cache
+        self._producer = producer
+        self._reader = reader
+        self._tasks = tasks
+        self._clock = clock
+        self._backoff = backoff
+        self._settings = settings
+        #: By partition.
+        self._led: dict[int, _Led] = {}
+        self._log = get_logger(component="group_coordinator")
+        metrics.gauge("NumGroups", lambda: sum(len(led.groups) for led in self._led.values()))
+        metrics.gauge("NumOffsets", self._count_offsets)
+
+    # --- leaderships -----------------------------------------------------------------------------
+
+    def elected(self, leadership: Leadership) -> None:
+        """Load the partition, if it is one of ours and not loaded already."""
+        (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
+        if topic != OFFSETS_TOPIC:
+            return
+        led = self._led.get(index)
+        if led is not None and led.phase is _Phase.ACTIVE:
+            # The same log goes on, and with it what is in memory of it.
+            led.leader_epoch = epoch
+            return
+        led = self._led[index] = _Led(leadership.topic_partition, epoch, self._settings.limits)
+        self._tasks.attempt(lambda: self._load(led), f"load-groups-{index}")
+
+    def resigned(self, leadership: Leadership) -> None:
+        """Whatever waits for groups of this partition has to go elsewhere."""
+        topic, index = leadership.topic_partition
+        if topic == OFFSETS_TOPIC and index in self._led:
+            self._unload(index)
+
+    def close(self) -> None:
+        """Answer whoever waits."""
+        for index in list(self._led):
+            self._unload(index)
+
+    def _unload(self, index: int) -> None:
+        led = self._led.pop(index)
+        for _, timer in led.timers.values():
+            timer.cancel()
+        led.timers.clear()
+        for group in led.groups.groups.values():
+            self._carry_out(led, group, Unloaded())
+        self._log.info("group_partition_unloaded", partition=index, groups=len(led.groups))
+
+    async def _load(self, led: _Led) -> None:
+        failures = 0
+        index = led.topic_partition.partition
+        while self._is_current(led):
+            try:
+                await self._take_all(led)
+                break
+            except CorruptRecordError as e:
+                led.phase = _Phase.FAILED
+                self._log.error("group_partition_unreadable", partition=index, reason=str(e))
+                return
+            except OperatingError as e:
+                failures += 1
+                self._log.info("group_partition_not_loaded", partition=index, reason=str(e))
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+        if not self._is_current(led):
+            return
+        led.phase = _Phase.ACTIVE
+        led.groups.loaded(self._clock.now_ms())
+        for group in list(led.groups.groups.values()):
+            self._set_timer(led, group)
+        self._log.info("group_partition_loaded", partition=index, groups=len(led.groups))
+
+    async def _take_all(self, led: _Led) -> None:
+        led.groups = GroupPartition(self._settings.limits)
+        async for batch in self._reader.read(led.topic_partition, led.leader_epoch):
+            if batch.header.is_control:
+                continue
+            for record in batch.records:
+                fact = fact_of(record)
+                if fact is not None:
+                    led.groups.take(fact)
+
+    def _is_current(self, led: _Led) -> bool:
+        return self._led.get(led.topic_partition.partition) is led
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequested) -> None:
+        """The token is completed with a :class:`JoinAnswer`.
+
+        :raises OperatingError: the group is not coordinated here, or not now.
+        """
+        led = self._led_of(group_id)
+        groups = led.groups
+        if group_id not in groups.groups:
+            code = ErrorCode.NONE
+            if request.member_id:
+                code = ErrorCode.UNKNOWN_MEMBER_ID
+            elif len(groups) >= self._settings.max_groups_per_partition:
+                code = ErrorCode.GROUP_MAX_SIZE_REACHED
+            if code is not ErrorCode.NONE:
+                answer = JoinAnswer(code=code, member_id=request.member_id)
+                _complete(request.token, answer)
+                return
+        self._carry_out(led, groups.group(group_id), request)
+
+    def sync(self, group_id: str, request: SyncRequested) -> None:
+        """As :meth:`join`, with a :class:`SyncAnswer`."""
+        led = self._led_of(group_id)
+        group = led.groups.groups.get(group_id)
+        if group is None:
+            _complete(request.token, SyncAnswer(code=ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._carry_out(led, group, request)
+
+    def heartbeat(self, group_id: str, request: HeartbeatReceived) -> None:
+        """As :meth:`join`, with a :class:`HeartbeatAnswer`."""
+        led = self._led_of(group_id)
+        group = led.groups.groups.get(group_id)
+        if group is None:
+            _complete(request.token, HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._carry_out(led, group, request)
+
+    def leave(self, group_id: str, request: LeaveRequested) -> None:
+        """As :meth:`join`, with a :class:`LeaveAnswer`."""
+        led = self._led_of(group_id)
+        group = led.groups.groups.get(group_id)
+        if group is None:
+            codes = tuple(ErrorCode.UNKNOWN_MEMBER_ID for _ in request.members)
+            _complete(request.token, LeaveAnswer(codes))
+        else:
+            self._carry_out(led, group, request)
+
+    def delete(self, group_id: str) -> Completion[ErrorCode]:
+        """Forget an empty group and what it has committed.
+
+        :raises OperatingError: as :meth:`join`.
+        """
+        led = self._led_of(group_id)
+        code = led.groups.check_deletion(group_id)
+        if code is not ErrorCode.NONE:
+            return Completion.of(code)
+        facts = led.groups.deletion(group_id)
+        if not facts:
+            led.groups.groups.pop(group_id, None)
+            return Completion.of(ErrorCode.NONE)
+        return self._write(led, facts)
+
+    def find(self, group_id: str) -> GroupPartition:
+        """Where the group is, if it is.
+
+        :raises OperatingError: as :meth:`join`.
+        """
+        return self._led_of(group_id).groups
+
+    def all_partitions(self) -> Iterator[GroupPartition]:
+        """What is led here.
+
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if something is not loaded yet.
+        """
+        for led in self._led.values():
+            if led.phase is _Phase.LOADING:
+                raise OperatingError(
+                    f"{led.topic_partition} is being loaded",
+                    code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                )
+            if led.phase is _Phase.ACTIVE:
+                yield led.groups
+
+    def _carry_out(self, led: _Led, group: ClassicGroup, event: GroupEvent) -> None:
+        before = group.state
+        for action in group.handle(event, self._clock.now_ms()):
+            match action:
+                case Answer(token, answer):
+                    _complete(token, answer)
+                case WriteGroup():
+                    self._write_group(led, group, action)
+                case _:
+                    assert_never(action)
+        if group.state is not before:
+            led.groups.state_changed(group.group_id, self._clock.wall_ms())
+        if group.state is not GroupState.DEAD:
+            self._set_timer(led, group)
+
+    def _write_group(self, led: _Led, group: ClassicGroup, action: WriteGroup) -> None:
+        written = replace(action.group, since_ms=self._clock.wall_ms())
+        writing = self._write(led, [GroupFact(group.group_id, written)])
+        loop = asyncio.get_running_loop()
+
+        def ended(done: Completion[ErrorCode]) -> None:
+            # In a turn of its own: the group may want more written.
+            loop.call_soon(go_on, done.result())
+
+        def go_on(code: ErrorCode) -> None:
+            if self._is_current(led):
+                self._carry_out(led, group, GroupWritten(action.write_id, code))
+
+        writing.add_done_callback(ended)
+
+    def _set_timer(self, led: _Led, group: ClassicGroup) -> None:
+        at_ms = group.next_deadline_ms
+        set_for = led.timers.get(group)
+        if set_for is not None and set_for[0] <= at_ms:
+            return  # It will find out then when to look again.
+        if set_for is not None:
+            set_for[1].cancel()
+            del led.timers[group]
+        if at_ms < NEVER:
+            delay_s = max(0, at_ms - self._clock.now_ms()) / 1000
+            loop = asyncio.get_running_loop()
+            led.timers[group] = (at_ms, loop.call_later(delay_s, self._time_passed, led, group))
+        elif led.groups.forget_unused(group):
+            led.timers.pop(group, None)
+
+    def _time_passed(self, led: _Led, group: ClassicGroup) -> None:
+        del led.timers[group]
+        self._carry_out(led, group, TimePassed())
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        absent_code: ErrorCode,
+    ) -> Completion[ErrorCode]:
+        """Commit all of ``offsets``, or none.
+
+        :param absent_code: for a member of a group that there is not.
+        :raises OperatingError: as :meth:`join`.
+        """
+        led = self._led_of(group_id)
+        group = led.groups.groups.get(group_id)
+        code = ErrorCode.NONE
+        if group is not None:
+            code = group.check_commit(member_id, instance_id, generation, self._clock.now_ms())
+        elif generation >= 0:
+            code = absent_code
+        elif len(led.groups) >= self._settings.max_groups_per_partition:
+            code = ErrorCode.GROUP_MAX_SIZE_REACHED
+        if code is not ErrorCode.NONE:
+            return Completion.of(code)
+        return self._write(led, [OffsetFact(group_id, tp, one) for tp, one in offsets.items()])
+
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> Completion[ErrorCode]:
+        """Forget what is committed for ``partitions``.
+
+        :raises OperatingError: as :meth:`join`.
+        """
+        led = self._led_of(group_id)
+        there = led.groups.offsets(group_id)
+        facts: list[Fact] = [OffsetFact(group_id, tp, None) for tp in partitions if tp in there]
+        return self._write(led, facts) if facts else Completion.of(ErrorCode.NONE)
+
+    async def run(self) -> None:
+        """Let go what was kept long enough, from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.expiry_interval_ms / 1000)
+            for led in list(self._led.values()):
+                if led.phase is _Phase.ACTIVE:
+                    await self._expire(led)
+
+    async def _expire(self, led: _Led) -> None:
+        wall_ms, retention_ms = self._clock.wall_ms(), self._settings.offsets_retention_ms
+        expired = list(led.groups.expired(wall_ms, retention_ms))
+        async for facts in in_slices(expired):
+            if not self._is_current(led):
+                return
+            code = await self._write(led, facts)
+            if code is not ErrorCode.NONE:
+                return  # Next time.
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def _write(self, led: _Led, facts: Sequence[Fact]) -> Completion[ErrorCode]:
+        """Append ``facts``; they hold when they are replicated, and the code says so."""
+        wall_ms = self._clock.wall_ms()
+        batch = build_batch([record_of(fact, wall_ms) for fact in facts])
+        appending = self._producer.append(
+            led.topic_partition,
+            batch,
+            leader_epoch=led.leader_epoch,
+            timeout_ms=self._settings.commit_timeout_ms,
+        )
+
+        def replicated(outcome: AppendOutcome) -> ErrorCode:
+            if outcome.code is not ErrorCode.NONE:
+                return _TOLD.get(outcome.code, outcome.code)
+            if not self._is_current(led):
+                return ErrorCode.NOT_COORDINATOR
+            for fact in facts:
+                led.groups.take(fact)
+            return ErrorCode.NONE
+
+        return appending.map(replicated)
+
+    def partition_of(self, group_id: str) -> int | None:
+        """Which partition a group's facts are in; None while there is no such topic."""
+        topic = self._cache.state.topic(OFFSETS_TOPIC)
+        return None if topic is None else abs(java_hash(group_id)) % len(topic.partitions)
+
+    def _led_of(self, group_id: str) -> _Led:
+        index = self.partition_of(group_id)
+        led = None if index is None else self._led.get(index)
+        if led is None or led.phase is _Phase.FAILED:
+            raise OperatingError(
+                f"group {group_id} is not coordinated by this broker",
+                code=ErrorCode.NOT_COORDINATOR,
+            )
+        if led.phase is _Phase.LOADING:
+            raise OperatingError(
+                f"{led.topic_partition} is being loaded",
+                code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            )
+        return led
+
+    def _count_offsets(self) -> int:
+        return sum(
+            len(led.groups.offsets(group_id))
+            for led in self._led.values()
+            for group_id in led.groups.group_ids()
+        )
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode`` of Java, except that its least value is 0: that has no absolute."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >= 1 << 31 else value
+    return 0 if signed == -(1 << 31) else signed
+
+
+def _complete(token: object, answer: object) -> None:
+    assert isinstance(token, Completion), token
+    token.set_result(answer)

@@ -1,0 +1,203 @@
+"""PURE. ``GroupPartition``: what one partition of ``__consumer_offsets`` says, in memory.
+
+Groups, and what they have committed. Facts are taken over when they are replicated, or as they are
+read when the partition is loaded; requests only say which facts are to be written.
+Times are wall milliseconds but where they are called ``now_ms`` of a group's machine.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from kraftjbod.broker.groups.classic_group import ClassicGroup, GroupLimits
+from kraftjbod.broker.groups.group_events import GroupState
+from kraftjbod.broker.groups.group_records import (
+    NO_EXPIRY,
+    CommittedOffset,
+    Fact,
+    GroupFact,
+    GroupMetadata,
+    OffsetFact,
+)
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicPartition
+
+_CONSUMER: Final = "consumer"
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_NOTHING: Final[Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({})
+
+
+class GroupPartition:
+    def __init__(self, limits: GroupLimits) -> None:
+        self._limits = limits
+        self.groups: dict[str, ClassicGroup] = {}
+        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        #: When each group came into its state.
+        self._since_ms: dict[str, int] = {}
+        #: Groups that are written, so that their end has to be written too.
+        self._kept: dict[str, GroupMetadata] = {}
+
+    def __len__(self) -> int:
+        """How many groups are known, also those that only commit."""
+        return len(self.groups.keys() | self._offsets.keys())
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def take(self, fact: Fact) -> None:
+        """It is replicated, or was read from the log."""
+        match fact:
+            case OffsetFact(group_id, topic_partition, None):
+                of_group = self._offsets.get(group_id)
+                if of_group is not None:
+                    of_group.pop(topic_partition, None)
+                    if not of_group:
+                        del self._offsets[group_id]
+            case OffsetFact(group_id, topic_partition, committed) if committed is not None:
+                self._offsets.setdefault(group_id, {})[topic_partition] = committed
+            case GroupFact(group_id, None):
+                self._kept.pop(group_id, None)
+                if group_id in self.groups:
+                    self.forget_unused(self.groups[group_id])
+            case GroupFact(group_id, group) if group is not None:
+                self._kept[group_id] = group
+
+    def loaded(self, now_ms: int) -> None:
+        """All facts of the log were taken: the groups go on as they were."""
+        for group_id, kept in self._kept.items():
+            group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
+            group.load(kept, now_ms)
+            if kept.since_ms >= 0:
+                self._since_ms[group_id] = kept.since_ms
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> ClassicGroup:
+        """The group of that name, which is made if there is none."""
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
+        return group
+
+    def state_changed(self, group_id: str, wall_ms: int) -> None:
+        self._since_ms[group_id] = wall_ms
+
+    def forget_unused(self, group: ClassicGroup) -> bool:
+        """Drop a group that nobody is a member of and nothing was written of; if it was."""
+        is_used = group.is_used or group.group_id in self._kept
+        if is_used or self.groups.get(group.group_id) is not group:
+            return False
+        del self.groups[group.group_id]
+        self._since_ms.pop(group.group_id, None)
+        return True
+
+    def state_of(self, group_id: str) -> GroupState:
+        """DEAD if nothing is known of it; a group that only commits is EMPTY."""
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group.state
+        return GroupState.EMPTY if group_id in self._offsets else GroupState.DEAD
+
+    def group_ids(self) -> list[str]:
+        return [*self.groups, *(name for name in self._offsets if name not in self.groups)]
+
+    def check_deletion(self, group_id: str) -> ErrorCode:
+        match self.state_of(group_id):
+            case GroupState.DEAD:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            case GroupState.EMPTY:
+                return ErrorCode.NONE
+            case _:
+                return ErrorCode.NON_EMPTY_GROUP
+
+    def deletion(self, group_id: str) -> list[Fact]:
+        """What has to be written so that nothing of the group is left."""
+        facts: list[Fact] = [
+            OffsetFact(group_id, topic_partition, None)
+            for topic_partition in self.offsets(group_id)
+        ]
+        if group_id in self._kept:
+            facts.append(GroupFact(group_id, None))
+        return facts
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        return self._offsets.get(group_id, _NOTHING)
+
+    def subscribed(self, group_id: str) -> frozenset[str] | None:
+        """Topics that members read; None if that cannot be told, and may be any."""
+        group = self.groups.get(group_id)
+        if group is None or not group.members:
+            return frozenset()
+        if group.protocol_type != _CONSUMER or group.protocol_name is None:
+            return None
+        topics: set[str] = set()
+        for member in group.members.values():
+            names = subscribed_topics(member.metadata_for(group.protocol_name))
+            if names is None:
+                return None
+            topics |= names
+        return frozenset(topics)
+
+    def expired(self, wall_ms: int, retention_ms: int) -> Iterator[list[Fact]]:
+        """Per group, what has to be written because it was kept long enough."""
+        for group_id in self.group_ids():
+            facts: list[Fact] = [
+                OffsetFact(group_id, topic_partition, None)
+                for topic_partition, committed in self.offsets(group_id).items()
+                if self._is_expired(group_id, topic_partition, committed, wall_ms, retention_ms)
+            ]
+            is_bare = len(facts) == len(self.offsets(group_id))
+            if is_bare and group_id in self._kept and self.state_of(group_id) is GroupState.EMPTY:
+                facts.append(GroupFact(group_id, None))
+            if facts:
+                yield facts
+
+    def _is_expired(
+        self,
+        group_id: str,
+        topic_partition: TopicPartition,
+        committed: CommittedOffset,
+        wall_ms: int,
+        retention_ms: int,
+    ) -> bool:
+        group = self.groups.get(group_id)
+        since_ms = committed.commit_ms
+        if group is not None and group.protocol_type is not None:
+            if group.state is GroupState.EMPTY:
+                since_ms = self._since_ms.get(group_id, since_ms)
+            elif group.state is not GroupState.STABLE:
+                return False
+            else:
+                subscribed = self.subscribed(group_id)
+                if subscribed is None or topic_partition.topic in subscribed:
+                    return False
+        if committed.expire_ms != NO_EXPIRY:
+            return wall_ms >= committed.expire_ms
+        return wall_ms - since_ms >= retention_ms
+
+
+def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
+    """The names in the metadata of a member of a ``consumer`` group; None if they cannot be read.
+
+    All versions begin as version 0 does; the rest is for the leader.
+    """
+    try:
+        (version,) = _INT16.unpack_from(subscription)
+        (count,) = _INT32.unpack_from(subscription, 2)
+        if version < 0 or not 0 <= count <= len(subscription):
+            return None
+        names, at = [], 6
+        for _ in range(count):
+            (length,) = _INT16.unpack_from(subscription, at)
+            at += 2 + length
+            if length < 0 or at > len(subscription):
+                return None
+            names.append(subscription[at - length : at].decode())
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(names)

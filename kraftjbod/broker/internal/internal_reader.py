@@ -1,0 +1,94 @@
+"""LOOP. ``InternalReader``: the log of a partition that is led here, from its start to its end.
+
+For who keeps in memory what a partition of an internal topic holds, and begins to lead it. Records
+come batch by batch, in slices of so many bytes of the log, with a turn for everybody else between.
+What is not committed comes too: a leader's log is what its followers will have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
+from kraftjbod.core.ids import LeaderEpoch, TopicPartition
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.core.loop.work_slices import WorkSlices
+from kraftjbod.protocol.record_batch import BatchHeader, read_header
+from kraftjbod.protocol.records import Record, read_records
+from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+
+
+class InternalBatch(NamedTuple):
+    """A batch and its records; compaction may have left none."""
+
+    header: BatchHeader
+    records: tuple[Record, ...]
+
+
+class InternalReader:
+    def __init__(
+        self,
+        *,
+        replicas: HostedReplicas,
+        damage_met: Callable[[HostedReplica], None],
+        backoff: ExponentialBackoff,
+        slice_bytes: int,
+    ) -> None:
+        """:param slice_bytes: what is read of the log at once, if no batch is larger."""
+        self._replicas = replicas
+        self._damage_met = damage_met
+        self._backoff = backoff
+        self._slice_bytes = slice_bytes
+
+    async def read(
+        self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch
+    ) -> AsyncIterator[InternalBatch]:
+        """Everything, until the log's end is met.
+
+        A directory that hangs, or has too much to do, is waited for as long as the partition is
+        led here in that epoch.
+
+        :raises OperatingError: if it is not, or no more; CORRUPT_MESSAGE, if the log is damaged.
+        """
+        handle = self._led(topic_partition, leader_epoch)
+        position = handle.log_start_offset
+        slices = WorkSlices.of_loop()
+        while position < handle.log_end_offset:
+            result = await self._read_at(topic_partition, leader_epoch, position)
+            handle = self._led(topic_partition, leader_epoch)
+            at = 0
+            while at < len(result.records):
+                await slices.turn()
+                header = read_header(result.records, at)
+                records = read_records(result.records, at)
+                yield InternalBatch(header, tuple(r for r in records if r.offset >= position))
+                at += header.size_bytes
+                position = max(position, header.next_offset)
+            if not result.records:
+                position = handle.log_end_offset
+
+    async def _read_at(
+        self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, position: int
+    ) -> ReadResult:
+        failures = 0
+        while True:
+            # Looked up anew each time: the replica may be in another directory by now.
+            handle = self._led(topic_partition, leader_epoch)
+            try:
+                return await handle.read_checked(
+                    position, self._slice_bytes, handle.log_end_offset, True
+                )
+            except CorruptRecordError:
+                self._damage_met(self._replicas.require(topic_partition))
+                raise
+            except (LogDirImpairedError, OverloadedError):
+                failures += 1
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+
+    def _led(self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch) -> LogHandle:
+        partition, handle = self._replicas.require(topic_partition).require_open()
+        partition.require_leader(leader_epoch)
+        return handle

@@ -1,0 +1,72 @@
+"""WIRE. The parts of ``broker/groups``, built."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.groups.classic_group import GroupLimits
+from kraftjbod.broker.groups.committed_offset_apis import CommittedOffsetApis
+from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
+from kraftjbod.broker.groups.group_apis import GroupApis
+from kraftjbod.broker.groups.group_coordinator import CoordinatorSettings, GroupCoordinator
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.config_model import MINUTE_MS
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.cluster_room import ClusterRoom, backoff
+from kraftjbod.daemon.rooms.internal_room import InternalRoom
+from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
+
+_LOAD_BACKOFF_MAX_MS: Final = 1_000
+
+
+class GroupRoom:
+    """What coordinates consumer groups, and what clients ask of it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        around: Environment,
+        cluster: ClusterRoom,
+        replicas: ReplicaRoom,
+        internal: InternalRoom,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self.coordinator = GroupCoordinator(
+            cache=cluster.cache,
+            producer=internal.producer("groups"),
+            reader=internal.reader(config.offsets_load_buffer_size),
+            tasks=tasks,
+            clock=around.clock,
+            backoff=backoff(around, _LOAD_BACKOFF_MAX_MS),
+            metrics=around.metrics,
+            settings=CoordinatorSettings(
+                limits=GroupLimits(
+                    initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+                    max_size=config.group_max_size,
+                ),
+                commit_timeout_ms=config.offsets_commit_timeout_ms,
+                offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
+                expiry_interval_ms=config.offsets_retention_check_interval_ms,
+                max_groups_per_partition=config.group_max_per_partition,
+            ),
+        )
+        replicas.leaderships.subscribe(self.coordinator)
+        self.members = GroupApis(
+            coordinator=self.coordinator,
+            random_bytes=around.random_bytes,
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+        )
+        self.offsets = CommittedOffsetApis(
+            coordinator=self.coordinator,
+            cache=cluster.cache,
+            clock=around.clock,
+            max_metadata_chars=config.offset_metadata_max_bytes,
+        )
+        self.group_admin = GroupAdminApis(
+            coordinator=self.coordinator,
+            cache=cluster.cache,
+            creator=internal.topic_creator,
+            offsets_topic=internal.consumer_offsets,
+        )

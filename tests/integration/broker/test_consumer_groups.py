@@ -1,0 +1,160 @@
+"""Consumer groups with clients that are not ours: they share, commit, leave, and lose a disk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+
+from kraftjbod.broker.groups.group_coordinator import java_hash
+from kraftjbod.testing.local_cluster import LocalCluster
+from kraftjbod.testing.mounts import DiskKitError
+from tests.integration.cluster import WAIT_S, Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+
+QUICK = {"group.initial.rebalance.delay.ms": "200"}
+PARTITIONS = 4
+RECORDS = 200
+
+
+@pytest.fixture(scope="module")
+def cluster(make_shared_cluster: MakeCluster) -> Cluster:
+    return make_shared_cluster(brokers=3, dirs=2, config=QUICK)
+
+
+def write(bootstrap: str, topic: str, count: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=number % PARTITIONS)
+    assert producer.flush(WAIT_S) == 0
+
+
+def read_by_confluent(bootstrap: str, topic: str, group: str, count: int) -> int:
+    """Two members, which read ``count`` together, commit, and leave."""
+    configured = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    members = [confluent_kafka.Consumer(configured) for _ in range(2)]
+    for member in members:
+        member.subscribe([topic])
+    read, end_s = 0, time.monotonic() + WAIT_S
+    shares: list[int] = []
+    while read < count or shares != [PARTITIONS // 2] * 2:
+        assert time.monotonic() < end_s, (read, shares)
+        for member in members:
+            message = member.poll(0.05)
+            if message is not None and message.error() is None:
+                read += 1
+        shares = [len(member.assignment()) for member in members]
+    for member in members:
+        member.commit(asynchronous=False)
+        member.close()
+    return read
+
+
+def read_by_kafka_python(bootstrap: str, topic: str, group: str, count: int) -> int:
+    member = kafka.KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    read = 0
+    while read < count:
+        read += sum(map(len, member.poll(timeout_ms=1_000).values()))
+    member.commit()
+    member.close()
+    return read
+
+
+def read_by_aiokafka(bootstrap: str, topic: str, group: str, count: int) -> int:
+    async def reading() -> int:
+        member = aiokafka.AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await member.start()
+        try:
+            read = 0
+            while read < count:
+                read += sum(map(len, (await member.getmany(timeout_ms=1_000)).values()))
+            await member.commit()
+        finally:
+            await member.stop()
+        return read
+
+    return asyncio.run(reading())
+
+
+@pytest.mark.parametrize("read", [read_by_confluent, read_by_kafka_python, read_by_aiokafka])
+def test_a_group_goes_on_where_it_was(cluster: Cluster, read: Callable[..., int]) -> None:
+    topic = group = read.__name__
+    cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+    write(cluster.bootstrap, topic, RECORDS)
+    assert read(cluster.bootstrap, topic, group, RECORDS) == RECORDS
+    write(cluster.bootstrap, topic, PARTITIONS)
+    assert read(cluster.bootstrap, topic, group, PARTITIONS) == PARTITIONS
+
+
+@pytest.mark.timeout(180)
+def test_a_disk_that_dies_under_its_coordinator_throws_nobody_out() -> None:
+    with LocalCluster(brokers=3, dirs=2, config=QUICK) as cluster:
+        cluster.create_topic("t", partitions=PARTITIONS)
+        changes: list[str] = []
+        member = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "group.id": "g",
+                "enable.auto.commit": False,
+                "heartbeat.interval.ms": 200,
+            }
+        )
+        member.subscribe(
+            ["t"],
+            on_assign=lambda *_: changes.append("assigned"),
+            on_lost=lambda *_: changes.append("lost"),
+            on_revoke=lambda *_: changes.append("revoked"),
+        )
+
+        def poll_until(is_so: Callable[[], bool]) -> None:
+            end_s = time.monotonic() + WAIT_S
+            while not is_so():
+                assert time.monotonic() < end_s, cluster.last_words()
+                member.poll(0.05)
+
+        def leader() -> int:
+            listed = member.list_topics("__consumer_offsets", timeout=WAIT_S)
+            of_partition: int = listed.topics["__consumer_offsets"].partitions[index].leader
+            return of_partition
+
+        poll_until(lambda: bool(member.assignment()))
+        index = abs(java_hash("g")) % 50
+        before = leader()
+        name = f"__consumer_offsets-{index}"
+        broker = cluster.broker(before)
+        (dying,) = [d for d in (broker.dir(0), broker.dir(1)) if (d.path / name).exists()]
+        try:
+            dying.fail("eio")
+        except DiskKitError:
+            dying.fail("chmod")
+        poll_until(lambda: leader() not in (before, -1))
+        wanted = [confluent_kafka.TopicPartition("t", 0, 7)]
+        # It finds the next coordinator by itself, and is a member of the same generation there.
+        member.commit(offsets=wanted, asynchronous=False)
+        (committed,) = member.committed(wanted, timeout=WAIT_S)
+        assert (committed.offset, changes) == (7, ["assigned"])
+        member.close()

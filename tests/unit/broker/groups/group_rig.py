@@ -1,0 +1,128 @@
+"""A broker that leads ``__consumer_offsets``, and members that speak to it on the wire."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, topic
+from tests.unit.broker.gates import until
+
+OFFSETS_ID = TopicId(b"o" * 16)
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+QUICK = {"group_initial_rebalance_delay_ms": "0", "group_min_session_timeout_ms": "10"}
+PROTOCOL = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0")
+
+
+@contextlib.asynccontextmanager
+async def coordinator(**overrides: Any) -> AsyncIterator[BrokerRig]:
+    """It leads the only partition, and a topic ``t`` to commit for."""
+    async with brokers(1, **{**QUICK, **overrides}) as (rig,):
+        await lead(rig, 0)
+        await rig.follow(topic(), partition())
+        await loaded(rig)
+        yield rig
+
+
+async def lead(rig: BrokerRig, epoch: int, leader: int = 1, isr: tuple[int, ...] = (1,)) -> None:
+    both: dict[str, Any] = {"replicas": (1, 2), "isr": isr, "topic_id": OFFSETS_ID}
+    records = [partition(leader=leader, epoch=epoch, **both)]
+    if epoch == 0:
+        records.insert(0, topic(OFFSETS_TOPIC, OFFSETS_ID))  # type: ignore[arg-type]  # any record
+    await rig.follow(*records)
+
+
+async def loaded(rig: BrokerRig) -> None:
+    await until(lambda: rig.parts.coordinator._led[0].phase.value == "active")
+
+
+def join(member_id: str = "", **more: Any) -> JoinGroupRequest:
+    asked = {
+        "group_id": "g",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "protocol_type": "consumer",
+        "protocols": [PROTOCOL],
+        **more,
+    }
+    return JoinGroupRequest(member_id=member_id, **asked)
+
+
+def sync(member_id: str, generation: int, **assignments: bytes) -> SyncGroupRequest:
+    kind = SyncGroupRequest.SyncGroupRequestAssignment
+    return SyncGroupRequest(
+        group_id="g",
+        generation_id=generation,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[kind(member_id=m, assignment=given) for m, given in assignments.items()],
+    )
+
+
+def beat(member_id: str, generation: int) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation)
+
+
+async def enter(rig: BrokerRig) -> tuple[str, int]:
+    """The only member of group ``g``, with its assignment ``all``: its id and generation."""
+    told = await rig.ask(join(), 8)
+    joined = await rig.ask(join(told.member_id), 8)
+    assert joined.error_code == 0 and joined.leader == told.member_id
+    request = sync(told.member_id, joined.generation_id)
+    assignment = SyncGroupRequest.SyncGroupRequestAssignment
+    request.assignments = [assignment(member_id=told.member_id, assignment=b"all")]
+    synced = await rig.ask(request)
+    assert (synced.error_code, bytes(synced.assignment)) == (0, b"all")
+    return joined.member_id, joined.generation_id
+
+
+def commit(
+    offset: int,
+    member_id: str = "",
+    generation: int = -1,
+    *,
+    index: int = 0,
+    name: str = "t",
+    **more: Any,
+) -> OffsetCommitRequest:
+    kind = OffsetCommitRequest
+    part = kind.OffsetCommitRequestPartition(
+        partition_index=index, committed_offset=offset, committed_leader_epoch=3, **more
+    )
+    return kind(
+        group_id="g",
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=[kind.OffsetCommitRequestTopic(name=name, partitions=[part])],
+    )
+
+
+async def committing(rig: BrokerRig, *about: Any, version: int = 9, **more: Any) -> int:
+    """The code of the only partition."""
+    answer = await rig.ask(commit(*about, **more), version)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+async def fetched(rig: BrokerRig, group_id: str = "g") -> Any:
+    """All that the group has committed, or the code of its refusal."""
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+    (group,) = (await rig.ask(OffsetFetchRequest(groups=[asked]), 9)).groups
+    if group.error_code:
+        return group.error_code
+    return {
+        (topic.name, part.partition_index): part.committed_offset
+        for topic in group.topics
+        for part in topic.partitions
+    }

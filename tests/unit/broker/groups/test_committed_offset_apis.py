@@ -1,0 +1,123 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete, by name and by id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicId
+from kraftjbod.metadata.records import RemoveTopicRecord
+from kraftjbod.protocol.messages import (
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from tests.unit.broker.broker_rig import TOPIC_ID, BrokerRig, partition, topic
+from tests.unit.broker.groups.group_rig import (
+    beat,
+    commit,
+    committing,
+    coordinator,
+    enter,
+    fetched,
+)
+
+E = ErrorCode
+
+
+async def fetch_one(rig: BrokerRig, version: int, group_id: str = "g", index: int = 0) -> Any:
+    """What is answered for one partition, in whichever form the version has."""
+    kind = OffsetFetchRequest
+    if version < 8:
+        old = kind.OffsetFetchRequestTopic(name="t", partition_indexes=[index])
+        answer = await rig.ask(kind(group_id=group_id, topics=[old]), version)
+        return answer.topics[0].partitions[0]
+    name, topic_id = ("t", bytes(16)) if version < 10 else ("", TOPIC_ID)
+    wanted = kind.OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=[index])
+    asked = kind.OffsetFetchRequestGroup(group_id=group_id, topics=[wanted])
+    answer = await rig.ask(kind(groups=[asked]), version)
+    return answer.groups[0].topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_what_is_committed_is_fetched(version: int) -> None:
+    async with coordinator() as rig:
+        request = commit(7, committed_metadata="half way")
+        if version >= 10:
+            request.topics[0].topic_id = TOPIC_ID
+        answer = await rig.ask(request, version)
+        assert answer.topics[0].partitions[0].error_code == 0
+        for read_by in range(1, 11):
+            part = await fetch_one(rig, read_by)
+            epoch = 3 if version >= 6 and read_by >= 5 else -1
+            assert (part.committed_offset, part.committed_leader_epoch) == (7, epoch)
+            assert (part.metadata, part.error_code) == ("half way", 0)
+            nothing = await fetch_one(rig, read_by, index=1)
+            assert (nothing.committed_offset, nothing.metadata, nothing.error_code) == (-1, "", 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"index": 1}, E.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"name": "nowhere"}, E.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"committed_metadata": "x" * 4097}, E.OFFSET_METADATA_TOO_LARGE),
+        ({"version": 10}, E.UNKNOWN_TOPIC_ID),
+    ],
+)
+async def test_what_is_wrong_with_a_partition_is_its_own(more: dict[str, Any], code: ErrorCode):
+    async with coordinator() as rig:
+        assert await committing(rig, 1, **more) == code
+        assert await fetched(rig) == {}
+
+
+@pytest.mark.parametrize(("version", "code"), [(8, 22), (9, 69)])
+async def test_a_member_of_no_group_cannot_commit(version: int, code: int) -> None:
+    async with coordinator() as rig:
+        assert await committing(rig, 1, "m", 3, version=version) == code
+
+
+@pytest.mark.parametrize("version", [1, 7])
+async def test_a_group_that_is_not_here_is_refused_where_there_is_a_place(version: int) -> None:
+    async with coordinator() as rig:
+        rig.parts.coordinator.close()
+        kind = OffsetFetchRequest
+        old = kind.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+        answer: OffsetFetchResponse = await rig.ask(kind(group_id="g", topics=[old]), version)
+        if version == 1:
+            assert answer.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
+        else:
+            assert (answer.error_code, answer.topics) == (E.NOT_COORDINATOR, [])
+
+
+async def test_a_topic_of_the_same_name_begins_anew() -> None:
+    async with coordinator() as rig:
+        assert await committing(rig, 7) == 0
+        other = TopicId(b"u" * 16)
+        await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
+        await rig.follow(topic(topic_id=other), partition(topic_id=other))
+        assert (await fetch_one(rig, 9)).committed_offset == -1
+        assert await committing(rig, 1) == 0
+        assert (await fetch_one(rig, 9)).committed_offset == 1
+
+
+async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:
+    def delete(group_id: str = "g") -> OffsetDeleteRequest:
+        kind = OffsetDeleteRequest
+        part = kind.OffsetDeleteRequestPartition(partition_index=0)
+        topics = [kind.OffsetDeleteRequestTopic(name="t", partitions=[part])]
+        return kind(group_id=group_id, topics=topics)
+
+    async with coordinator() as rig:
+        assert (await rig.ask(delete())).error_code == E.GROUP_ID_NOT_FOUND
+        assert (await rig.ask(delete(""))).error_code == E.INVALID_GROUP_ID
+        assert await committing(rig, 7) == 0
+        deleted = await rig.ask(delete())
+        assert (deleted.error_code, deleted.topics[0].partitions[0].error_code) == (0, 0)
+        assert await fetched(rig) == {}
+        member_id, generation = await enter(rig)
+        assert (await rig.ask(beat(member_id, generation))).error_code == 0
+        # Its metadata names no topics, so that this one is not among those it reads.
+        assert (await rig.ask(delete())).topics[0].partitions[0].error_code == 0

@@ -1,0 +1,120 @@
+"""Where a group is coordinated, which groups there are, and what they look like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+)
+from kraftjbod.protocol.rpc_messages import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.broker_rig import accept, brokers
+from tests.unit.broker.groups.group_rig import committing, coordinator, enter, lead
+
+E = ErrorCode
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_the_leader_of_a_group_s_partition_coordinates_it(version: int) -> None:
+    async with coordinator() as rig:
+        request = FindCoordinatorRequest(key="g")
+        if version >= 4:
+            request = FindCoordinatorRequest(coordinator_keys=["g", "h"])
+        answer = await rig.ask(request, version)
+        for found in answer.coordinators if version >= 4 else [answer]:
+            assert (found.error_code, found.node_id, found.port) == (0, 1, rig.door.port)
+        await lead(rig, 1, leader=2)
+        answer = await rig.ask(request, version)
+        for lost in answer.coordinators if version >= 4 else [answer]:
+            assert (lost.error_code, lost.node_id) == (E.COORDINATOR_NOT_AVAILABLE, -1)
+
+
+async def test_nothing_but_groups_has_a_coordinator() -> None:
+    async with coordinator() as rig:
+        answer = await rig.ask(FindCoordinatorRequest(key="t", key_type=1), 3)
+        assert answer.error_code == E.INVALID_REQUEST
+        assert answer.error_message == "only groups have coordinators here"
+
+
+async def test_the_topic_is_made_when_a_group_is_first_asked_for() -> None:
+    codes = [E.INVALID_REPLICATION_FACTOR, E.INVALID_REPLICATION_FACTOR, E.NONE]
+    wishes: list[Any] = []
+
+    def answering(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, CreateTopicsRequest):
+            return accept(request)
+        wishes.extend(request.topics)
+        created = CreatedTopic(
+            name=request.topics[0].name, error_code=codes.pop(0), error_message="too few brokers"
+        )
+        return CreateTopicsResponse(topics=(created,))
+
+    async with brokers(answer=answering) as (rig,):
+        with capture_logs() as lines:
+            for _ in range(3):
+                answer = await rig.ask(FindCoordinatorRequest(key="g"), 3)
+                assert answer.error_code == E.COORDINATOR_NOT_AVAILABLE
+        assert [(wish.num_partitions, wish.replication_factor) for wish in wishes] == [(50, 3)] * 3
+        told = [line for line in lines if line["event"] == "offsets_topic_not_created"]
+        assert [line["reason"] for line in told] == ["too few brokers"], "once"
+
+
+async def listed(rig: Any, **filters: Any) -> dict[str, str]:
+    answer = await rig.ask(ListGroupsRequest(**filters), 5)
+    assert answer.error_code == 0
+    return {group.group_id: group.group_state for group in answer.groups}
+
+
+async def test_groups_are_listed_and_described() -> None:
+    async with coordinator() as rig:
+        member_id, _ = await enter(rig)
+        request = DescribeGroupsRequest(groups=["g", "gone"])
+        (stable, gone) = (await rig.ask(request, 6)).groups
+        (member,) = stable.members
+        assert (stable.group_state, stable.protocol_type) == ("Stable", "consumer")
+        assert stable.protocol_data == "range"
+        assert (member.member_id, member.client_id) == (member_id, "test")
+        assert member.client_host == "/127.0.0.1"
+        assert (bytes(member.member_assignment), len(member.member_metadata)) == (b"all", 6)
+        assert (gone.group_state, gone.error_code) == ("Dead", E.GROUP_ID_NOT_FOUND)
+        assert (await rig.ask(request, 5)).groups[1].error_code == 0
+        assert await listed(rig) == {"g": "Stable"}
+        assert await listed(rig, states_filter=[" stable "]) == {"g": "Stable"}
+        assert await listed(rig, states_filter=["Empty"]) == {}
+        assert await listed(rig, types_filter=["Classic"]) == {"g": "Stable"}
+        assert await listed(rig, types_filter=["consumer"]) == {}
+        refused = await rig.ask(DeleteGroupsRequest(groups_names=["g"]))
+        assert refused.results[0].error_code == E.NON_EMPTY_GROUP
+
+
+async def test_a_group_that_only_commits_is_empty() -> None:
+    async with coordinator() as rig:
+        assert await committing(rig, 1) == 0
+        assert await listed(rig) == {"g": "Empty"}
+        (described,) = (await rig.ask(DescribeGroupsRequest(groups=["g"]))).groups
+        assert (described.group_state, described.members) == ("Empty", [])
+
+
+async def test_while_groups_are_loaded_there_is_no_list() -> None:
+    async with coordinator() as rig:
+        led = rig.parts.coordinator._led[0]
+        led.phase = type(led.phase).LOADING
+        answer = await rig.ask(ListGroupsRequest())
+        assert answer.error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+        (described,) = (await rig.ask(DescribeGroupsRequest(groups=["g"]))).groups
+        assert described.error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+        deleted = await rig.ask(DeleteGroupsRequest(groups_names=["g"]))
+        assert deleted.results[0].error_code == E.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,0 +1,90 @@
+"""A led partition read from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.broker.internal.internal_reader import InternalReader
+from kraftjbod.core.errors import ErrorCode, NotLeaderOrFollowerError, OperatingError
+from kraftjbod.core.ids import LeaderEpoch
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.protocol.record_batch import Compression
+from kraftjbod.protocol.records import Record, build_batch
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
+from tests.unit.broker.impaired_dirs import answer, stall
+
+EPOCH = LeaderEpoch(0)
+
+
+def reader(rig: BrokerRig, slice_bytes: int = 1) -> InternalReader:
+    return InternalReader(
+        replicas=rig.parts.hosted,
+        damage_met=rig.parts.damaged.met,
+        backoff=ExponentialBackoff(initial_ms=1, max_ms=5, random_unit=lambda: 0.5),
+        slice_bytes=slice_bytes,
+    )
+
+
+async def write(rig: BrokerRig, *values: bytes, compression: int = Compression.NONE) -> None:
+    batch = build_batch([Record(value=value) for value in values], compression=compression)
+    await rig.ask(produce(batch, acks=1), 9)
+
+
+async def read(rig: BrokerRig, slice_bytes: int = 1) -> list[tuple[int, bytes | None]]:
+    return [
+        (record.offset, record.value)
+        async for batch in reader(rig, slice_bytes).read(TP, EPOCH)
+        for record in batch.records
+    ]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 20])
+async def test_everything_comes_in_order_also_what_is_not_committed(slice_bytes: int) -> None:
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        assert await read(rig, slice_bytes) == []
+        await write(rig, b"a", b"b")
+        await write(rig, *[b"c"] * 500, compression=Compression.GZIP)
+        await write(rig, b"d")
+        found = await read(rig, slice_bytes)
+        assert found == list(enumerate([b"a", b"b", *[b"c"] * 500, b"d"]))
+
+
+async def test_what_was_deleted_does_not_come() -> None:
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await write(rig, b"a", b"b")
+        await write(rig, b"c")
+        handle = rig.logs.get(TP)
+        assert handle is not None
+        await handle.start_at(1)
+        assert await read(rig) == [(1, b"b"), (2, b"c")]
+
+
+async def test_a_directory_that_hangs_is_waited_for() -> None:
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await write(rig, b"a")
+        stall(rig.dirs[0])
+        reading = asyncio.ensure_future(read(rig))
+        await asyncio.sleep(0.02)
+        assert not reading.done()
+        await answer(rig.dirs[0])
+        assert await reading == [(0, b"a")]
+
+
+async def test_who_does_not_lead_any_more_reads_no_further() -> None:
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        await write(rig, b"a")
+        await write(rig, b"b")
+        reading = reader(rig).read(TP, EPOCH)
+        assert (await anext(reading)).records[0].value == b"a"
+        await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
+        with pytest.raises(OperatingError) as lost:
+            await anext(reading)
+        assert lost.value.code is ErrorCode.FENCED_LEADER_EPOCH
+        with pytest.raises(NotLeaderOrFollowerError):
+            await anext(reader(rig).read(TP, LeaderEpoch(1)))
