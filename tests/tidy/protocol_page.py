@@ -70,12 +70,9 @@ def _own_fields() -> Iterator[str]:
     yield "| message | struct | field | type | tag | versions | meaning |"
     yield "|---|---|---|---|---|---|---|"
     for (message, struct), fields in OWN_FIELDS.items():
-        # A comment above a struct is about its first field; one within is about the next.
-        above = _comment_above(f'    ("{message}", "{struct}"): (')
         begin = _SCHEMAS.index(f'    ("{message}", "{struct}"): (')
         for field in fields:
             words = _comment_above(f'            "name": "{field["name"]}",', begin)
-            words, above = f"{above} {words}".strip(), ""
             cells = (message, struct, field["name"], f"`{field['type']}`", str(field["tag"]))
             yield f"| {' | '.join(cells)} | {field['versions']} | {_code(words)} |"
 

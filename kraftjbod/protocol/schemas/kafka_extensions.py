@@ -25,11 +25,12 @@ from typing import Any, Final
 FIRST_OWN_TAG: Final = 10_000
 
 OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
-    # A directory for each new replica, in the same call that names its broker: KIP-858 leaves that
-    # to the future. Parallel to Replicas, or empty; "any", an absolute path, or "dirid:<uuid>".
-    # To a broker that does not know it, AlterReplicaLogDirs has to say the same afterwards.
     ("AlterPartitionReassignmentsRequest", "ReassignablePartition"): (
         {
+            # A directory for each new replica, in the same call that names its broker: KIP-858
+            # leaves that to the future. Parallel to Replicas, or empty; "any", an absolute path, or
+            # "dirid:<uuid>". To a broker that does not know it, AlterReplicaLogDirs has to say the
+            # same afterwards.
             "name": "TargetDirectories",
             "type": "[]string",
             "versions": "0+",
@@ -37,10 +38,11 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "tag": FIRST_OWN_TAG,
         },
     ),
-    # To a follower: offsets may be missing between the leader's batches, because compaction took
-    # them away. A follower that does not hear of it takes what is missing for damage of the leader.
     ("FetchResponse", "PartitionData"): (
         {
+            # To a follower: offsets may be missing between the leader's batches, because compaction
+            # took them away. A follower that does not hear of it takes what is missing for damage
+            # of the leader.
             "name": "MayHaveGaps",
             "type": "bool",
             "versions": "12+",
@@ -50,9 +52,9 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
     ),
-    # Strays are reported to whoever asks for them: there may be as many as replicas.
     ("DescribeLogDirsRequest", "DescribeLogDirsRequest"): (
         {
+            # Strays are reported to whoever asks for them: there may be as many as replicas.
             "name": "IncludeStrays",
             "type": "bool",
             "versions": "2+",
@@ -61,9 +63,9 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
     ),
-    # Who answers: whoever reached a broker by an address alone learns its id nowhere else.
     ("DescribeLogDirsResponse", "DescribeLogDirsResponse"): (
         {
+            # Who answers: whoever reached a broker by an address alone learns its id nowhere else.
             # -1 if not reported.
             "name": "BrokerId",
             "type": "int32",
@@ -84,9 +86,9 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
     ),
-    # Kafka reports a directory's path only, while metadata speaks of ids.
     ("DescribeLogDirsResponse", "DescribeLogDirsResult"): (
         {
+            # Kafka reports a directory's path only, while metadata speaks of ids.
             "name": "DirectoryId",
             "type": "uuid",
             "versions": "2+",
@@ -237,10 +239,10 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             ),
         },
     ),
-    # What metadata knows of log directories, for brokers that cannot be asked themselves. It takes
-    # a pass over all partitions, so only who asks for it gets it.
     ("DescribeClusterRequest", "DescribeClusterRequest"): (
         {
+            # What metadata knows of log directories, for brokers that cannot be asked themselves.
+            # It takes a pass over all partitions, so only who asks for it gets it.
             "name": "IncludeLogDirs",
             "type": "bool",
             "versions": "0+",
