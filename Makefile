@@ -178,6 +178,12 @@ fuzz: setup  ## Flood a real cluster with generated and spoilt requests (FRAMES=
 soak: setup  ## Break a real cluster at random and prove that nothing is lost (SECONDS=600 SEED=...)
 	@$(PY) -m tests.soak.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: sim
+sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, or SEED=123 to run one again)
+	@$(PY) -m tests.sim.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	  $(if $(ONLY),--only $(ONLY)) $(if $(DURATION),--duration $(DURATION)) \
+	  $(if $(UNLIMITED),--unlimited) $(ARGS)
+
 .PHONY: systemd
 systemd: setup long-packages  ## The units, checked, installed and booted under systemd (root only)
 	@$(PY) -m pytest -q tests/systemd $(ARGS)

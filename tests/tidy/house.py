@@ -56,7 +56,9 @@ class SourceFile:
     def room(self) -> str:
         """The first folder, or a folder within that has a row of its own on the map."""
         within = self.folder.replace("/", ".")
-        return within if within in read_drawing().sees else self.path.split("/")[0]
+        while within and within not in read_drawing().sees:
+            within = within.rpartition(".")[0]
+        return within or self.path.split("/")[0]
 
     @property
     def folder(self) -> str:

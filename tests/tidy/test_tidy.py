@@ -44,6 +44,7 @@ ALLOWED = {
         "threading": "what all connections of a thread read into",
     },
     "core/telemetry.py": {"structlog": "the door"},
+    "testing/simulation/search/schedule.py": {"random": "a schedule is drawn from one handed in"},
 }
 #: Where a foreign OSError may be caught: the one judge of disks, the one of sockets.
 OSERROR_GATES = frozenset({"storage/dirs/log_dir.py", "net/connection.py"})

@@ -1,8 +1,9 @@
 """Whole clusters in one process, under virtual time, broken at random from a seed.
 
 `SimulatedCluster` builds the daemons as they are. Read first
-`kraftjbod.testing.simulation.simulated_cluster`,
-then simulated_host.py and world.py.
+`kraftjbod.testing.simulation.simulated_cluster`, then simulated_host.py and world.py.
+`kraftjbod.testing.simulation.search.seed_run` breaks one and judges it, search.shrink
+(`kraftjbod.testing.simulation.search.shrink`) says by which faults.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -15,6 +15,7 @@ from typing import Final
 
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
+from kraftjbod.testing.simulation.disk_faults import DiskFaults
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate, pause
 from kraftjbod.testing.simulation.world import World
@@ -51,6 +52,8 @@ class SimulatedDisk:
         self.gate = Gate()
         #: All latencies times this.
         self.slowness = 1.0
+        #: What befalls it, and :meth:`DiskFaults.heal`.
+        self.faults = DiskFaults(self)
         self.rng = world.rng_of(f"disk {path}")
         #: File operations so far, those that do not wait left out.
         self.operations = 0
@@ -64,6 +67,7 @@ class SimulatedDisk:
         took_us = self.rng.randint(low, high) + size // _BYTES_PER_US
         pause(int(took_us * self.slowness))
         self.gate.pass_through()
+        self.faults.strike(kind, path)
         self.operations += 1
         self.world.trace.note(self.host, "disk", f"{kind} {path} {size}")
 
@@ -73,6 +77,7 @@ class SimulatedDisk:
 
     def power_cut(self) -> None:
         """What was not synced is lost, as the seed says: some of it, all of it, or rubbish."""
+        self.faults.power_cut()
         left = self.vfs.crash_clone(self.rng.getrandbits(32))
         left.device_number = self.vfs.device_number
         self.vfs = left

@@ -128,8 +128,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         if not self.is_dead:
-            # A microsecond is not told from the next by what a float leaves out.
-            self.world.push(math.ceil(when * 1e6 - 1e-3), timer)
+            # Never before its time: whoever asks for the rest of it would get it at once, for ever.
+            at_us = math.ceil(when * 1e6 - 1e-3)
+            self.world.push(at_us if at_us / 1e6 >= when else at_us + 1, timer)
         return timer
 
     def call_after_us(

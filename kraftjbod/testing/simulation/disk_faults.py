@@ -1,0 +1,144 @@
+"""WIRE. ``DiskFaults``: all that may befall one simulated disk, until it is healed.
+
+Whatever has to be drawn is drawn from the disk's own generator. What is lost stays lost: that is
+:meth:`SimulatedDisk.power_cut`, and :meth:`DiskFaults.replace`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from kraftjbod.testing.simulation.simulated_thread import Gate
+
+#: The latest operation of its kind that fails, if one does.
+_LATEST: Final = 12
+_SLOWNESS: Final = 40.0
+#: What a single error may hit.
+_KINDS: Final = (
+    "open",
+    "write_at",
+    "read_at",
+    "copy_from",
+    "truncate",
+    "sync",
+    "sync_dir",
+    "rename",
+    "make_dirs",
+    "unlink_if_exists",
+    "remove_tree",
+    "list_dir",
+)
+
+
+class DiskFault(StrEnum):
+    """What a disk does until :meth:`DiskFaults.heal`."""
+
+    EIO = "eio"
+    """Everything fails."""
+    EIO_ONCE = "eio once"
+    """One operation of one kind fails, soon."""
+    HANG = "hang"
+    """No answer; what has begun is done when the disk is healed."""
+    SLOW = "slow"
+    FULL = "full"
+    """As full as it is now: what is removed can be used again."""
+    VANISH = "vanish"
+    """Unmounted: what lies under the mount point is empty, and on another device."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _OneError:
+    kind: str
+    countdown: int
+
+
+class Breakable(Protocol):
+    """What of a disk breaks."""
+
+    path: str
+    vfs: MemVfs
+    gate: Gate
+    slowness: float
+    rng: random.Random
+
+
+class DiskFaults:
+    """Of one disk. Faults add up; ``heal`` ends them all."""
+
+    def __init__(self, disk: Breakable) -> None:
+        self._disk = disk
+        self._fails_all = False
+        self._one_error: _OneError | None = None
+        #: What is unmounted.
+        self._away: MemVfs | None = None
+
+    def begin(self, fault: DiskFault) -> None:
+        disk = self._disk
+        match fault:
+            case DiskFault.EIO:
+                self._fails_all = True
+            case DiskFault.EIO_ONCE:
+                kind, countdown = disk.rng.choice(_KINDS), disk.rng.randint(1, _LATEST)
+                self._one_error = _OneError(kind=kind, countdown=countdown)
+            case DiskFault.HANG:
+                disk.gate.close()
+            case DiskFault.SLOW:
+                disk.slowness = _SLOWNESS
+            case DiskFault.FULL:
+                disk.vfs.capacity_bytes = disk.vfs.used_bytes()
+            case DiskFault.VANISH:
+                self._away = self._away or disk.vfs
+                disk.vfs = self._empty()
+
+    def heal(self) -> None:
+        """No fault is left; what hung goes on, and what was unmounted is mounted."""
+        disk = self._disk
+        self._fails_all, self._one_error = False, None
+        if self._away is not None:
+            disk.vfs, self._away = self._away, None
+        disk.vfs.capacity_bytes = None
+        disk.slowness = 1.0
+        disk.gate.open()
+
+    def replace(self) -> None:
+        """An empty disk takes its place for good."""
+        self._away = None
+        self._disk.vfs = self._empty()
+
+    def power_cut(self) -> None:
+        """Of what is unmounted, too, only what was synced is certain."""
+        if self._away is not None:
+            self._away = self._away.crash_clone(self._disk.rng.getrandbits(32))
+
+    def strike(self, kind: str, path: str) -> None:
+        """:raises OSError: EIO, if this operation fails."""
+        if self._fails_all or self._is_the_one(kind):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def _is_the_one(self, kind: str) -> bool:
+        error = self._one_error
+        if error is None or error.kind != kind:
+            return False
+        error.countdown -= 1
+        if error.countdown > 0:
+            return False
+        self._one_error = None
+        return True
+
+    def _empty(self) -> MemVfs:
+        disk = self._disk
+        files = MemVfs()
+        files.device_number = disk.vfs.device_number + _NEXT_DEVICE
+        files.make_dirs(disk.path)
+        files.sync_dir(disk.path)
+        return files
+
+
+#: Far from the numbers of all other disks.
+_NEXT_DEVICE: Final = 1_000

@@ -1,0 +1,85 @@
+"""PURE. ``Budget``: which faults the cluster's promise covers now.
+
+The promise of RF 3 with ``min.insync.replicas`` 2: what was acknowledged is on two brokers. So one
+broker at a time may lose records, or come back without proof that it has lost none; it counts as
+long as not every replica is in sync again. What only costs time may strike beside it, within
+limits: enough brokers stay up that the cluster can heal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftjbod.testing.simulation.search.schedule import (
+    OF_A_DIR,
+    OF_A_LINK,
+    OF_THE_CONTROLLER,
+    UNCLEAN,
+    Fault,
+    Kind,
+)
+
+#: At the same time.
+_MOST: Final = 5
+#: Of these one at a time is enough: the next would undo or hide it.
+_ALONE: Final = frozenset({Kind.CONFIG, Kind.CLOCK_JUMP, Kind.REASSIGN})
+#: The controller is away during these.
+_CONTROLLER_AWAY: Final = OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}
+
+
+class Budget:
+    """What is broken now; ``may_begin`` before a fault, ``begun`` and ``mended`` around it."""
+
+    def __init__(self, *, keeps_promise: bool = True) -> None:
+        self._keeps_promise = keeps_promise
+        self._active: list[Fault] = []
+        #: The broker that may have lost records since all were in sync last.
+        self.unclean: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Budget unclean={self.unclean} active={[str(fault) for fault in self._active]}>"
+
+    @property
+    def active(self) -> tuple[Fault, ...]:
+        return tuple(self._active)
+
+    def why_not(self, fault: Fault) -> str:
+        """Why ``fault`` may not begin now; empty if it may."""
+        if len(self._active) >= _MOST:
+            return f"{_MOST} faults are enough"
+        if any(_clash(fault, one) for one in self._active):
+            return "another fault has it"
+        if not self._keeps_promise:
+            return ""
+        is_unclean = fault.kind in UNCLEAN
+        if is_unclean and self.unclean not in (None, fault.broker):
+            return f"broker {self.unclean} may have lost records"
+        if fault.kind is Kind.STOP and any(one.kind is Kind.STOP for one in self._active):
+            return "another broker is stopped"
+        return ""
+
+    def begun(self, fault: Fault) -> None:
+        self._active.append(fault)
+        if fault.kind in UNCLEAN:
+            self.unclean = fault.broker
+
+    def mended(self, fault: Fault) -> None:
+        self._active.remove(fault)
+
+    def all_in_sync(self) -> None:
+        """Every replica is in sync, by the word of a controller that knows of every loss."""
+        if not any(fault.kind in UNCLEAN for fault in self._active):
+            self.unclean = None
+
+
+def _clash(a: Fault, b: Fault) -> bool:
+    """Whether both would break, or order, the same thing."""
+    if a.kind in _CONTROLLER_AWAY and b.kind in _CONTROLLER_AWAY:
+        return True
+    if a.kind in _ALONE and a.kind is b.kind:
+        return True
+    if a.kind in OF_A_LINK and b.kind in OF_A_LINK:
+        return {a.broker, a.other} == {b.broker, b.other}
+    if a.kind in OF_A_DIR and b.kind in OF_A_DIR:
+        return (a.broker, a.dir) == (b.broker, b.dir)
+    return a.kind is b.kind and a.broker == b.broker

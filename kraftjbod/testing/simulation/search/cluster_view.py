@@ -1,0 +1,191 @@
+"""WIRE. ``ClusterView``: the insides of the daemons of a simulated cluster, for reading.
+
+The one file that knows where daemons keep what laws ask for. Nothing here changes anything, waits,
+or takes virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.daemon.broker_server import BrokerServer
+from kraftjbod.daemon.controller_server import ControllerServer
+from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
+from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.raft.core import Entry
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+
+
+class NamedPartition(NamedTuple):
+    """A partition as metadata has it, with its topic's name."""
+
+    tp: TopicPartition
+    registration: PartitionRegistration
+
+
+class ClusterView:
+    """:param cluster: may do anything meanwhile; each question is about this moment."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return sorted(self._cluster.brokers)
+
+    # --- the controller --------------------------------------------------------------------------
+
+    @property
+    def controller(self) -> ControllerServer | None:
+        """The one that decides now, if one does."""
+        for host in self._cluster.controllers:
+            if host.is_up and host.daemon is not None and host.daemon._door is not None:
+                return host.daemon
+        return None
+
+    def decided(self) -> MetadataState | None:
+        """What the controller has decided; some of it may not be committed yet."""
+        controller = self.controller
+        if controller is None or controller._controller is None:
+            return None
+        return controller._controller._managers.state
+
+    def committed_offset(self) -> int:
+        controller = self.controller
+        if controller is None or controller._controller is None:
+            return -1
+        return controller._controller._driver.committed_offset
+
+    def entries_from(self, offset: int) -> Iterator[Entry]:
+        """Committed metadata entries that the controller has in memory."""
+        controller = self.controller
+        if controller is None or controller._controller is None:
+            return
+        driver = controller._controller._driver
+        while offset <= driver.committed_offset and offset in driver._tail:
+            yield driver._tail[offset]
+            offset += 1
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    def server(self, broker_id: int) -> BrokerServer | None:
+        """The daemon, if it runs."""
+        host = self._cluster.brokers[broker_id]
+        return host.daemon if host.is_up else None
+
+    def rooms(self, broker_id: int) -> BrokerRooms | None:
+        return self._cluster.brokers[broker_id].rooms
+
+    def is_serving(self, broker_id: int) -> bool:
+        server = self.server(broker_id)
+        return server is not None and server.is_open
+
+    def state_of(self, broker_id: int) -> MetadataState | None:
+        """The metadata as this broker has it."""
+        rooms = self.rooms(broker_id)
+        return None if rooms is None else rooms.cluster.cache.state
+
+    def dirs(self, broker_id: int) -> list[LogDir]:
+        server = self.server(broker_id)
+        if server is None or server._disks is None:
+            return []
+        return list(server._disks.logs.dirs())
+
+    def dir_state(self, broker_id: int, path: str) -> LogDirState | None:
+        """None if the broker does not run, or does not have it."""
+        return next((d.state for d in self.dirs(broker_id) if d.path == path), None)
+
+    def replica(self, broker_id: int, tp: TopicPartition) -> HostedReplica | None:
+        rooms = self.rooms(broker_id)
+        return None if rooms is None else rooms.replicas.hosted.get(tp)
+
+    def replicas(self, broker_id: int) -> list[HostedReplica]:
+        rooms = self.rooms(broker_id)
+        return [] if rooms is None else list(rooms.replicas.hosted)
+
+    # --- together --------------------------------------------------------------------------------
+
+    def partitions(self) -> list[NamedPartition]:
+        """As the controller has decided, by name."""
+        state = self.decided()
+        if state is None:
+            return []
+        return sorted(
+            NamedPartition(TopicPartition(state.topics[key.topic_id].name, key.partition), one)
+            for key, one in state.partitions()
+        )
+
+    def not_whole(self, dirs: int) -> list[str]:
+        """What keeps the cluster from being as if nothing ever happened, one sentence each."""
+        state = self.decided()
+        if state is None:
+            return ["no controller leads"]
+        missing: list[str] = []
+        for broker_id in self.broker_ids:
+            missing += self._broker_not_whole(state, broker_id, dirs)
+        if missing:
+            return missing
+        for tp, one in self.partitions():
+            missing += self._partition_not_whole(tp, one)
+        return missing
+
+    def left_behind(self) -> list[str]:
+        """Partitions whose copies do not end at the same offset, one sentence each."""
+        missing = []
+        for tp, one in self.partitions():
+            found = [self.replica(broker_id, tp) for broker_id in one.replicas]
+            ends = [
+                None if r is None or r.handle is None else r.handle.log_end_offset for r in found
+            ]
+            if len(set(ends)) > 1:
+                missing.append(f"{tp} ends at {ends} in brokers {one.replicas}")
+        return missing
+
+    def _broker_not_whole(self, state: MetadataState, broker_id: int, dirs: int) -> list[str]:
+        name = f"broker {broker_id}"
+        rooms, registration = self.rooms(broker_id), state.brokers.get(BrokerId(broker_id))
+        if rooms is None or not self.is_serving(broker_id):
+            return [f"{name} does not serve"]
+        if registration is None or registration.fenced or registration.in_controlled_shutdown:
+            return [f"{name} is fenced"]
+        missing = []
+        if rooms.cluster.cache.state.offset != state.offset or (
+            self.committed_offset() != state.offset
+        ):
+            missing.append(f"{name} is at metadata offset {rooms.cluster.cache.state.offset}")
+        online = [one for one in self.dirs(broker_id) if one.state is LogDirState.ONLINE]
+        if len(online) != dirs:
+            missing.append(f"{name} has {len(online)} of {dirs} directories online")
+        if set(registration.log_dirs) != {one.directory_id for one in online}:
+            missing.append(f"{name}: the controller knows other directories")
+        if rooms.cluster.lifecycle.unacknowledged_dirs:
+            missing.append(f"{name} has failures that nobody has heard")
+        if rooms.cluster.assignments.queued:
+            missing.append(f"{name} has assignments that nobody has heard")
+        if rooms.replicas.moves.moves():
+            missing.append(f"{name} moves replicas")
+        return missing
+
+    def _partition_not_whole(self, tp: TopicPartition, one: PartitionRegistration) -> list[str]:
+        if not one.has_leader:
+            return [f"{tp} has no leader"]
+        if set(one.isr) != set(one.replicas):
+            return [f"{tp} has in sync {one.isr} of {one.replicas}"]
+        if one.is_reassigning:
+            return [f"{tp} is being reassigned"]
+        missing = []
+        for broker_id, directory_id in zip(one.replicas, one.directories, strict=True):
+            replica = self.replica(broker_id, tp)
+            if replica is None or replica.handle is None or replica.partition is None:
+                missing.append(f"{tp} has no log in broker {broker_id}")
+            elif replica.handle.log_dir.directory_id != directory_id:
+                missing.append(f"{tp} is in another directory of broker {broker_id} than named")
+            elif replica.partition.partition_epoch != one.partition_epoch:
+                missing.append(f"{tp} is at an older epoch in broker {broker_id}")
+        return missing

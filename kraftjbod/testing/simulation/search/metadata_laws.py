@@ -1,0 +1,144 @@
+"""PURE. What must be so after each metadata entry, and between one and the next.
+
+The laws speak of what was decided, not of what is true on disks: a broker that has just died is in
+sync until the controller has heard of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicIdPartition
+from kraftjbod.metadata.records import Record
+from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+
+
+class MetadataLaws:
+    """Replays a metadata log of its own, entry by entry, and judges each."""
+
+    def __init__(self, min_isr: Callable[[MetadataState, str], int]) -> None:
+        """:param min_isr: ``min.insync.replicas`` of a topic, by name."""
+        self.state = MetadataState()
+        self._min_isr = min_isr
+        #: Who led in an epoch.
+        self._leaders: dict[tuple[TopicIdPartition, int], BrokerId] = {}
+
+    def take(self, records: Iterable[Record], *, offset: int, epoch: int) -> list[str]:
+        """Replay one entry; what is wrong with it, one sentence each."""
+        delta = MetadataDelta()
+        try:
+            self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
+        except Exception as e:
+            return [f"metadata entry {offset} cannot be replayed: {e!r}"]
+        findings: list[str] = []
+        for key, before in delta.partitions.items():
+            after = self.state.partition(key)
+            if after is not None:
+                name = f"{self.state.topics[key.topic_id].name}-{key.partition}"
+                findings += self._judge(name, key, before, after)
+        return [f"metadata entry {offset}: {finding}" for finding in findings]
+
+    def _judge(
+        self,
+        name: str,
+        key: TopicIdPartition,
+        before: PartitionRegistration | None,
+        after: PartitionRegistration,
+    ) -> list[str]:
+        topic = self.state.topics[key.topic_id].name
+        findings = _illegal(name, after, after.min_isr(self._min_isr(self.state, topic)))
+        if before is not None:
+            findings += _illegal_step(name, before, after)
+            findings += self._moved_into_closed(name, before, after)
+        if after.has_leader:
+            first = self._leaders.setdefault((key, after.leader_epoch), after.leader)
+            if first != after.leader:
+                findings.append(
+                    f"{name} has leader {after.leader} in epoch {after.leader_epoch}, and had "
+                    f"{first}"
+                )
+        findings += self._unfit(name, before, after)
+        return findings
+
+    def _unfit(
+        self, name: str, before: PartitionRegistration | None, after: PartitionRegistration
+    ) -> list[str]:
+        """Who joins an in-sync set, or is elected, is there: unfenced, its directory online."""
+        new = set(after.isr) - set(() if before is None else before.isr)
+        if after.has_leader and (before is None or before.leader_epoch != after.leader_epoch):
+            new.add(after.leader)
+        return [
+            f"{name}: broker {broker_id} is in sync or leads, and is not there"
+            for broker_id in sorted(new)
+            if not _is_there(self.state.brokers.get(broker_id), after, broker_id)
+        ]
+
+    def _moved_into_closed(
+        self, name: str, before: PartitionRegistration, after: PartitionRegistration
+    ) -> list[str]:
+        findings = []
+        for broker_id, directory_id in zip(after.replicas, after.directories, strict=True):
+            broker = self.state.brokers.get(broker_id)
+            if broker is None or directory_id.is_reserved or broker_id in before.replicas:
+                continue
+            if directory_id in broker.cordoned_log_dirs:
+                findings.append(
+                    f"{name}: a new replica of broker {broker_id} was placed into cordoned "
+                    f"{directory_id}"
+                )
+        return findings
+
+
+def _is_there(
+    broker: BrokerRegistration | None, partition: PartitionRegistration, broker_id: BrokerId
+) -> bool:
+    directory_id = partition.directory_of(broker_id)
+    return (
+        broker is not None
+        and not broker.fenced
+        and directory_id is not None
+        and broker.has_online_dir(directory_id)
+    )
+
+
+def _illegal(name: str, one: PartitionRegistration, min_isr: int) -> list[str]:
+    replicas = set(one.replicas)
+    isr, elr = set(one.isr), set(one.elr)
+    return [
+        f"{name}: {what}: {one}"
+        for what, is_so in (
+            ("replicas twice", len(replicas) != len(one.replicas)),
+            ("in-sync twice", len(isr) != len(one.isr)),
+            ("in-sync and no replica", not isr <= replicas),
+            ("eligible and no replica", not elr <= replicas),
+            ("in sync and eligible", bool(isr & elr)),
+            ("eligible beside enough in sync", bool(elr) and len(isr) >= min_isr),
+            ("leader not in sync", one.leader != NO_LEADER and one.leader not in isr),
+            ("no leader, though some are in sync", one.leader == NO_LEADER and bool(isr)),
+            ("nobody is known to hold it", not (isr or elr or one.last_known_elr)),
+            ("directories", len(one.directories) != len(one.replicas)),
+            ("adding no replica", not set(one.adding_replicas) <= replicas),
+            ("removing no replica", not set(one.removing_replicas) <= replicas),
+        )
+        if is_so
+    ]
+
+
+def _illegal_step(
+    name: str, before: PartitionRegistration, after: PartitionRegistration
+) -> list[str]:
+    findings = []
+    if after.leader_epoch < before.leader_epoch:
+        findings.append(f"{name}: leader epoch {before.leader_epoch}, then {after.leader_epoch}")
+    if after.partition_epoch <= before.partition_epoch:
+        findings.append(
+            f"{name}: partition epoch {before.partition_epoch}, then {after.partition_epoch}"
+        )
+    held = set(before.isr) | set(before.elr) | set(before.last_known_elr)
+    if after.leader not in held and after.has_leader and after.leader != before.leader:
+        findings.append(
+            f"{name}: broker {after.leader} is elected, and was neither in sync nor eligible: "
+            f"{before}"
+        )
+    return findings

@@ -1,0 +1,222 @@
+"""PURE. A schedule of faults, drawn from a seed: plain values that replay, and that shrink.
+
+* ``draw_schedule`` knows nothing of what happens: it says what is tried and when. Whether the
+  cluster's promise covers a fault at that moment is asked when its time comes (budget.py).
+* A fault that is left out changes no other one: each has all that it needs drawn beforehand.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Kind(StrEnum):
+    """How something breaks, or what an operator does meanwhile."""
+
+    KILL = "kill -9"
+    STOP = "orderly stop"
+    POWER_CUT = "power cut"
+    """Of a broker's host: what was not synced is lost, as far as a journal allows."""
+    CONTROLLER_KILL = "kill -9 of the controller"
+    CONTROLLER_POWER_CUT = "power cut of the controller"
+    EIO = "EIO"
+    EIO_ONCE = "EIO of one operation"
+    UNHEARD_EIO = "EIO while the controller is down"
+    """The directory is reattached before the controller, which has heard nothing, is back."""
+    LOST_TAIL = "EIO, and what was not synced is lost"
+    HANG = "hang"
+    SLOW = "slow"
+    FULL = "full"
+    VANISH = "unmounted"
+    WIPE = "replaced by an empty disk"
+    """Forgotten, and added."""
+    MOVES = "moves"
+    CORDON = "cordon"
+    DRAIN = "drain"
+    """Every replica of a directory to the broker's others; the directory is cordoned meanwhile."""
+    REATTACH = "reattach that nobody needs"
+    CONFIG = "configuration change"
+    REASSIGN = "reassignment"
+    CLOCK_JUMP = "wall clock jump"
+    PARTITION = "network partition"
+    ONE_WAY = "network partition, one way"
+    RESET = "connections reset"
+    SLOW_LINK = "slow link"
+
+
+#: How often each kind is drawn, of all of them together.
+WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
+    {
+        Kind.KILL: 5,
+        Kind.STOP: 4,
+        Kind.POWER_CUT: 6,
+        Kind.CONTROLLER_KILL: 5,
+        Kind.CONTROLLER_POWER_CUT: 3,
+        Kind.EIO: 6,
+        Kind.EIO_ONCE: 5,
+        Kind.UNHEARD_EIO: 5,
+        Kind.LOST_TAIL: 6,
+        Kind.HANG: 5,
+        Kind.SLOW: 2,
+        Kind.FULL: 4,
+        Kind.VANISH: 3,
+        Kind.WIPE: 4,
+        Kind.MOVES: 9,
+        Kind.CORDON: 3,
+        Kind.DRAIN: 3,
+        Kind.REATTACH: 2,
+        Kind.CONFIG: 3,
+        Kind.REASSIGN: 4,
+        Kind.CLOCK_JUMP: 2,
+        Kind.PARTITION: 4,
+        Kind.ONE_WAY: 3,
+        Kind.RESET: 4,
+        Kind.SLOW_LINK: 2,
+    }
+)
+#: Kinds after which a broker may have lost records, or cannot prove that it has not.
+UNCLEAN: Final = frozenset(
+    {
+        Kind.KILL,
+        Kind.POWER_CUT,
+        Kind.EIO,
+        Kind.EIO_ONCE,
+        Kind.UNHEARD_EIO,
+        Kind.LOST_TAIL,
+        Kind.HANG,
+        Kind.VANISH,
+        Kind.WIPE,
+    }
+)
+OF_A_DIR: Final = frozenset(
+    {
+        Kind.EIO,
+        Kind.EIO_ONCE,
+        Kind.UNHEARD_EIO,
+        Kind.LOST_TAIL,
+        Kind.HANG,
+        Kind.SLOW,
+        Kind.FULL,
+        Kind.VANISH,
+        Kind.WIPE,
+        Kind.CORDON,
+        Kind.DRAIN,
+        Kind.REATTACH,
+    }
+)
+OF_THE_CONTROLLER: Final = frozenset({Kind.CONTROLLER_KILL, Kind.CONTROLLER_POWER_CUT})
+OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN})
+OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLOW_LINK})
+
+_LONGEST_MS: Final = 6_000
+#: Half of all faults are over soon: what comes right after another one finds the most.
+_SHORT_MS: Final = 600
+_CHOICES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """``at_ms`` into a run something breaks, and is mended ``for_ms`` later.
+
+    ``broker`` counts from 1, ``dir`` from 0; ``other`` is the far end of a link, 0 for the
+    controller. ``choice`` is what all else is drawn from when the time has come.
+    """
+
+    number: int
+    at_ms: int
+    kind: Kind
+    broker: int
+    dir: int
+    other: int
+    for_ms: int
+    choice: int
+
+    @property
+    def where(self) -> str:
+        if self.kind in OF_THE_CONTROLLER or self.kind in OF_THE_CLUSTER:
+            return ""
+        if self.kind in OF_A_DIR:
+            return f" of dir {self.dir} of broker {self.broker}"
+        if self.kind in OF_A_LINK:
+            far = f"broker {self.other}" if self.other else "the controller"
+            return f" between broker {self.broker} and {far}"
+        return f" of broker {self.broker}"
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.kind}{self.where} for {self.for_ms / 1000:.3f} s"
+
+    def rng(self) -> random.Random:
+        """What this fault draws from, whatever else is played."""
+        return random.Random(self.choice)
+
+
+Schedule = tuple[Fault, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What there is to break."""
+
+    brokers: int = 3
+    dirs: int = 2
+    partitions: int = 4
+
+
+def draw_shape(rng: random.Random) -> Shape:
+    """Mostly small: what there is more of, less happens to."""
+    return Shape(
+        brokers=rng.choice((3, 3, 3, 4)),
+        dirs=rng.choice((2, 2, 3)),
+        partitions=rng.randint(2, 5),
+    )
+
+
+def draw_schedule(
+    rng: random.Random,
+    shape: Shape,
+    *,
+    duration_ms: int,
+    mean_gap_ms: int = 1_200,
+    weights: Mapping[Kind, int] = WEIGHTS,
+) -> Schedule:
+    """Faults of the first ``duration_ms`` of a run, in order of time.
+
+    They come in bursts about a few brokers: overlapping faults of one broker find more than as many
+    that are far apart. Some kinds are left out of each schedule, so that others meet more often.
+    """
+    kinds = [kind for kind in weights if rng.random() < 0.7] or list(weights)
+    faults: list[Fault] = []
+    favourite = rng.randint(1, shape.brokers)
+    at_ms = rng.randint(0, mean_gap_ms)
+    while at_ms < duration_ms:
+        kind = rng.choices(kinds, [weights[kind] for kind in kinds])[0]
+        if rng.random() < 0.15:
+            favourite = rng.randint(1, shape.brokers)
+        broker = favourite if rng.random() < 0.6 else rng.randint(1, shape.brokers)
+        others = [0, *(one for one in range(1, shape.brokers + 1) if one != broker)]
+        longest_ms = _SHORT_MS if rng.random() < 0.5 else _LONGEST_MS
+        faults.append(
+            Fault(
+                number=len(faults) + 1,
+                at_ms=at_ms,
+                kind=kind,
+                broker=broker,
+                dir=rng.randrange(shape.dirs),
+                other=rng.choice(others),
+                for_ms=rng.randint(10, longest_ms),
+                choice=rng.randrange(_CHOICES),
+            )
+        )
+        at_ms += max(1, round(rng.expovariate(1 / mean_gap_ms)))
+    return tuple(faults)
+
+
+def only(schedule: Schedule, numbers: Sequence[int]) -> Schedule:
+    """Those of these numbers."""
+    wanted = frozenset(numbers)
+    return tuple(fault for fault in schedule if fault.number in wanted)

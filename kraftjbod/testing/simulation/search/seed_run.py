@@ -1,0 +1,299 @@
+"""WIRE. ``run_seed``: a whole cluster, its clients, faults and laws, drawn from one seed.
+
+The order of a run: the cluster starts, topics are made, clients begin, the schedule is played while
+laws are watched, everything has to heal within a bounded virtual time, consumers read to the end,
+brokers stop in order, and what lies on their disks is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.testing.simulation.search.budget import Budget
+from kraftjbod.testing.simulation.search.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.fault_player import FaultPlayer
+from kraftjbod.testing.simulation.search.law_watch import LawWatch
+from kraftjbod.testing.simulation.search.schedule import (
+    Kind,
+    Schedule,
+    Shape,
+    draw_schedule,
+    draw_shape,
+    only,
+)
+from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+
+SAFE: Final = "safe"
+"""A topic whose producers ask for acks=all: what is promised is asked of it."""
+LOOSE: Final = "loose"
+"""A topic with acks=1: it may lose records, but its copies are equal in the end."""
+#: After the last fault.
+HEAL_MS: Final = 45_000
+_START_MS: Final = 60_000
+_STOP_MS: Final = 60_000
+#: A client waits for an answer that was lost, and then for the next one.
+_GO_ON_MS: Final = 20_000
+_POLL_S: Final = 0.25
+#: Nothing takes longer.
+_RUN_MS: Final = 1_200_000
+_REQUEST_TIMEOUT_MS: Final = 4_000
+#: Where clients, and whoever breaks things, run.
+_HOST: Final = "client"
+#: Shorter than in real life: more happens in a virtual second.
+CONFIG: Final = {
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "replica.lag.time.max.ms": "4000",
+    "replica.fetch.backoff.ms": "200",
+    "replica.socket.timeout.ms": "3000",
+    "controller.request.timeout.ms": "1000",
+    "log.dir.io.timeout.ms": "5000",
+    "log.dir.failure.timeout.ms": "6000",
+    "log.dir.reserve.bytes": "65536",
+    "log.segment.bytes": "4096",
+    "log.index.interval.bytes": "256",
+    "log.segment.delete.delay.ms": "1500",
+    "log.flush.offset.checkpoint.interval.ms": "3000",
+    "replica.high.watermark.checkpoint.interval.ms": "1000",
+    "leader.imbalance.check.interval.seconds": "5",
+    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "metadata.log.segment.bytes": "16384",
+    "storage.telemetry.enable": "false",
+}
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What one seed did; it passed if there are no ``findings``."""
+
+    seed: int
+    findings: list[str] = field(default_factory=list)
+    #: Fault by fault, loud events and findings, as ``seconds who what``.
+    story: list[str] = field(default_factory=list)
+    schedule: Schedule = ()
+    played: Counter[Kind] = field(default_factory=Counter)
+    skipped: Counter[Kind] = field(default_factory=Counter)
+    acked: int = 0
+    virtual_ms: int = 0
+    healed_ms: int = 0
+    """From the end of the last fault until the cluster was whole."""
+    trace_hash: str = ""
+
+
+def plan_of(seed: int, *, duration_ms: int) -> tuple[Shape, Schedule]:
+    """What a seed stands for."""
+    rng = random.Random(f"plan {seed}")
+    shape = draw_shape(rng)
+    gap_ms = rng.choice((500, 1_000, 2_000, 4_000))
+    return shape, draw_schedule(rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms)
+
+
+def run_seed(
+    seed: int,
+    *,
+    duration_ms: int = 20_000,
+    keeps_promise: bool = True,
+    numbers: Sequence[int] | None = None,
+) -> Outcome:
+    """
+    :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive; else
+        records may be lost, and only what must hold all the same is judged.
+    :param numbers: of the faults that are played; all of them by default.
+    """
+    shape, schedule = plan_of(seed, duration_ms=duration_ms)
+    if numbers is not None:
+        schedule = only(schedule, numbers)
+    return SeedRun(seed, shape, schedule, keeps_promise=keeps_promise).run()
+
+
+class SeedRun:
+    """One run; ``run`` once."""
+
+    def __init__(
+        self, seed: int, shape: Shape, schedule: Schedule, *, keeps_promise: bool = True
+    ) -> None:
+        self._shape = shape
+        self._keeps_promise = keeps_promise
+        self.outcome = Outcome(seed=seed, schedule=schedule)
+        self._cluster = SimulatedCluster(
+            seed, brokers=shape.brokers, log_dirs=shape.dirs, config=CONFIG
+        )
+        self._view = ClusterView(self._cluster)
+        self._topics = {
+            SAFE: LoadedTopic(name=SAFE, partitions=shape.partitions),
+            LOOSE: LoadedTopic(name=LOOSE, partitions=1, acks=1),
+        }
+        self._workload = Workload(
+            self._new_client,
+            self._topics,
+            now_ms=lambda: self._cluster.now_ms,
+            found=self._found,
+        )
+        self._watch = LawWatch(
+            self._view, self._workload.ledger, found=self._found, keeps_promise=keeps_promise
+        )
+        self._player = FaultPlayer(
+            self._cluster,
+            self._view,
+            Budget(keeps_promise=keeps_promise),
+            topics={name: topic.partitions for name, topic in self._topics.items()},
+            dirs=shape.dirs,
+            make_client=self._new_client,
+            note=lambda text: self._note("fault", text),
+        )
+
+    def run(self) -> Outcome:
+        outcome, cluster = self.outcome, self._cluster
+        try:
+            cluster.start()
+            cluster.client(_HOST).run(self._play(), timeout_ms=_RUN_MS)
+            self._judge_daemons()
+        except Exception as e:
+            self._found(f"the run ended: {type(e).__name__}: {e}")
+        finally:
+            outcome.played, outcome.skipped = self._player.played, self._player.skipped
+            outcome.acked = self._workload.ledger.acked
+            outcome.virtual_ms = cluster.now_ms
+            outcome.trace_hash = cluster.trace.hash
+            outcome.story = _merged(outcome.story, cluster)
+            cluster.close()
+        return outcome
+
+    async def _play(self) -> None:
+        await self._make_topics()
+        watching = [
+            asyncio.create_task(self._watch.run(), name="laws"),
+            asyncio.create_task(self._player.supervise(), name="supervisor"),
+        ]
+        self._workload.start()
+        try:
+            await self._break()
+            await self._heal()
+            await self._finish()
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            await self._workload.close()
+        if not self.outcome.findings:
+            await self._stop_and_judge()
+
+    async def _break(self) -> None:
+        """Every fault is over in time: what was mended is in use again."""
+        schedule = self.outcome.schedule
+        last_ms = max((fault.at_ms + fault.for_ms for fault in schedule), default=0)
+        try:
+            async with asyncio.timeout((last_ms + HEAL_MS) / 1000):
+                await self._player.play(schedule)
+        except TimeoutError:
+            unmended = "; ".join(map(str, self._player.budget.active))
+            self._found(f"not within {HEAL_MS / 1000:.0f} s: the end of {unmended}")
+
+    async def _make_topics(self) -> None:
+        client = self._new_client("operator")
+        try:
+            for topic in self._topics.values():
+                await client.retry(partial(self._make_topic, client, topic))
+        finally:
+            await client.close()
+
+    async def _make_topic(self, client: ClusterClient, topic: LoadedTopic) -> None:
+        try:
+            await create_topic(
+                client, topic.name, partitions=topic.partitions, replication_factor=3
+            )
+        except OperatingError as e:
+            if e.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+    async def _heal(self) -> None:
+        """Within its time, and then once more, for what is whole only for a moment."""
+        ended_ms = self._cluster.now_ms
+        if await self._within(HEAL_MS, lambda: self._view.not_whole(self._shape.dirs)):
+            self.outcome.healed_ms = self._cluster.now_ms - ended_ms
+
+    async def _finish(self) -> None:
+        began_ms = self._cluster.now_ms
+        await self._within(_GO_ON_MS, lambda: self._workload.silent_since(began_ms))
+        try:
+            async with asyncio.timeout(_STOP_MS / 1000):
+                await self._workload.stop_producing()
+        except TimeoutError:
+            self._found("a producer was not answered")
+        await self._within(_STOP_MS, self._view.left_behind)
+        if self._keeps_promise:
+            await self._within(_STOP_MS, self._workload.unread)
+
+    async def _within(self, limit_ms: int, missing: Callable[[], list[str]]) -> bool:
+        """Whether nothing is missing in time; else what is, is found."""
+        deadline_ms = self._cluster.now_ms + limit_ms
+        while left := missing():
+            if self._cluster.now_ms > deadline_ms:
+                self._found(f"not within {limit_ms / 1000:.0f} s: {'; '.join(left[:6])}")
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    async def _stop_and_judge(self) -> None:
+        self._watch.look()
+        self._watch.judge_replays()
+        hosts = self._cluster.brokers
+        for host in hosts.values():
+            host.stop()
+        await self._within(
+            _STOP_MS, lambda: [f"{host.name} is up" for host in hosts.values() if host.is_up]
+        )
+        self._watch.judge_at_rest(
+            {
+                number: {path: self._cluster.disks[path].vfs for path in host.log_dirs}
+                for number, host in hosts.items()
+            }
+        )
+
+    def _judge_daemons(self) -> None:
+        """Bugs that daemons met: what no handler took, and what was logged with a traceback."""
+        for event in self._cluster.trace.events:
+            if "exception" in event:
+                self._found(f"{event['host']} met a bug: {event['event']}: {event['exception']}")
+        for host in self._cluster.hosts.values():
+            for process in host.past:
+                for complaint in process.loop.complaints:
+                    self._found(f"{host.name}: nobody handled {complaint}")
+                if process.error is not None:
+                    self._found(f"{host.name} ended by {process.error!r}")
+
+    def _new_client(self, name: str) -> ClusterClient:
+        return self._cluster.client(_HOST).new_kafka(
+            client_id=name, request_timeout_ms=_REQUEST_TIMEOUT_MS, retry_timeout_ms=_RUN_MS
+        )
+
+    def _note(self, who: str, text: str) -> None:
+        self.outcome.story.append(f"{self._cluster.now_ms / 1000:10.3f} {who:<12} {text}")
+
+    def _found(self, sentence: str) -> None:
+        self.outcome.findings.append(sentence)
+        self._note("FOUND", sentence)
+
+
+def _merged(story: list[str], cluster: SimulatedCluster) -> list[str]:
+    """With what the daemons logged, in order of time."""
+    told = [
+        f"{event['at_ms'] / 1000:10.3f} {event['host']:<12} {event['event']} {_fields(event)}"
+        for event in cluster.trace.events
+    ]
+    return sorted([*story, *told], key=lambda line: float(line.split(maxsplit=1)[0]))
+
+
+def _fields(event: dict[str, Any]) -> str:
+    left_out = ("host", "at_ms", "event", "timestamp", "level")
+    return " ".join(f"{key}={value}" for key, value in event.items() if key not in left_out)

@@ -1,0 +1,226 @@
+"""WIRE. ``Workload``: producers and consumers of a simulated cluster, whose ledger is kept.
+
+One idempotent acks=all producer for each partition of the topics that say so, one with acks=1 for
+each of the others, and one consumer for each topic. They use this project's own client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, may_pass
+from kraftjbod.cli.clients.consumer import Consumer, FetchedRecords
+from kraftjbod.cli.clients.producer import ACKS_ALL, Producer
+from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutError
+from kraftjbod.protocol.messages import FetchResponse
+from kraftjbod.protocol.records import Record
+from kraftjbod.testing.simulation.search.ledger import Ledger, Stream, value_of
+from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
+
+_FOREVER_MS: Final = 3_600_000
+_PAUSE_S: Final = 0.2
+_POLL_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTopic:
+    """A topic with a producer for each of its partitions."""
+
+    name: str
+    partitions: int
+    acks: int = ACKS_ALL
+    pause_ms: int = 60
+    """Between an acknowledgement and the next record."""
+
+
+class _Observed(Consumer):
+    """A consumer that shows what each answer says of a partition."""
+
+    on_answer: Callable[[FetchResponse.PartitionData], None]
+
+    def _read(self, result: FetchResponse.PartitionData) -> FetchedRecords | None:
+        self.on_answer(result)
+        return super()._read(result)
+
+
+class Workload:
+    """``start`` it, ``stop_producing``, wait ``until_read``, ``close``."""
+
+    def __init__(
+        self,
+        make_client: Callable[[str], ClusterClient],
+        topics: Mapping[str, LoadedTopic],
+        *,
+        now_ms: Callable[[], int],
+        found: Callable[[str], None],
+    ) -> None:
+        """
+        :param make_client: of a name, a client of the cluster.
+        :param found: called with one sentence for everything that must not be.
+        """
+        self.ledger = Ledger()
+        self._make_client = make_client
+        self._topics = topics
+        self._now_ms = now_ms
+        self._found = found
+        self._clients: list[ClusterClient] = []
+        self._producing: list[asyncio.Task[None]] = []
+        self._consuming: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self._consumers: dict[str, _Observed] = {}
+        #: The greatest that a consumer was told.
+        self._high_watermarks: dict[tuple[str, int], int] = {}
+
+    def start(self) -> None:
+        for topic in self._topics.values():
+            for partition in range(topic.partitions):
+                name = f"{topic.name}-{partition}-producer"
+                work = self._produce(topic, partition)
+                self._producing.append(self._begin(work, name))
+            self._consuming.append(self._begin(self._consume(topic), f"{topic.name}-consumer"))
+
+    def _begin(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            where = "".join(traceback.format_tb(error.__traceback__)[-2:])
+            self._found(f"{task.get_name()} ended by {error!r}: {where}")
+
+    async def stop_producing(self) -> None:
+        """No new records; those on their way are answered first."""
+        self._is_stopping = True
+        await asyncio.gather(*self._producing)
+
+    def silent_since(self, since_ms: int) -> list[str]:
+        """Partitions of which no record was acknowledged since then, one sentence each."""
+        heard = {
+            (stream.topic, stream.partition)
+            for stream in self.ledger.streams.values()
+            if stream.acks and stream.acks[-1].at_ms > since_ms
+        }
+        return [
+            f"{topic.name}-{partition} has no acknowledgement since {since_ms / 1000:.3f} s"
+            for topic in self._topics.values()
+            for partition in range(topic.partitions)
+            if (topic.name, partition) not in heard
+        ]
+
+    def unread(self) -> list[str]:
+        """What acks=all acknowledged and no consumer has read yet, one sentence per partition."""
+        missing = []
+        for name, topic in self._topics.items():
+            consumer = self._consumers.get(name)
+            for partition in range(topic.partitions if topic.acks == ACKS_ALL else 0):
+                end = self.ledger.acked_end(name, partition)
+                position = 0 if consumer is None else consumer.positions.get(partition, 0)
+                if position < end:
+                    missing.append(f"{name}-{partition} is read up to {position} of {end}")
+        return missing
+
+    async def close(self) -> None:
+        tasks = [*self._producing, *self._consuming]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in self._clients:
+            await client.close()
+
+    # --- producers -------------------------------------------------------------------------------
+
+    async def _produce(self, topic: LoadedTopic, partition: int) -> None:
+        """Streams one after the other: one that is in doubt ends, and the next begins."""
+        client = self._client(f"{topic.name}-{partition}-producer")
+        lives = 0
+        while not self._is_stopping:
+            stream = self.ledger.add(
+                Stream(
+                    name=f"{topic.name}-{partition}-{lives}",
+                    topic=topic.name,
+                    partition=partition,
+                    acks_all=topic.acks == ACKS_ALL,
+                )
+            )
+            lives += 1
+            producer = Producer(
+                client,
+                topic.name,
+                acks=topic.acks,
+                request_timeout_ms=client.request_timeout_ms,
+                delivery_timeout_ms=_FOREVER_MS,
+            )
+            await self._stream(producer, stream, topic.pause_ms)
+
+    async def _stream(self, producer: Producer, stream: Stream, pause_ms: int) -> None:
+        while not self._is_stopping:
+            number = stream.next_number
+            stream.next_number += 1
+            stream.in_doubt.add(number)
+            record = Record(
+                value=value_of(stream.name, number), timestamp_ms=WORLD_BEGAN_MS + self._now_ms()
+            )
+            try:
+                offset = await producer.send(stream.partition, [record])
+            except OperatingError as e:
+                if not _is_excused(e, stream):
+                    self._found(f"{stream.name}: record {number} was refused: {e}")
+                await asyncio.sleep(_PAUSE_S)
+                return
+            stream.in_doubt.discard(number)
+            wrong = stream.take_ack(number, offset, self._now_ms())
+            if wrong and stream.acks_all:
+                self._found(wrong)
+            await asyncio.sleep(pause_ms / 1000)
+
+    # --- consumers -------------------------------------------------------------------------------
+
+    async def _consume(self, topic: LoadedTopic) -> None:
+        client = self._client(f"{topic.name}-consumer")
+        await client.retry(lambda: client.refresh_metadata([topic.name]), timeout_ms=_FOREVER_MS)
+        offsets = dict.fromkeys(range(topic.partitions), 0)
+        consumer = _Observed(client, topic.name, offsets, retry_timeout_ms=_FOREVER_MS)
+        consumer.on_answer = lambda answer: self._heard(topic, answer)
+        self._consumers[topic.name] = consumer
+        while True:
+            try:
+                fetched = await consumer.poll(_POLL_MS)
+            except OperatingError as e:
+                if not may_pass(e) and topic.acks == ACKS_ALL:
+                    self._found(f"a consumer of {topic.name} at {consumer.positions}: {e}")
+                    return
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if topic.acks == ACKS_ALL:
+                for records in fetched:
+                    self._note(topic.name, records)
+
+    def _note(self, topic: str, fetched: FetchedRecords) -> None:
+        for _, record in fetched:
+            wrong = self.ledger.saw(topic, fetched.partition, record.offset, record.value or b"")
+            if wrong:
+                self._found(wrong)
+
+    def _heard(self, topic: LoadedTopic, answer: FetchResponse.PartitionData) -> None:
+        """A new leader may not know yet how far the old one had come; never less was read."""
+        if answer.error_code != ErrorCode.NONE or topic.acks != ACKS_ALL:
+            return
+        key = topic.name, answer.partition_index
+        self._high_watermarks[key] = max(self._high_watermarks.get(key, 0), answer.high_watermark)
+
+    def _client(self, name: str) -> ClusterClient:
+        client = self._make_client(name)
+        self._clients.append(client)
+        return client
+
+
+def _is_excused(error: OperatingError, stream: Stream) -> bool:
+    """Whether the cluster may say so to a producer that did nothing wrong."""
+    if may_pass(error) or isinstance(error, RequestTimedOutError):
+        return True
+    return not stream.acks_all

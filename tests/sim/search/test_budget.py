@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from kraftjbod.testing.simulation.search.budget import Budget
+from kraftjbod.testing.simulation.search.schedule import Fault, Kind
+
+_EIO = Fault(number=1, at_ms=0, kind=Kind.EIO, broker=1, dir=0, other=2, for_ms=100, choice=7)
+
+
+def _like(**changes: object) -> Fault:
+    return dataclasses.replace(_EIO, **changes)  # type: ignore[arg-type] # of the right types
+
+
+def test_one_broker_at_a_time_may_lose_records_until_all_are_in_sync() -> None:
+    budget = Budget()
+    other = _like(kind=Kind.KILL, broker=2)
+    budget.begun(_EIO)
+    assert budget.why_not(other)
+    assert not budget.why_not(_like(kind=Kind.POWER_CUT))
+    budget.all_in_sync()
+    assert budget.why_not(other), "what is broken still is no matter of the past"
+    budget.mended(_EIO)
+    assert budget.why_not(other), "it is mended, and lacks records still"
+    budget.all_in_sync()
+    assert not budget.why_not(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_free"),
+    [
+        (lambda: _like(kind=Kind.HANG), False),
+        (lambda: _like(kind=Kind.HANG, dir=1), True),
+        (lambda: _like(kind=Kind.MOVES), True),
+        (lambda: _like(kind=Kind.CONTROLLER_KILL), True),
+        (lambda: _like(kind=Kind.FULL, broker=3), True),
+    ],
+)
+def test_what_is_broken_is_not_broken_twice(change: Callable[[], Fault], *, is_free: bool) -> None:
+    budget = Budget()
+    budget.begun(_EIO)
+    assert (not budget.why_not(change())) is is_free
+
+
+def test_without_the_promise_everything_may_break_that_is_whole() -> None:
+    budget = Budget(keeps_promise=False)
+    budget.begun(_EIO)
+    assert not budget.why_not(_like(broker=2))
+    assert budget.why_not(_EIO)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.simulation.search.cluster_view import ClusterView
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+
+
+def test_it_says_what_keeps_a_cluster_from_being_whole() -> None:
+    with SimulatedCluster(5, log_dirs=2) as cluster:
+        view = ClusterView(cluster)
+        assert view.not_whole(2) == ["no controller leads"]
+        cluster.start()
+        client = cluster.client("alice")
+        client.run(create_topic(client.kafka, "t", partitions=2, replication_factor=3))
+        cluster.wait_for(lambda: not view.not_whole(2), "the topic is there")
+        assert [str(tp) for tp, _ in view.partitions()] == ["t-0", "t-1"]
+        assert view.left_behind() == []
+        entries = list(view.entries_from(0))
+        assert entries[-1].offset == view.committed_offset()
+
+        replica = view.replica(2, TopicPartition("t", 0))
+        assert replica is not None and replica.handle is not None
+        path = replica.handle.log_dir.path
+        cluster.disks[path].faults.begin(DiskFault.EIO)
+        cluster.run_for(2_000)
+        assert view.dir_state(2, path) is LogDirState.OFFLINE
+        assert "broker 2 has 1 of 2 directories online" in view.not_whole(2)
+        cluster.broker(2).kill()
+        assert view.not_whole(2) == ["broker 2 does not serve"]
+        assert view.dirs(2) == view.replicas(2) == []

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from kraftjbod.testing.simulation.search.schedule import (
+    WEIGHTS,
+    Kind,
+    Shape,
+    draw_schedule,
+    draw_shape,
+    only,
+)
+
+
+def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
+    played: Counter[Kind] = Counter()
+    for seed in range(40):
+        drawn = [
+            draw_schedule(random.Random(seed), Shape(), duration_ms=20_000, mean_gap_ms=1_000)
+            for _ in range(2)
+        ]
+        assert drawn[0] == drawn[1]
+        faults = drawn[0]
+        assert [fault.number for fault in faults] == list(range(1, len(faults) + 1))
+        assert [fault.at_ms for fault in faults] == sorted(fault.at_ms for fault in faults)
+        assert all(fault.other != fault.broker and fault.at_ms < 20_000 for fault in faults)
+        played.update(fault.kind for fault in faults)
+    assert set(played) == set(Kind) == set(WEIGHTS)
+
+
+def test_leaving_faults_out_changes_no_other() -> None:
+    faults = draw_schedule(random.Random(3), Shape(), duration_ms=60_000)
+    some = only(faults, [2, 5])
+    assert [fault.number for fault in some] == [2, 5]
+    assert all(fault in faults for fault in some)
+    assert some[0].rng().random() == faults[1].rng().random()
+
+
+def test_shapes_have_room_for_three_replicas() -> None:
+    shapes = {draw_shape(random.Random(seed)) for seed in range(50)}
+    assert len(shapes) > 5
+    assert all(shape.brokers >= 3 and shape.dirs >= 2 for shape in shapes)

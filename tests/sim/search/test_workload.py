@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import asyncio
+
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+
+
+def test_what_is_acknowledged_is_read_and_noted() -> None:
+    findings: list[str] = []
+    with SimulatedCluster(9) as cluster:
+        cluster.start()
+        host = cluster.client("clients")
+        topics = {
+            "safe": LoadedTopic(name="safe", partitions=2),
+            "loose": LoadedTopic(name="loose", partitions=1, acks=1),
+        }
+        workload = Workload(
+            lambda name: host.new_kafka(client_id=name),
+            topics,
+            now_ms=lambda: cluster.now_ms,
+            found=findings.append,
+        )
+
+        async def produce() -> None:
+            for topic in topics.values():
+                await create_topic(
+                    host.kafka, topic.name, partitions=topic.partitions, replication_factor=3
+                )
+            workload.start()
+            await asyncio.sleep(3)
+            assert workload.silent_since(2_000) == []
+            cluster.broker(2).kill()
+            await asyncio.sleep(10)
+            await workload.stop_producing()
+            await asyncio.sleep(2)
+            assert workload.unread() == []
+            await workload.close()
+
+        host.run(produce())
+    ledger = workload.ledger
+    assert findings == []
+    assert len(ledger.streams) == 3 and ledger.acked > 100
+    for partition in range(2):
+        seen = ledger.seen["safe", partition]
+        assert ledger.judge("safe", partition, dict(sorted(seen.items()))) == []
+        assert len(seen) >= ledger.acked_end("safe", partition) > 20

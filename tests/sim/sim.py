@@ -1,0 +1,157 @@
+"""``make sim SEEDS=10000``: simulated clusters, each broken at random from its seed.
+
+``make sim SEED=123`` runs one again; ``ONLY=3,7`` plays these of its faults only. A seed that fails
+is shrunk to the fewest faults that still fail, and its story is printed: who did what, and when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from kraftjbod.testing.simulation.search.schedule import Kind
+from kraftjbod.testing.simulation.search.seed_run import Outcome, run_seed
+from kraftjbod.testing.simulation.search.shrink import shrink
+
+_PROGRESS_S = 30.0
+_SHRINK_TRIES = 40
+
+
+def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Namespace) -> str:
+    """What runs the same again."""
+    parts = [f"make sim SEED={outcome.seed}"]
+    if len(numbers) < len(outcome.schedule):
+        parts.append(f"ONLY={','.join(map(str, numbers))}")
+    if options.duration != 20.0:
+        parts.append(f"DURATION={options.duration:g}")
+    if options.unlimited:
+        parts.append("UNLIMITED=1")
+    return " ".join(parts)
+
+
+def report_failure(outcome: Outcome, options: argparse.Namespace) -> None:
+    """Shrink it, and tell the story of what is left."""
+    numbers = [fault.number for fault in outcome.schedule]
+    if options.shrink:
+        run = _runner(options)
+        numbers = list(
+            shrink(
+                numbers,
+                lambda some: is_same(outcome, run(outcome.seed, numbers=list(some))),
+                max_tries=_SHRINK_TRIES,
+            )
+        )
+        outcome_of_few = run(outcome.seed, numbers=numbers)
+    else:
+        outcome_of_few = outcome
+    print("\n".join(outcome_of_few.story[-options.lines :]))
+    print(f"FOUND by seed {outcome.seed}, with {len(numbers)} of {len(outcome.schedule)} faults:")
+    for finding in outcome_of_few.findings[:10]:
+        print(f"  {finding}")
+    print(f"run it again: {replay_line(outcome, numbers, options)}", flush=True)
+
+
+def is_same(one: Outcome, other: Outcome) -> bool:
+    """Whether both broke the same law, whatever partition and broker it was."""
+    return bool(other.findings) and _law_of(other.findings[0]) == _law_of(one.findings[0])
+
+
+def _law_of(finding: str) -> str:
+    return " ".join(re.sub(r"[^a-z ]+", " ", finding).split()[:4])
+
+
+def _runner(options: argparse.Namespace) -> partial[Outcome]:
+    return partial(
+        run_seed, duration_ms=int(options.duration * 1000), keeps_promise=not options.unlimited
+    )
+
+
+class Totals:
+    """What all seeds did together."""
+
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self.seeds = self.acked = self.virtual_ms = self.longest_heal_ms = 0
+        self.played: Counter[Kind] = Counter()
+        self.failed: list[int] = []
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.acked += outcome.acked
+        self.virtual_ms += outcome.virtual_ms
+        self.longest_heal_ms = max(self.longest_heal_ms, outcome.healed_ms)
+        self.played += outcome.played
+        if outcome.findings:
+            self.failed.append(outcome.seed)
+
+    def line(self) -> str:
+        took_s = time.monotonic() - self.began_s
+        return (
+            f"{took_s:8.0f} s: {self.seeds} seeds, {sum(self.played.values())} faults, "
+            f"{self.acked} records acknowledged, {self.virtual_ms / 1000 / took_s:.1f} virtual "
+            f"seconds a second, {len(self.failed)} failed"
+        )
+
+    def lines(self) -> list[str]:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in self.played.most_common())
+        told = [self.line(), f"faults: {kinds}"]
+        told.append(f"longest time to heal after the last fault: {self.longest_heal_ms / 1000} s")
+        if self.failed:
+            told.append(f"failed seeds: {' '.join(map(str, sorted(self.failed)))}")
+        return told
+
+
+def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Outcome]:
+    if options.jobs <= 1 or len(seeds) == 1:
+        return map(_runner(options), seeds)
+    pool = multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=50)
+    return pool.imap_unordered(_runner(options), seeds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seed", type=int, help="the only one, or the first")
+    parser.add_argument("--seeds", type=int, help="how many")
+    parser.add_argument("--only", help="numbers of the faults to play, as 3,7")
+    parser.add_argument("--duration", type=float, default=20.0, help="virtual seconds of faults")
+    parser.add_argument("--unlimited", action="store_true", help="more faults than are survived")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--lines", type=int, default=400, help="of the story of a failure")
+    parser.add_argument("--no-shrink", dest="shrink", action="store_false")
+    parser.add_argument("--stop", action="store_true", help="at the first failure")
+    options = parser.parse_args()
+    first = int(time.time()) % 1_000_000 if options.seed is None else options.seed
+    count = options.seeds or (1 if options.seed is not None else 100)
+    if options.only:
+        outcome = _runner(options)(first, numbers=[int(one) for one in options.only.split(",")])
+        print("\n".join([*outcome.story[-options.lines :], *outcome.findings, outcome.trace_hash]))
+        sys.exit(1 if outcome.findings else 0)
+    sys.exit(run(range(first, first + count), options))
+
+
+def run(seeds: range, options: argparse.Namespace) -> int:
+    print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
+    totals, next_s = Totals(), _PROGRESS_S
+    for outcome in _outcomes(seeds, options):
+        totals.add(outcome)
+        if outcome.findings:
+            report_failure(outcome, options)
+            if options.stop:
+                break
+        if time.monotonic() - totals.began_s > next_s:
+            next_s += _PROGRESS_S
+            print(totals.line(), flush=True)
+    print("\n".join(totals.lines()), flush=True)
+    if len(seeds) == 1 and not totals.failed:
+        print(f"trace {outcome.trace_hash}")
+    return 1 if totals.failed else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.disk_faults import DiskFault, DiskFaults
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from kraftjbod.testing.simulation.simulated_thread import Gate
+
+
+class _Disk:
+    def __init__(self) -> None:
+        self.path = "/d"
+        self.vfs = MemVfs()
+        self.gate = Gate()
+        self.slowness = 1.0
+        self.rng = random.Random(1)
+        self.vfs.make_dirs(self.path)
+        self.vfs.open("/d/file", OpenMode.CREATE).write_at(0, [b"1234"])
+        self.faults = DiskFaults(self)
+
+
+def test_eio_is_for_ever_or_once() -> None:
+    disk = _Disk()
+    disk.faults.begin(DiskFault.EIO)
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            disk.faults.strike("read_at", "/d/file")
+        assert caught.value.errno == errno.EIO
+    disk.faults.heal()
+    disk.faults.strike("read_at", "/d/file")
+
+    disk.faults.begin(DiskFault.EIO_ONCE)
+    failed = 0
+    for kind in ("open", "write_at", "read_at", "copy_from", "truncate", "sync", "sync_dir") * 50:
+        try:
+            disk.faults.strike(kind, "/d/file")
+        except OSError:
+            failed += 1
+    assert failed <= 1
+
+
+def test_it_hangs_is_slow_and_is_full_until_it_is_healed() -> None:
+    disk = _Disk()
+    for fault in (DiskFault.HANG, DiskFault.SLOW, DiskFault.FULL):
+        disk.faults.begin(fault)
+    assert disk.gate.is_closed and disk.slowness > 1
+    with pytest.raises(OSError, match="No space left"):
+        disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
+    disk.faults.heal()
+    assert not disk.gate.is_closed and disk.slowness == 1
+    disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
+
+
+def test_what_is_unmounted_comes_back_and_what_is_replaced_does_not() -> None:
+    disk = _Disk()
+    device = disk.vfs.device(disk.path)
+    disk.faults.begin(DiskFault.VANISH)
+    assert disk.vfs.list_dir("/d") == [] and disk.vfs.device("/d") != device
+    disk.faults.heal()
+    assert disk.vfs.exists("/d/file") and disk.vfs.device("/d") == device
+    disk.faults.begin(DiskFault.VANISH)
+    disk.faults.power_cut()
+    disk.faults.replace()
+    disk.faults.heal()
+    assert disk.vfs.list_dir("/d") == [] and disk.vfs.device("/d") != device
