@@ -250,6 +250,11 @@ class SimulatedCluster:
         return self.world.now_us // 1000
 
     @property
+    def bugs(self) -> list[str]:
+        """What must never be: exceptions that daemons or clients did not expect."""
+        return self.trace.bugs
+
+    @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{broker.name}:{_PORT}" for broker in self.brokers.values())
 

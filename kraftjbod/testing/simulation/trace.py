@@ -29,6 +29,8 @@ class Trace:
         self.events: deque[dict[str, Any]] = deque(maxlen=keep)
         #: How often each kind of line was written, by its first word.
         self.counts: Counter[str] = Counter()
+        #: Lines about what must never be: exceptions that nobody expected.
+        self.bugs: list[str] = []
         self.now_us: Callable[[], int] = lambda: 0
         self._on_line = on_line
         self._hash = hashlib.blake2b(digest_size=16)
@@ -47,6 +49,8 @@ class Trace:
         self.counts[kind] += 1
         self._hash.update(line.encode())
         self.lines.append(line)
+        if kind == "bug":
+            self.bugs.append(line)
         if self._on_line is not None:
             self._on_line(line)
 
@@ -66,3 +70,4 @@ class Trace:
         self.note(host, "event" if level not in _LOUD else level, f"{name} {fields}")
         if "exception" in event:
             self.lines.append(str(event["exception"]))
+            self.bugs.append(f"{name} {fields}\n{event['exception']}")

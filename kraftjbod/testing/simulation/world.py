@@ -29,7 +29,7 @@ from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.testing.simulation.trace import Trace
 
 #: So many callbacks at one instant are an endless loop.
-MAX_CALLBACKS_AT_ONCE: Final = 1_000_000
+MAX_CALLBACKS_AT_ONCE: Final = 200_000
 #: Cyclic garbage is collected after so many callbacks and never in between, so that it goes at the
 #: same moment in each run.
 _CALLBACKS_PER_COLLECTION: Final = 200_000
@@ -73,6 +73,8 @@ class World:
         #: The process whose callback or thread runs now.
         self.running: ProcessLoop | None = None
         self._agens: dict[int, ProcessLoop] = {}
+        #: So many callbacks may have run before time has to go on.
+        self._most_callbacks = MAX_CALLBACKS_AT_ONCE
 
     def __repr__(self) -> str:
         return f"<World seed={self.seed} at {self.now_us / 1e6:.3f} s>"
@@ -111,6 +113,8 @@ class World:
                 self._go_on_to(self._due[0][0])
 
     def _go_on_to(self, now_us: int) -> None:
+        if now_us > self.now_us:
+            self._most_callbacks = self.callbacks + MAX_CALLBACKS_AT_ONCE
         self.now_us = now_us
         self.trace.step(now_us, self.callbacks)
         while self._due and self._due[0][0] <= now_us:
@@ -119,7 +123,7 @@ class World:
                 self.ready.append(handle)
 
     def _run_ready(self, stop: asyncio.Future[Any] | None) -> None:
-        ready, current, limit = self.ready, None, self.callbacks + MAX_CALLBACKS_AT_ONCE
+        ready, current = self.ready, None
         while ready:
             handle = ready.popleft()
             loop: Any = handle._loop  # type: ignore[attr-defined] # a ProcessLoop: all are ours
@@ -132,7 +136,7 @@ class World:
             self.callbacks += 1
             if self.callbacks % _CALLBACKS_PER_COLLECTION == 0:
                 gc.collect()
-            if self.callbacks > limit:
+            if self.callbacks > self._most_callbacks:
                 raise EndlessLoopError(f"{handle!r} and others keep {loop!r} busy for ever")
             if stop is not None and stop.done():
                 break
