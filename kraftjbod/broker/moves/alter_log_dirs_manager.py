@@ -523,9 +523,9 @@ class ReplicaAlterLogDirsManager:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            # Who waits here may be cancelled once more, and nobody is interested any more.
+            task.add_done_callback(_pass_over)
             await asyncio.wait({task})
-            if not task.cancelled():
-                task.exception()  # Nobody is interested any more.
             raise
 
     async def _throttle(self, move: ReplicaMove) -> None:
@@ -562,6 +562,12 @@ class ReplicaAlterLogDirsManager:
         if self._moves:
             loop = asyncio.get_running_loop()
             self._watch = loop.call_later(_WATCH_INTERVAL_MS / 1000, self._watch_moves)
+
+
+def _pass_over(done: asyncio.Future[Any]) -> None:
+    """What a piece of work ended with that nobody waits for: a disk that died meanwhile, say."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _nothing() -> None:

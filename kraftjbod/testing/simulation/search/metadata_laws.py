@@ -136,7 +136,10 @@ def _illegal_step(
             f"{name}: partition epoch {before.partition_epoch}, then {after.partition_epoch}"
         )
     held = set(before.isr) | set(before.elr) | set(before.last_known_elr)
-    if after.leader not in held and after.has_leader and after.leader != before.leader:
+    # A leader that is full, or leaves, asked for a new member and gives way to it in the same turn.
+    leaves = before.leader not in after.replicas
+    gave_way = before.has_leader and (leaves or before.leader in after.elr)
+    if after.has_leader and after.leader not in held and not gave_way:
         findings.append(
             f"{name}: broker {after.leader} is elected, and was neither in sync nor eligible: "
             f"{before}"

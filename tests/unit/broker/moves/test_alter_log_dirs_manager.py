@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 from collections.abc import AsyncIterator
 from errno import EMFILE
@@ -14,7 +15,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.moves.replica_move_state import MovePhase
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.errors import ErrorCode, KafkaStorageError
 from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
@@ -218,6 +219,30 @@ async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing():
         assert where(rig) is rig.dirs[0] and rig.logs.future(TP) is None
         assert not [name for name in names(rig, 2) if name.endswith("-future")]
         assert assigned(rig) == []
+
+
+async def test_a_disk_that_dies_when_nobody_waits_for_it_any_more_crashes_nothing():
+    """A stop in a hurry cancels twice; found by seed 48 of the simulator."""
+    unheard: list[dict[str, Any]] = []
+    dies = asyncio.Event()
+
+    async def copy() -> None:
+        await dies.wait()
+        raise KafkaStorageError("log dir /d2 is offline: it does not answer")
+
+    async with one_broker() as rig:
+        asyncio.get_running_loop().set_exception_handler(lambda _, seen: unheard.append(seen))
+        waiting = asyncio.ensure_future(rig.parts.moves._whole(copy()))
+        for _ in range(2):
+            await asyncio.sleep(0)
+            waiting.cancel()
+        await asyncio.wait({waiting})
+        del waiting
+        dies.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gc.collect()
+    assert unheard == []
 
 
 async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_back():
