@@ -34,7 +34,7 @@ async def produce(
 ) -> None:
     """One record after the other to each partition, until it is cancelled."""
     producer = Producer(client.kafka, TOPIC)
-    await client.kafka.refresh_metadata([TOPIC])
+    await client.kafka.retry(lambda: client.kafka.refresh_metadata([TOPIC]))
     await asyncio.gather(*(_produce(producer, p, acked, pause_s) for p in range(PARTITIONS)))
 
 
@@ -54,7 +54,7 @@ async def _produce(
 async def consume(client: SimulatedClient, count: dict[int, int]) -> dict[int, list[bytes]]:
     """What each partition holds, from its beginning, so many records at least."""
     found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
-    await client.kafka.refresh_metadata([TOPIC])
+    await client.kafka.retry(lambda: client.kafka.refresh_metadata([TOPIC]))
     consumer = Consumer(client.kafka, TOPIC, dict.fromkeys(range(PARTITIONS), 0))
     while any(len(found[partition]) < count.get(partition, 0) for partition in found):
         for fetched in await consumer.poll(1_000):

@@ -107,3 +107,15 @@ def test_a_wall_clock_jumps_and_the_other_does_not(make_host: Make) -> None:
     assert clock.now_ms() == before[0]
     assert clock.wall_ms() == before[1] + 3_600_000
     assert clock.possible_now().doubt_ms == 3_600_000
+
+
+def test_who_dies_in_the_place_of_an_operation_never_does_it(make_host: Make) -> None:
+    host, _ = make_host()
+    assert host.process is not None
+    file = host.process.make_vfs().open("/h/d/g", OpenMode.CREATE)
+    host.at_operation(2, host.kill)
+    file.write_at(0, [b"first"])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.write_at(5, [b"second"])
+    assert host.disks["/h/d"].vfs.read_if_exists("/h/d/g") == b"first"
+    assert not host.is_up

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kraftjbod.protocol.framing import Buffer
@@ -57,6 +57,8 @@ class SimulatedDisk:
         self.rng = world.rng_of(f"disk {path}")
         #: File operations so far, those that do not wait left out.
         self.operations = 0
+        #: Called before each of them takes effect.
+        self.on_operation: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<SimulatedDisk {self.path}>"
@@ -69,6 +71,7 @@ class SimulatedDisk:
         self.gate.pass_through()
         self.faults.strike(kind, path)
         self.operations += 1
+        self.on_operation()
         self.world.trace.note(self.host, "disk", f"{kind} {path} {size}")
 
     def is_cached(self) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from asyncio import events
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
@@ -151,6 +151,9 @@ class SimulatedHost:
         #: Those that have ended, the newest last.
         self.past: list[SimulatedProcess] = []
         self._life = life
+        #: Until ``_strike``; 0 if nothing is to strike.
+        self._operations_left = 0
+        self._strike: Callable[[], None] = self.kill
         self._rng = world.rng_of(f"host {name}")
 
     def __repr__(self) -> str:
@@ -168,7 +171,20 @@ class SimulatedHost:
 
     def add_disk(self, path: str, number: int) -> SimulatedDisk:
         disk = self.disks[path] = SimulatedDisk(self.world, self.name, path, number)
+        disk.on_operation = self._count_operation
         return disk
+
+    def at_operation(self, number: int, strike: Callable[[], None]) -> None:
+        """Call ``strike``, which is :meth:`kill` or :meth:`power_cut`, in the place of the
+        ``number``-th file operation from now, of whichever disk; a later call replaces this."""
+        assert number > 0, number
+        self._operations_left, self._strike = number, strike
+
+    def _count_operation(self) -> None:
+        if self._operations_left > 0:
+            self._operations_left -= 1
+            if self._operations_left == 0:
+                self._strike()
 
     def start(self) -> None:
         """Begin a process, with the power on."""
