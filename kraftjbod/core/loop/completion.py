@@ -9,7 +9,7 @@ new, and what it raises goes to the loop's exception handler, not to who complet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from kraftjbod.core.errors import OperatingError
@@ -117,15 +117,38 @@ class Completion(Generic[T]):
             asyncio.get_running_loop().call_exception_handler(context)
 
 
+async def to_its_end(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+    """Do ``work`` to its end: cancelling who waits takes nothing back.
+
+    How it ends is no news then, but for a bug, which is logged. (``asyncio.shield`` alone leaves an
+    error that nobody hears to the collector, for whom it is a bug of the daemon.)
+    """
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        running.add_done_callback(_note_unheard)
+        raise
+
+
+def _note_unheard(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log_unheard(error)
+
+
+def _log_unheard(error: BaseException) -> None:
+    # What a disk says after it was given up is no news.
+    if not isinstance(error, OperatingError | OSError):
+        get_logger(component="completion").error("unheard_operation_failed", exc_info=error)
+
+
 def _pass_to(future: asyncio.Future[T], value: Any, error: BaseException | None) -> None:
     if error is None:
         if not future.done():
             future.set_result(value)
         return
     if future.done():
-        # What a disk says after it was given up is no news.
-        if not isinstance(error, OperatingError | OSError):
-            get_logger(component="completion").error("unheard_operation_failed", exc_info=error)
+        _log_unheard(error)
         return
     future.set_exception(error)
     if isinstance(error, OperatingError):

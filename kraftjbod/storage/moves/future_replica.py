@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.loop.completion import to_its_end
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir
@@ -225,7 +226,7 @@ class FutureReplica:
         """Do ``work`` to its end, whoever waits for it."""
         running = asyncio.ensure_future(work)
         self._running = running
-        return await asyncio.shield(running)
+        return await to_its_end(running)
 
     def _publish(self, extents: tuple[SegmentExtent, ...], view: LogView) -> None:
         self._extents = extents

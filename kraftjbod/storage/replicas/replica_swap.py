@@ -24,6 +24,7 @@ from kraftjbod.core.errors import (
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.loop.completion import to_its_end
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import ReplicaDirKind, future_dir_name
@@ -180,7 +181,7 @@ class ReplicaSwap:
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
         # A swap is carried to one of its ends, whoever waits for it.
-        return await asyncio.shield(asyncio.ensure_future(self._promote(source, future, executor)))
+        return await to_its_end(self._promote(source, future, executor))
 
     async def _promote(
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from errno import EIO
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from kraftjbod.core.errors import OverloadedError
-from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.errors import KafkaStorageError, OverloadedError
+from kraftjbod.core.loop.completion import Completion, to_its_end
 
 
 def test_the_first_word_is_handed_on_at_once_and_the_second_is_not_heard() -> None:
@@ -60,3 +63,40 @@ def await_soon(value: int) -> Completion[int]:
     done: Completion[int] = Completion()
     asyncio.get_running_loop().call_soon(done.set_result, value)
     return done
+
+
+async def test_what_goes_on_without_its_waiter_ends_unheard_but_for_a_bug():
+    """A collector that finds an error nobody asked for ends the daemon: so nobody may leave one."""
+    unheard = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: unheard.append(what))
+    for error in (KafkaStorageError("gone"), OSError(EIO, "gone"), ValueError("a bug")):
+        unheard.clear()
+        goes_on = asyncio.Event()
+
+        async def work(error: Exception = error, goes_on: asyncio.Event = goes_on) -> None:
+            await goes_on.wait()
+            raise error
+
+        waiting = asyncio.create_task(to_its_end(work()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with capture_logs() as logs:
+            goes_on.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        gc.collect()
+        assert not unheard
+        assert len(logs) == isinstance(error, ValueError), logs
+
+
+async def test_who_waits_hears_how_it_ended():
+    async def work(error: Exception | None) -> int:
+        if error is not None:
+            raise error
+        return 7
+
+    assert await to_its_end(work(None)) == 7
+    with pytest.raises(KafkaStorageError):
+        await to_its_end(work(KafkaStorageError("gone")))
