@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kraftjbod.spark.session.session import spark_session
+from kraftjbod.spark import spark_session
 from tests.integration.conftest import (
     cluster_dirs,
     collected_sockets,

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kraftjbod.spark.session.session import spark_session
+from kraftjbod.spark import spark_session
 from tests.integration import checker
 
 PARTITIONS: Final = 2

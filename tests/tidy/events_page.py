@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from tests.tidy.event_meanings import MEANINGS
 from tests.tidy.house import SourceFile, read_sources
 
 _HEAD: Final = """# Events
@@ -62,7 +62,7 @@ def _events_of(source: SourceFile) -> Iterator[Event]:
                 func=ast.Attribute(attr=level, value=target),
                 args=[ast.Constant(value=str(name)), *_],
             ) if level in _LEVELS and _is_logger(target):
-                fields, meaning = tuple(_fields(call)), _comment_above(source, call.lineno)
+                fields, meaning = tuple(_fields(call)), MEANINGS.get(name, "")
                 seen = tuple(name for name in context if name not in fields)
                 yield Event(source.folder, name, level, fields, seen, meaning, source.path)
 
@@ -75,22 +75,12 @@ def _fields(call: ast.Call) -> list[str]:
     return [keyword.arg or "…" for keyword in call.keywords if keyword.arg != "exc_info"]
 
 
-def _comment_above(source: SourceFile, line: int) -> str:
-    """What a comment says that stands directly before the line."""
-    words: list[str] = []
-    for text in reversed(source.text.splitlines()[: line - 1]):
-        if not (found := re.fullmatch(r"\s*# (.+)", text)):
-            break
-        words.insert(0, found[1])
-    return re.sub(r"``(.*?)``", r"`\1`", " ".join(words)).replace("|", "or")
-
-
 def page() -> str:
     """The whole of docs/events.md."""
     lines = [_HEAD]
     for folder, of_folder in groupby(events(), key=lambda event: event.folder):
         lines += [f"## {folder}/", ""]
-        lines += ["| event | level | fields | why | logged by |", "|---|---|---|---|---|"]
+        lines += ["| event | level | fields | what it means | logged by |", "|---|---|---|---|---|"]
         lines += [event.row() for event in of_folder]
         lines.append("")
     return "\n".join(lines)

@@ -9,6 +9,8 @@ import pytest
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.topic_config import TopicConfig
 from tests.tidy.config_page import keys_of
+from tests.tidy.event_meanings import MEANINGS
+from tests.tidy.events_page import events
 from tests.tidy.manual import PAGES
 from tests.tidy.metrics_page import figures_in_code, figures_on_the_page
 from tests.tidy.states_page import MACHINES
@@ -27,6 +29,12 @@ def test_every_key_has_a_meaning() -> None:
 def test_every_figure_has_a_meaning() -> None:
     assert figures_on_the_page() == figures_in_code(), (
         "tests/tidy/metrics_page.py says what each is"
+    )
+
+
+def test_every_event_has_a_meaning() -> None:
+    assert {event.name for event in events()} == MEANINGS.keys(), (
+        "tests/tidy/event_meanings.py says what each means"
     )
 
 

@@ -55,7 +55,7 @@ MAX_FOLDER_FILES = 15
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
 #: Users import from these, so that their signs also say what.
-PUBLIC_ROOMS = {"testing", "simulation"}
+PUBLIC_ROOMS = {"testing", "simulation", "spark"}
 MAX_SIGN_LINES = 12
 
 

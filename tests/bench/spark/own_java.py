@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from kraftjbod.spark.session.session import spark_session
+from kraftjbod.spark import spark_session
 
 _END_S: Final = 30
 

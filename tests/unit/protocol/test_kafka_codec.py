@@ -132,6 +132,9 @@ def agrees(ours: Any, theirs: Any) -> bool:
             return len(ours) == len(theirs) and all(map(agrees, ours, theirs))
         case bytes() if isinstance(theirs, uuid.UUID):
             return ours == theirs.bytes
+        case int() if isinstance(theirs, set):
+            # Operations that are allowed: a bit for each here, their numbers there.
+            return theirs == {bit for bit in range(32) if ours >> bit & 1}
     return bool(ours == theirs)
 
 

@@ -1,0 +1,299 @@
+"""What each event means, one line each, for docs/events.md; a tidy test says which is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+MEANINGS: Final[Mapping[str, str]] = {
+    # broker: requests, groups, the controller
+    "authentication_failed": (
+        "A client is not who it says; it was told so, and its connection ended."
+    ),
+    "group_partition_loaded": "This broker coordinates the groups of that partition now.",
+    "group_partition_not_loaded": "Not yet: its log cannot be read just now, and is tried again.",
+    "group_partition_unloaded": "Another broker leads it; whoever waited here was sent on.",
+    "group_partition_unreadable": (
+        "Its log is damaged: its groups wait until another broker leads it."
+    ),
+    "leadership_subscriber_failed": "A bug in what builds on leaderships; report it.",
+    "offsets_topic_not_created": (
+        "There are too few brokers for it, and no groups until there are enough."
+    ),
+    "replica_move_refused": "A move to another directory was asked for and cannot be made.",
+    "topic_auto_creation_refused": (
+        "A client named a topic that is not there, and the controller did not make it."
+    ),
+    "transactional_id_refused": "A producer wants transactions, which are not there.",
+    "applied_metadata_not_written": (
+        "How far this broker follows the metadata could not be noted on disk."
+    ),
+    "broker_heartbeat_failed": "The controller did not answer a heartbeat; it is sent again.",
+    "broker_must_stop": (
+        "The cluster refuses this broker, or cannot be told of a dead directory: it ends."
+    ),
+    "broker_registration_failed": "The controller did not take the registration; it is sent again.",
+    "controlled_shutdown_unfinished": (
+        "Not all leaders moved away in time; the broker stops all the same."
+    ),
+    "controller_call_repeated": "A request to the controller is sent once more.",
+    "dynamic_config_changed": "These values of this broker hold from now on.",
+    "dynamic_config_unusable": "A value in the metadata cannot be used; the one from before holds.",
+    "log_dir_change_refused": "The controller does not take directories that came or went.",
+    "log_dir_failure_acknowledged": (
+        "The controller knows that the directory is offline, and has acted."
+    ),
+    "metadata_log_replaced": "The controller's log comes from a backup: it is followed anew.",
+    "registered_with_controller": "The cluster knows this broker, which is still fenced.",
+    "replica_assignment_refused": "The controller does not take that a replica is where it is.",
+    "replica_assignments_failed": (
+        "Reports of where replicas are did not arrive; they are sent again."
+    ),
+    "topic_config_unusable": "A topic's configuration cannot be used; the defaults hold for it.",
+    "unfenced_by_controller": "The broker may lead from now on.",
+    "metadata_fetch_failed": "The controller does not answer; the metadata that is known holds.",
+    "metadata_fetch_resumed": "It answers again.",
+    "metadata_refused": "What the controller says is not this cluster's; the broker waits.",
+    # broker: directories
+    "arriving_logs_loading": "Logs of a directory that came back are loaded, as far as this.",
+    "cordon_lifted": "A directory takes new replicas again, because an operator said so.",
+    "cordon_not_lifted": "The controller did not take that a cordon goes; the order has failed.",
+    "cordoned_log_dirs_not_here": (
+        "The configuration cordons directories that this broker does not have."
+    ),
+    "forgotten_log_dir_not_closed": (
+        "A directory was forgotten while it could not be closed in order."
+    ),
+    "log_dir_failure_unhandled": "A bug: the broker stops rather than lead what it cannot serve.",
+    "log_dir_filling_up": "At this rate it will be full before long.",
+    "log_dir_no_longer_filling_up": "It has space again, or grows no more.",
+    "log_dir_not_measured": "Its free space could not be asked for now.",
+    "log_dir_not_slow_any_more": "It answers as fast as its neighbours again.",
+    "log_dir_operation_began": "An order about a directory (attach, forget, ...) is carried out.",
+    "log_dir_operation_done": "It is done.",
+    "log_dir_operation_refused": "It cannot be done; the reason says what to do.",
+    "log_dir_replicas_impaired": (
+        "Its replicas take nothing until it is well again; others lead where they can."
+    ),
+    "log_dir_replicas_offline": (
+        "Its replicas are gone from this broker; others lead where they can."
+    ),
+    "log_dir_replicas_recovered": "Its replicas take everything again.",
+    "log_dir_slow": "It answers much slower than its neighbours.",
+    "log_dir_still_offline": "It was tried again, in vain.",
+    "log_dirs_cordoned": "These take no new replicas.",
+    "replicas_in_unknown_log_dir": (
+        "Metadata has replicas in a directory that this broker does not know."
+    ),
+    "stray_not_purged": "A stray could not be removed; it is tried again.",
+    "stray_purged": "A copy that nobody wanted for long enough is removed.",
+    "wall_clock_believed": "The clock of this machine is trusted again.",
+    "wall_clock_jumped": "Until it is back, or for a day, records go only if old by both times.",
+    # broker: following
+    "leader_log_start_not_followed": "A full replica could not let go what its leader deleted.",
+    "leader_log_starts_unknown": "A leader could not be asked where its logs begin.",
+    "replica_fetch_delayed": "One partition's leader refuses; it is fetched again after a pause.",
+    "replica_fetch_failed": "A leader does not answer; it is asked again after a pause.",
+    "replica_fetch_resumed": "It answers again.",
+    "replica_starts_anew": (
+        "The leader has nothing left of what this replica knows: it begins at its start."
+    ),
+    "replica_truncated": "Records that the leader does not have were cut off before following it.",
+    # broker: moves between directories
+    "asked_move_not_forgotten": "A note of a move that is over could not be removed.",
+    "replica_move_ended": "A move was given up: cancelled, or not wanted any more.",
+    "replica_move_failed": "A move has ended with an error; the replica stays where it is.",
+    "replica_move_paused": "It waits until a directory takes operations again.",
+    "replica_move_phase": "It is a step further.",
+    "replica_move_resumed": "It goes on after a restart.",
+    "replica_move_stalled": (
+        "It does not catch up with what is written; perhaps its rate is too low."
+    ),
+    "replica_move_started": "A copy is being built in the target.",
+    "replica_move_step_failed": "One step failed and is tried again.",
+    "replica_moved": "The copy has taken the replica's place.",
+    # broker: replicas
+    "alter_partition_failed": "Wishes for in-sync sets did not arrive; they are sent again.",
+    "damaged_follower_leaves_in_sync_set": (
+        "Its log is damaged: it leaves, cuts the damage off and fetches anew."
+    ),
+    "damaged_leader_has_no_heir": (
+        "Its log is damaged and nobody else is in sync: the sound part is served."
+    ),
+    "damaged_leader_steps_down": "Its log is damaged: another in-sync replica leads.",
+    "deleted_replica_kept": "A replica that metadata knows lay marked as deleted; it is kept.",
+    "deleted_replica_not_restored": "It could not be given its name back.",
+    "deleted_replica_restored": "It is served again.",
+    "future_replica_adopted": (
+        "The copy that a move built takes the place of a replica that is gone."
+    ),
+    "future_replica_not_removed": (
+        "What a move left could not be removed; it is tried at the next start."
+    ),
+    "isr_change_refused": "The controller did not take a wish for an in-sync set.",
+    "isr_members_lag": "Followers lag for too long and shall leave the in-sync set.",
+    "last_in_sync_replica_lost": (
+        "The one replica with everything is gone: bring its disk back, or decide."
+    ),
+    "replica_awaits_impaired_dir": "A new replica waits until a directory takes it.",
+    "replica_awaits_new_leader_epoch": (
+        "It came in a lost leader's place and leads only after an election."
+    ),
+    "replica_awaits_offline_dir": (
+        "It may lie in a directory that is offline: none is made in its place."
+    ),
+    "replica_creation_failed": "Its log could not be made; it is tried again.",
+    "replica_found_elsewhere": (
+        "Somebody moved its files while the broker was down; that is accepted."
+    ),
+    "replica_lost_flushed_records": (
+        "Its disk lost what it had confirmed: it leaves the in-sync set first."
+    ),
+    "replica_made_of_stray": "A copy that had been set aside is the wanted one, and is used.",
+    "replica_removal_failed": "A replica that left could not be removed; it is tried again.",
+    "replica_reported_lost": "The controller hears that its copy is gone, and others lead.",
+    "stray_not_taken_back": "A copy that had been set aside is wanted and could not be used.",
+    "stray_replica_set_aside": (
+        "Metadata knows nothing of this copy; it is kept for a while, not served."
+    ),
+    "stray_taken_back": "A copy that had been set aside is wanted again.",
+    "storage_telemetry_dropped": "Samples could not be sent in time; told once per trouble.",
+    "storage_telemetry_round_failed": "A bug in the samples cost one round; report it.",
+    "storage_telemetry_sent_again": "That trouble is over.",
+    "storage_telemetry_topic_created": "This broker had `__storage_telemetry` made.",
+    # controller
+    "broker_fenced": "The broker leads nothing and counts for nothing until it is back.",
+    "broker_knows_other_metadata": (
+        "A broker has followed another cluster's metadata, or more than there is."
+    ),
+    "broker_log_dirs_impaired": "Directories of the broker are full or hang.",
+    "broker_log_dirs_offline": "Directories of the broker are dead; others lead what was there.",
+    "broker_log_dirs_well_again": "None is any more.",
+    "broker_registered": "A broker has introduced itself.",
+    "broker_session_expired": "It has not been heard for too long, and is fenced.",
+    "broker_shutting_down": "Its leaders move away.",
+    "broker_unfenced": "It may lead.",
+    "controller_active": "This controller decides from now on.",
+    "controller_pass_failed": "A round of routine decisions failed; the next one tries again.",
+    "controller_passes_wait": (
+        "Nothing is decided by routine while the metadata log cannot be written."
+    ),
+    "controller_was_paused": (
+        "The process stood still: silence that it slept through proves nothing."
+    ),
+    "decision_not_replayable": "A bug: a decision was refused before it was written; report it.",
+    # daemons
+    "background_job_failed": "A bug ended one turn of that job, which begins anew; report it.",
+    "broker_started": "It serves.",
+    "controller_started": "It serves.",
+    "daemon_crashed": "An error that nobody expected ends the process; report it.",
+    "daemon_stopped": "The last word of an orderly end.",
+    "logs_loading": "Logs are loaded at the start, as far as this.",
+    "loop_complaint": "The event loop met something that nobody awaited; report it.",
+    "metadata_log_forked": "The log was restored from a backup, and goes on as one of its own.",
+    "min_insync_replicas_of_file_ignored": "The controllers' files decide that, not this one's.",
+    "peer_warnings_left_out": "So many more warnings about one peer were not logged.",
+    "stop_timed_out": "The stop took too long; the process ends as it is.",
+    "storage_lost": "The last or the metadata directory is gone: the daemon ends.",
+    "metrics_snapshot_failed": "The file of figures could not be written.",
+    "metrics_snapshot_waits": "The disk of that file does not answer.",
+    "metrics_snapshots_go_on": "It does again.",
+    "service_manager_unreachable": "systemd could not be told how the daemon is.",
+    # connections
+    "connection_broke_protocol": "A peer sent what is no request, and its connection was ended.",
+    "connection_turned_away": (
+        "There is no place for more connections, in all or from that address."
+    ),
+    "connections_aborted_at_stop": "These did not end in time at the stop.",
+    "listener_shutdown_failed": "A listening socket could not be shut down at the stop.",
+    "memory_reclaimed": "Slow connections were ended, because their memory was needed.",
+    "request_handler_failed": "A bug: the connection was ended; report it.",
+    # the metadata log
+    "metadata_log_damaged": "A part of it cannot be read: restore a backup.",
+    "metadata_log_failed": "It cannot be written any more: the controller ends.",
+    "metadata_log_goes_on": "It can be written again.",
+    "metadata_log_repaired": "What a crash left half written was put right.",
+    "metadata_log_waits": "Its disk is full or hangs: nothing is decided meanwhile.",
+    "metadata_snapshot_failed": "A snapshot could not be written; the next one is tried later.",
+    "metadata_snapshot_postponed": "There is no space for it now.",
+    "metadata_snapshot_written": "What lies before it is not needed any more.",
+    # tools
+    "records_acknowledged": "A batch of the producing tool was acknowledged.",
+    # compaction
+    "compaction_files_kept_open": "Files of a pass that ended could not be closed now.",
+    "compaction_leftover_kept": (
+        "A file of a pass that ended could not be removed; it stays on the list."
+    ),
+    "compaction_put_off": "The directory takes nothing now; the log is compacted later.",
+    "log_compacted": "A pass is done.",
+    "log_uncleanable": "The log cannot be compacted, and is left alone.",
+    "no_space_to_compact": "A pass needs more free space than there is.",
+    "uncleanable_log_read": "It was read once more, so that what is damaged in it is known.",
+    # log directories
+    "log_dir_answers_again": "The operation that hung has ended.",
+    "log_dir_has_space_again": "It takes records again.",
+    "log_dir_not_opened": "It cannot be used at the start; the reason says why.",
+    "log_dir_offline": (
+        "It is dead for this broker: replace its disk, or mend it and attach it again."
+    ),
+    "log_dir_operation_lacked_resources": (
+        "The system lacked memory or files for an operation; the disk is not to blame."
+    ),
+    "log_dir_operation_made_no_sense": "A bug: the system refused what was asked of it; report it.",
+    "log_dir_reserve_rebuilt": "The reserve for the next full disk is whole again.",
+    "log_dir_reserve_released": (
+        "The reserve was given up, so that deleting works on the full disk."
+    ),
+    "log_dir_saturated": "The disk is full: it takes no records until there is space.",
+    "log_dir_stalled": "An operation does not end: it is not waited for any more.",
+    "added_log_dir_not_configured": "It was added at run time: put it into `log.dirs` too.",
+    "known_log_dirs_not_written": "Which directories this broker has could not be noted.",
+    # logs and replicas on disk
+    "housekeeping_skipped": (
+        "Retention or a checkpoint could not be done now; it is done next time."
+    ),
+    "log_dir_not_closed_cleanly": "Its logs will be scanned at the next start.",
+    "replica_copy_not_removed": "A needless copy could not be removed.",
+    "replica_copy_superseded": "Of two copies the better one is kept.",
+    "replica_found_twice": "Two directories hold the same replica.",
+    "superseded_copy_not_removed": "The other one could not be removed.",
+    "superseded_future_not_removed": "What a finished move left could not be removed.",
+    "asked_moves_unreadable": (
+        "Notes of moves cannot be read; moves under way may have to be asked for again."
+    ),
+    "broken_future_copy_not_removed": "A half-built copy could not be removed.",
+    "deleted_replica_not_known": (
+        "Something marked as deleted has no name that is known; it is left."
+    ),
+    "future_copy_dropped": "A half-built copy is not wanted any more.",
+    "future_copy_not_opened": "A half-built copy cannot be opened; its move begins anew.",
+    "future_copy_not_removed": "It could not be removed.",
+    "future_copy_not_resumed": "A move cannot go on with what it had copied, and begins anew.",
+    "future_copy_of_no_use": "What it had copied is not the replica's any more.",
+    "future_copy_unreadable": "Its state cannot be read; its move begins anew.",
+    "log_tail_truncated": "What a crash left half written at a log's end was cut off.",
+    "move_not_forgotten": "The note of a move that is over could not be removed.",
+    "replica_not_loaded": "Its full directory had no space for what loading it writes.",
+    "replica_set_aside_as_stray": (
+        "Whose records these are is not known any more; they are kept, not served."
+    ),
+    "stray_not_marked": "A stray could not be given its mark.",
+    "swap_mended": "A swap of two copies that a crash broke off was completed.",
+    "swap_not_mended": "It could not be; the replica waits for its disk.",
+    "swap_not_undone": "A swap that failed could not be taken back now.",
+    "undone_swap_settled": "It is taken back.",
+    "unknown_names_in_log_dir": "These are none of the broker's files, and are left alone.",
+    # the scrub
+    "log_damage_found_by_scrub": (
+        "Records on disk have gone bad; the replica is healed from others."
+    ),
+    "log_scrub_began": "All cold segments of the directory are read and checked.",
+    "log_scrub_completed": "They all were.",
+    "log_scrub_ended": "It ended before that.",
+    "log_scrub_passed_over": "A segment was deleted, or moved away, while it was read.",
+    "log_scrub_position_not_saved": "After a restart it will read some segments twice.",
+    "log_scrub_put_off": "The directory has more urgent things to do.",
+    "log_scrub_readings_differ": (
+        "The disk gave two answers to one question: suspect its cable or memory."
+    ),
+}
