@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
 from kraftjbod.testing import mounts
 from tests.faults.cleaning.compaction_rig import (
     CONFIG,
     History,
+    clean,
     compacting_manager,
     flush_and_roll,
+    heal,
     keyed,
     read_all,
 )
@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.disk, pytest.mark.timeout(180)]
 KEYS = 30
 #: What is left of the disk when a pass begins: its target needs about 60 KiB.
 FREE_BYTES = (0, 4096, 20_000, 40_000)
-_CHECKS = 300
 
 
 def config() -> TopicConfig:
@@ -57,21 +56,6 @@ def leave(path: Path, free_bytes: int) -> None:
                 size -= 4096  # The file system needs some blocks to list the others.
             else:
                 return
-
-
-async def clean(manager: LogManager) -> None:
-    while await manager.cleaner.clean_dirtiest(manager.dirs()[0]):
-        pass
-
-
-async def heal(manager: LogManager) -> None:
-    log_dir = manager.dirs()[0]
-    for _ in range(_CHECKS):
-        if log_dir.state is LogDirState.ONLINE:
-            return
-        log_dir.check_disk()
-        await log_dir.run(OpKind.PROBE, lambda: None)
-    raise AssertionError(log_dir)
 
 
 def leftovers(root: str) -> list[str]:

@@ -33,6 +33,7 @@ from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import FetchMetadataRequest
+from tests.integration.checker import Load
 
 WAIT_S: Final = 60.0
 KAFKA_STORAGE_ERROR: Final = 56
@@ -206,6 +207,15 @@ class Cluster:
     def metadata(self) -> MetadataState:
         """What the controller has committed, as a broker that begins from nothing learns it."""
         return asyncio.run(_committed_metadata(*self.local.controller.address.split(":")))
+
+    def wait_flowing(self, load: Load) -> None:
+        """Until every partition of ``load`` has had some records acknowledged."""
+        nothing = [0] * len(load.partitions)
+        self.wait(
+            "load on every partition",
+            lambda: load.flowed_since(nothing, 20),
+            explain=load.explain,
+        )
 
     def wait(
         self,

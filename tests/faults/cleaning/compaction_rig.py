@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 from kraftjbod.protocol.record_batch import batches
 from kraftjbod.protocol.records import Record, build_batch, read_records
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
 from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
@@ -20,6 +22,7 @@ from tests.faults.rig import ManualClock, headers_of, open_dir, random_bytes_of
 
 NO_LIMIT = 2**62
 NOW_MS = 1_000_000
+_CHECKS = 300
 CONFIG = TopicConfig(
     segment_bytes=1024,
     index_interval_bytes=100,
@@ -132,3 +135,20 @@ async def read_all(handle: LogHandle, start: int | None = None) -> list[Record]:
 def first_headers(handle: LogHandle) -> list[int]:
     """Base offsets of the closed segments."""
     return [segment.base_offset for segment in handle.view.segments[:-1]]
+
+
+async def heal(manager: LogManager) -> None:
+    """The checks of the dir see that there is free space again."""
+    log_dir = manager.dirs()[0]
+    for _ in range(_CHECKS):
+        if log_dir.state is LogDirState.ONLINE:
+            return
+        log_dir.check_disk()
+        await log_dir.run(OpKind.PROBE, lambda: None)
+    raise AssertionError(log_dir)
+
+
+async def clean(manager: LogManager) -> None:
+    """Passes over the first dir until nothing is dirty."""
+    while await manager.cleaner.clean_dirtiest(manager.dirs()[0]):
+        pass

@@ -16,16 +16,17 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import (
     NOW_MS,
     History,
+    clean,
     compacting_dir,
     compacting_manager,
     flush_and_roll,
+    heal,
     keyed,
     read_all,
 )
@@ -43,7 +44,6 @@ STEP = st.one_of(
 #: Parts of a sweep over the operations of a pass.
 SHARES = 4
 #: More than a dir ever waits for.
-_CHECKS = 300
 #: What may need space: bytes, and a longer name in a directory.
 TAKES_SPACE = frozenset({"write_at", "rename"})
 
@@ -155,11 +155,6 @@ def cleaned_files(vfs: MemVfs) -> list[str]:
     return [e.name for e in vfs.list_dir(f"/d1/{TP}") if e.name.endswith((".cleaned", ".swap"))]
 
 
-async def clean(manager: LogManager) -> None:
-    while await manager.cleaner.clean_dirtiest(manager.dirs()[0]):
-        pass
-
-
 async def test_a_pass_leaves_one_record_of_each_key() -> None:
     vfs, history = await story_before_cleaning()
     manager, handle = await opened(vfs)
@@ -222,17 +217,6 @@ async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts:
         await manager.close(1)
         manager, handle = await opened(mem)
         history.require_kept_by(await read_all(handle))
-
-
-async def heal(manager: LogManager) -> None:
-    """The checks of the dir see that there is free space again."""
-    log_dir = manager.dirs()[0]
-    for _ in range(_CHECKS):
-        if log_dir.state is LogDirState.ONLINE:
-            return
-        log_dir.check_disk()
-        await log_dir.run(OpKind.PROBE, lambda: None)
-    raise AssertionError(log_dir)
 
 
 @pytest.mark.sampled(1)

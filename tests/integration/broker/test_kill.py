@@ -44,11 +44,7 @@ def topic(cluster: Cluster) -> str:
 def test_a_broker_is_killed_under_load(cluster: Cluster, topic: str, victim: int) -> None:
     daemon = cluster.brokers[victim]
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
-        cluster.wait(
-            "load on every partition",
-            lambda: load.flowed_since([0] * PARTITIONS, 20),
-            explain=load.explain,
-        )
+        cluster.wait_flowing(load)
         daemon.kill()
         before = load.acked_by_partition()
         cluster.wait(
@@ -64,11 +60,7 @@ def test_a_broker_is_killed_under_load(cluster: Cluster, topic: str, victim: int
 def test_the_controller_is_killed_under_load(cluster: Cluster, topic: str) -> None:
     """The load does not notice; and what was decided before is still known afterwards."""
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
-        cluster.wait(
-            "load on every partition",
-            lambda: load.flowed_since([0] * PARTITIONS, 20),
-            explain=load.explain,
-        )
+        cluster.wait_flowing(load)
         cluster.local.controller.kill()
         before = load.acked_by_partition()
         cluster.wait(
@@ -86,11 +78,7 @@ def test_the_controller_is_killed_under_load(cluster: Cluster, topic: str) -> No
 def test_everything_is_killed_at_once(cluster: Cluster, topic: str) -> None:
     """All acknowledged records are in all page caches; a kill -9 takes none of them."""
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
-        cluster.wait(
-            "load on every partition",
-            lambda: load.flowed_since([0] * PARTITIONS, 20),
-            explain=load.explain,
-        )
+        cluster.wait_flowing(load)
         cluster.local.kill()
         cluster.start()
         before = load.acked_by_partition()
@@ -104,11 +92,7 @@ def test_everything_is_killed_at_once(cluster: Cluster, topic: str) -> None:
 
 def test_an_orderly_restart_of_everything_finds_all_data(cluster: Cluster, topic: str) -> None:
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
-        cluster.wait(
-            "load on every partition",
-            lambda: load.flowed_since([0] * PARTITIONS, 20),
-            explain=load.explain,
-        )
+        cluster.wait_flowing(load)
         load.stop()
     before = {(id_, n): cluster.local.dir_path(id_, n) for id_ in cluster.brokers for n in (1, 2)}
     cluster.stop()
@@ -124,11 +108,7 @@ def test_a_broker_that_is_asked_to_stop_hands_over_first(cluster: Cluster, topic
     """Controlled shutdown: its leaders move while it lives, and it leaves a clean mark."""
     daemon = cluster.brokers[2]
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
-        cluster.wait(
-            "load on every partition",
-            lambda: load.flowed_since([0] * PARTITIONS, 20),
-            explain=load.explain,
-        )
+        cluster.wait_flowing(load)
         cluster.stop_daemon(daemon)
         assert daemon.exit_code == 0
         leaders = {part.leader for part in cluster.partitions(topic, ask=1).values()}
@@ -148,11 +128,7 @@ def test_a_broker_that_is_asked_to_stop_hands_over_first(cluster: Cluster, topic
 def test_two_of_three_are_killed_and_nobody_acknowledges(cluster: Cluster, topic: str) -> None:
     """Below min.insync.replicas nothing is acknowledged; all of it goes on afterwards."""
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
-        cluster.wait(
-            "load on every partition",
-            lambda: load.flowed_since([0] * PARTITIONS, 20),
-            explain=load.explain,
-        )
+        cluster.wait_flowing(load)
         cluster.brokers[1].kill()
         cluster.brokers[3].kill()
         cluster.wait("broker 2 to be alone in every ISR", lambda: _alone(cluster, topic, 2))

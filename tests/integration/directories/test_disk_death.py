@@ -43,14 +43,6 @@ def _start(make_cluster: MakeCluster, log_dirs: dict[int, list[Path]] | None = N
     return cluster
 
 
-def _flowing(cluster: Cluster, load: Load) -> None:
-    cluster.wait(
-        "load on every partition",
-        lambda: load.flowed_since([0] * PARTITIONS, 20),
-        explain=load.explain,
-    )
-
-
 def _goes_on(cluster: Cluster, load: Load) -> None:
     before = load.acked_by_partition()
     cluster.wait(
@@ -90,7 +82,7 @@ def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], tit
     lost = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(path)])
     assert lost, "the directory holds replicas"
     with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-        _flowing(cluster, load)
+        cluster.wait_flowing(load)
         kill()
         cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline")
         _require_metadata(cluster, BROKER, lost)
@@ -160,7 +152,7 @@ def test_two_dirs_of_one_broker_die_one_after_the_other(make_cluster: MakeCluste
     by_dir = cluster.replicas_by_dir(BROKER, TOPIC)
     paths = [str(cluster.local.dir_path(BROKER, n)) for n in (1, 2)]
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-        _flowing(cluster, load)
+        cluster.wait_flowing(load)
         lost: set[int] = set()
         for count, path in enumerate(paths, start=1):
             faults.enter_context(mounts.closed_to_owner(path))
@@ -178,7 +170,7 @@ def test_the_last_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
     """The broker stops by itself with the exit code that says so."""
     cluster = _start(make_cluster)
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-        _flowing(cluster, load)
+        cluster.wait_flowing(load)
         for number in (1, 2, 3):
             path = cluster.local.dir_path(BROKER, number)
             faults.enter_context(mounts.closed_to_owner(str(path)))
@@ -194,7 +186,7 @@ def test_the_metadata_dir_takes_the_broker_along(make_cluster: MakeCluster) -> N
     cluster = _start(make_cluster)
     metadata_dir = cluster.brokers[BROKER].files.metadata_dir
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-        _flowing(cluster, load)
+        cluster.wait_flowing(load)
         faults.enter_context(mounts.closed_to_owner(str(metadata_dir)))
         assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_METADATA_DIR_LOST
         _goes_on(cluster, load)
@@ -218,7 +210,7 @@ def test_the_controllers_metadata_dir_takes_the_controller_along(
     cluster = _start(make_cluster)
     controller = cluster.local.controller
     with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-        _flowing(cluster, load)
+        cluster.wait_flowing(load)
         with mounts.closed_to_owner(str(controller.files.metadata_dir)):
             assert cluster.wait_exit(controller) == EXIT_METADATA_DIR_LOST
         _goes_on(cluster, load)
@@ -241,7 +233,7 @@ def test_dead_dirs_that_cannot_be_reported_stop_the_broker_that_leads_there(
     cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
     controller, broker = cluster.local.controller, cluster.brokers[BROKER]
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-        _flowing(cluster, load)
+        cluster.wait_flowing(load)
         controller.kill()
         for number in (1, 2):
             path = cluster.local.dir_path(BROKER, number)
@@ -263,7 +255,7 @@ def test_a_dead_dir_that_is_reported_in_time_is_forgiven(make_cluster: MakeClust
     path = cluster.local.dir_path(BROKER, 1)
     lost = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(path)])
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-        _flowing(cluster, load)
+        cluster.wait_flowing(load)
         cluster.local.controller.kill()
         faults.enter_context(mounts.closed_to_owner(str(path)))
         cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline")
@@ -281,7 +273,7 @@ def test_every_broker_loses_one_dir_in_turn(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     with contextlib.ExitStack() as faults:
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _flowing(cluster, load)
+            cluster.wait_flowing(load)
             for broker, daemon in cluster.brokers.items():
                 path = cluster.local.dir_path(broker, 1)
                 faults.enter_context(mounts.closed_to_owner(str(path)))

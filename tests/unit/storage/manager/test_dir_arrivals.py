@@ -21,6 +21,7 @@ from tests.unit.storage.replicas.test_replica_swap import (
     append,
     content,
     create,
+    move_on,
     promote,
     start,
 )
@@ -135,17 +136,8 @@ async def test_a_move_whose_target_comes_back_goes_on():
     resumed = node.manager.future(TP)
     assert resumed is not None
     assert (resumed.log_dir, resumed.move_id) == (back, MOVE)
-    await move_to_end_of(node)
+    await move_on(node)
     assert await content(await promote(node)) == await content(handle)
-
-
-async def move_to_end_of(node: Node) -> None:
-    future, handle = node.manager.future(TP), node.manager.get(TP)
-    assert future is not None
-    assert handle is not None
-    async with node.pool.executor() as executor:
-        while not (await future.catch_up(handle, executor, 700)).is_caught_up:
-            pass
 
 
 async def test_a_move_whose_source_comes_back_goes_on():
@@ -160,7 +152,7 @@ async def test_a_move_whose_source_comes_back_goes_on():
     die(node, node.source)
     await come(node.manager, node.vfss[0], 1)
     assert node.manager.future(TP) is future
-    await move_to_end_of(node)
+    await move_on(node)
     assert await content(await promote(node)) == before
 
 

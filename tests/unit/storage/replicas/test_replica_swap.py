@@ -95,8 +95,14 @@ async def create(node: Node, batches: int = 12) -> LogHandle:
 
 
 async def move_to_end(node: Node) -> FutureReplica:
-    future = await node.manager.create_future(TP, node.target, MOVE)
-    handle = node.manager.get(TP)
+    await node.manager.create_future(TP, node.target, MOVE)
+    return await move_on(node)
+
+
+async def move_on(node: Node) -> FutureReplica:
+    """Let a move that has begun catch up."""
+    future, handle = node.manager.future(TP), node.manager.get(TP)
+    assert future is not None
     assert handle is not None
     async with node.pool.executor() as executor:
         while not (await future.catch_up(handle, executor, 700)).is_caught_up:

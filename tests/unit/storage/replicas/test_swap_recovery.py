@@ -18,6 +18,7 @@ from tests.unit.storage.replicas.test_replica_swap import (
     append,
     content,
     create,
+    move_on,
     move_to_end,
     promote,
     start,
@@ -98,15 +99,6 @@ async def test_a_shorter_copy_never_replaces_a_longer_one():
     assert (node.names(0), node.names(1)) == (["t-0"], [FUTURE])
     await move_on(node)
     assert (await promote(node)).log_dir is node.target
-
-
-async def move_on(node: Node) -> None:
-    future, handle = node.manager.future(TP), node.manager.get(TP)
-    assert future is not None
-    assert handle is not None
-    async with node.pool.executor() as executor:
-        while not (await future.catch_up(handle, executor, 700)).is_caught_up:
-            pass
 
 
 async def test_a_longer_copy_wins_though_it_is_the_new_one():
