@@ -505,7 +505,8 @@ class LifecycleState:
     def _welcome_back(self) -> list[Action]:
         """Take directories in of which the controller knows that they had failed."""
         actions: list[Action] = []
-        for directory_id in self._returning.keys() - self._failures.unreported:
+        returning = [d for d in self._returning if d not in self._failures.unreported]
+        for directory_id in returning:
             self._dirs.attached(directory_id, self._returning.pop(directory_id))
             actions += self._failures.over(directory_id)
         return actions

@@ -78,7 +78,7 @@ class FollowerSession:
         #: What the leader's session holds.
         self._reported: dict[TopicIdPartition, Followed] = {}
         #: What it holds and shall forget.
-        self._left: set[TopicIdPartition] = set()
+        self._left: dict[TopicIdPartition, None] = {}
         self._session_id = 0
         self._session_epoch = 0
 
@@ -134,14 +134,14 @@ class FollowerSession:
     def leave(self, one: Followed) -> None:
         """Let the leader forget the replica, unless it is named again first."""
         if self._reported.pop(one.replica.key, None) is not None:
-            self._left.add(one.replica.key)
+            self._left[one.replica.key] = None
 
     def begin_anew(self) -> None:
         """Name everything in the next fetch; the leader closes the old session then."""
         self._session_epoch = 0
         for one in self._reported.values():
             self.name(one)
-        self._reported, self._left = {}, set()
+        self._reported, self._left = {}, {}
 
     def was_answered(self, session_id: int) -> None:
         self._session_id = session_id
@@ -156,11 +156,11 @@ class FollowerSession:
         for one in ready:
             naming[one.replica.topic_id].append(one)
             self._reported[one.replica.key] = one
-            self._left.discard(one.replica.key)
+            self._left.pop(one.replica.key, None)
             self._unreported.pop(one.topic_partition, None)
         for key in self._left:
             forgetting[key.topic_id].append(key.partition)
-        self._left = set()
+        self._left = {}
         return FetchRequest(
             replica_state=FetchRequest.ReplicaState(
                 replica_id=self._broker_id, replica_epoch=broker_epoch

@@ -91,7 +91,8 @@ class FetchTurns:
         assert max_turns >= 1, max_turns
         self._quota = quota
         self._max_turns = max_turns
-        self._having: set[TopicPartition] = set()
+        #: In the order in which they came to it.
+        self._having: dict[TopicPartition, None] = {}
 
     def begin(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         """Whether a throttled replica has a turn from now on, or has one already."""
@@ -99,14 +100,14 @@ class FetchTurns:
             return False
         if topic_partition not in self._having and len(self._having) >= self._max_turns:
             return False
-        self._having.add(topic_partition)
+        self._having[topic_partition] = None
         return True
 
     def end(self, topic_partition: TopicPartition) -> None:
         """The replica was fetched, caught up, or is not followed any more."""
-        self._having.discard(topic_partition)
+        self._having.pop(topic_partition, None)
 
     def end_all(self) -> list[TopicPartition]:
         """Take every turn away; those that had one."""
-        had, self._having = list(self._having), set()
+        had, self._having = list(self._having), {}
         return had

@@ -79,7 +79,7 @@ class BrokerMetadataPublisher:
         """Topics whose configuration changed; those of the whole cluster are all topics'."""
         if (ResourceType.BROKER, "") in delta.configs:
             return self._cache.state.topic_ids
-        return [name for kind, name in delta.configs if kind is ResourceType.TOPIC]
+        return sorted(name for kind, name in delta.configs if kind is ResourceType.TOPIC)
 
     def open(self) -> None:
         """The logs are loaded: act on everything that the metadata says now, and on all changes."""

@@ -79,8 +79,8 @@ class CleanerOffsets:
 
     async def write(self, log_dir: LogDir, *, without: TopicPartition | None = None) -> None:
         """:raises KafkaStorageError: if the dir is or goes offline."""
-        here = {handle.topic_partition for handle in self._registry.handles_in(log_dir)}
-        offsets = {tp: self._clean_to[tp] for tp in here & self._clean_to.keys() if tp != without}
+        here = [handle.topic_partition for handle in self._registry.handles_in(log_dir)]
+        offsets = {tp: self._clean_to[tp] for tp in here if tp in self._clean_to and tp != without}
         self._named[log_dir] |= offsets.keys()
         path, data = f"{log_dir.path}/{CLEANER_CHECKPOINT}", format_offsets(offsets)
         await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
