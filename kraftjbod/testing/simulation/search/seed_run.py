@@ -129,9 +129,11 @@ class SeedRun:
             seed, brokers=shape.brokers, log_dirs=shape.dirs, config=CONFIG
         )
         self._view = ClusterView(self._cluster)
+        # A light load leaves more of the time to faults, a heavy one more to be lost by each.
+        pause_ms = random.Random(f"load {seed}").choice((60, 150, 400))
         self._topics = {
-            SAFE: LoadedTopic(name=SAFE, partitions=shape.partitions),
-            LOOSE: LoadedTopic(name=LOOSE, partitions=1, acks=1),
+            SAFE: LoadedTopic(name=SAFE, partitions=shape.partitions, pause_ms=pause_ms),
+            LOOSE: LoadedTopic(name=LOOSE, partitions=1, acks=1, pause_ms=pause_ms),
         }
         self._workload = Workload(
             self._new_client,
