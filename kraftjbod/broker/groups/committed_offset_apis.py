@@ -16,6 +16,7 @@ from kraftjbod.broker.groups.group_events import GroupState
 from kraftjbod.broker.groups.group_partition import GroupPartition
 from kraftjbod.broker.groups.group_records import NO_EXPIRY, CommittedOffset
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, TopicId, TopicPartition
 from kraftjbod.core.loop.timing import Clock
@@ -120,13 +121,15 @@ class CommittedOffsetApis:
     def _committed(
         self, part: Committing, topic_id: bytes, retention_time_ms: int
     ) -> CommittedOffset:
-        now_ms = self._clock.wall_ms()
+        now_ms, expire_ms = self._clock.wall_ms(), NO_EXPIRY
+        if retention_time_ms >= 0:
+            expire_ms = min(now_ms + retention_time_ms, MAX_LONG)
         return CommittedOffset(
             offset=part.committed_offset,
             leader_epoch=part.committed_leader_epoch,
             metadata=part.committed_metadata or "",
             commit_ms=now_ms,
-            expire_ms=NO_EXPIRY if retention_time_ms < 0 else now_ms + retention_time_ms,
+            expire_ms=expire_ms,
             topic_id=topic_id,
         )
 

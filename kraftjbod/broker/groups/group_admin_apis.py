@@ -30,7 +30,8 @@ from kraftjbod.protocol.messages import (
 
 _KEYS_SINCE: Final = 4
 _OF_GROUP: Final = 0
-_NOT_FOUND_SINCE: Final = 6
+#: And with it GROUP_ID_NOT_FOUND: before, a group that there is not was one that is dead.
+_MESSAGE_SINCE: Final = 6
 _CLASSIC: Final = "classic"
 Coordinator = FindCoordinatorResponse.Coordinator
 Described = DescribeGroupsResponse.DescribedGroup
@@ -127,13 +128,16 @@ class GroupAdminApis:
         try:
             groups = self._coordinator.find(group_id)
         except OperatingError as e:
-            return Described(error_code=e.code, error_message=e.message, group_id=group_id)
+            refused = Described(error_code=e.code, group_id=group_id)
+            if context.api_version >= _MESSAGE_SINCE:
+                refused.error_message = e.message
+            return refused
         group = groups.groups.get(group_id)
         if group is not None:
             return _described(group)
         state = groups.state_of(group_id)
         described = Described(group_id=group_id, group_state=state.value)
-        if state is GroupState.DEAD and context.api_version >= _NOT_FOUND_SINCE:
+        if state is GroupState.DEAD and context.api_version >= _MESSAGE_SINCE:
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"there is no group {group_id}"
         return described

@@ -53,7 +53,7 @@ from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.replicas.leaderships import Leadership
 from kraftjbod.broker.replicas.replica_appends import AppendOutcome
-from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, LocalProtocolError, OperatingError
 from kraftjbod.core.ids import LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
@@ -404,7 +404,11 @@ class GroupCoordinator:
     def _write(self, led: _Led, facts: Sequence[Fact]) -> Completion[ErrorCode]:
         """Append ``facts``; they hold when they are replicated, and the code says so."""
         wall_ms = self._clock.wall_ms()
-        batch = build_batch([record_of(fact, wall_ms) for fact in facts])
+        try:
+            batch = build_batch([record_of(fact, wall_ms) for fact in facts])
+        except LocalProtocolError:
+            # Requests have longer names than records can hold.
+            return Completion.of(ErrorCode.INVALID_REQUEST)
         appending = self._producer.append(
             led.topic_partition,
             batch,

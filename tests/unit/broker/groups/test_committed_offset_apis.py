@@ -73,6 +73,24 @@ async def test_what_is_wrong_with_a_partition_is_its_own(more: dict[str, Any], c
         assert await fetched(rig) == {}
 
 
+async def test_a_time_that_no_record_can_hold_is_the_longest_one() -> None:
+    async with coordinator() as rig:
+        request = commit(7)
+        request.retention_time_ms = 2**63 - 1
+        answer = await rig.ask(request, 4)
+        assert answer.topics[0].partitions[0].error_code == 0
+        (kept,) = rig.parts.coordinator.find("g").offsets("g").values()
+        assert kept.expire_ms == 2**63 - 1
+
+
+async def test_a_name_that_no_record_can_hold_is_refused() -> None:
+    async with coordinator() as rig:
+        request = commit(7)
+        request.group_id = "g" * 40_000
+        answer = await rig.ask(request, 9)
+        assert answer.topics[0].partitions[0].error_code == E.INVALID_REQUEST
+
+
 @pytest.mark.parametrize(("version", "code"), [(8, 22), (9, 69)])
 async def test_a_member_of_no_group_cannot_commit(version: int, code: int) -> None:
     async with coordinator() as rig:

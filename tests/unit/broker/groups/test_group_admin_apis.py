@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, api_name, message
 from kraftjbod.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -40,6 +41,39 @@ async def test_the_leader_of_a_group_s_partition_coordinates_it(version: int) ->
         answer = await rig.ask(request, version)
         for lost in answer.coordinators if version >= 4 else [answer]:
             assert (lost.error_code, lost.node_id) == (E.COORDINATOR_NOT_AVAILABLE, -1)
+
+
+GROUP_APIS = (
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_DELETE,
+)
+
+
+async def test_a_refusal_can_be_said_in_every_version() -> None:
+    async with brokers() as (rig,):
+        connection = await rig.connect()
+        for key in GROUP_APIS:
+            name = api_name(key)
+            kind: Any = message(f"{name}Request")
+            least, greatest = SUPPORTED[key]
+            for version in range(least, greatest + 1):
+                named = {"DescribeGroups": "groups", "DeleteGroups": "groups_names"}
+                request = kind(**{named[name]: ["g"]} if name in named else {})
+                if name == "OffsetFetch" and version < 8:
+                    topic = kind.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+                    request.topics = [topic]
+                elif name == "OffsetFetch":
+                    request.groups = [kind.OffsetFetchRequestGroup(group_id="g", topics=[])]
+                await connection.request(request, timeout_ms=20_000, version=version)
 
 
 async def test_nothing_but_groups_has_a_coordinator() -> None:
