@@ -280,7 +280,7 @@ class ReplicaReader:
         return True
 
     def _pass(self, finding: str, after: int, detail: str) -> Row:
-        """Leave out what lies between the position and ``behind``, and say so."""
+        """Leave out what lies between the position and ``after``, and say so."""
         row = self._common | {
             "base_offset": self._position,
             "last_offset": after - 1,

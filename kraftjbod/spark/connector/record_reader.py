@@ -39,7 +39,7 @@ _QUESTION_S: Final = 15.0
 _MOST_BYTES: Final = 2**31 - 1
 _MAX_MILLIS: Final = 2**63 // 1000 - 1
 #: What a user's settings win over. A range holds what is there already, so that a broker need not
-#: wait for more: only the last fetch of a task would, and the next task's fetch behind it. A client
+#: wait for more: only the last fetch of a task would, and the next task's fetch after it. A client
 #: whose queue is full looks again after the backoff; a second, the library's own, is what a worker
 #: with an empty queue would wait for each time that the queue was full.
 _DEFAULTS: Final = {

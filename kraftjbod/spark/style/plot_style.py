@@ -138,7 +138,7 @@ def natural(text: str) -> list[tuple[int, str]]:
 def byte_scale(axis: Axis, top: float, per: str = "", *, ticks: int = 5) -> None:
     """Ticks of ``axis``, from 0 to ``top`` bytes, at round numbers of the binary unit that suits.
 
-    ``per`` comes behind the unit: ``/s``.
+    ``per`` comes after the unit: ``/s``.
     """
     top = max(top, 1.0)
     unit = 1024.0 ** int(math.log(top, 1024))

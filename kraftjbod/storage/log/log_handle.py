@@ -98,7 +98,7 @@ class LogHandle:
         #: The largest value that the checkpoint file may hold for this log; the host's.
         self.checkpointed_recovery_point = checkpointed_recovery_point
         self.last_flush_ms = clock.now_ms()
-        #: While a truncation is on its way: no less will be left. Nothing behind is certain.
+        #: While a truncation is on its way: no less will be left. Nothing after it is certain.
         self._truncating_to: int | None = None
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
@@ -287,7 +287,7 @@ class LogHandle:
     # -- change -----------------------------------------------------------------------------
 
     async def truncate_to(self, offset: int) -> None:
-        """Lose every batch that ends with or behind ``offset``."""
+        """Lose every batch that ends at or after ``offset``."""
         if offset < self.log_end_offset:
             await self._truncate(offset, lambda log: log.truncate_to(offset))
 

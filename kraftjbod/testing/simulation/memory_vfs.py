@@ -1,7 +1,7 @@
 """WIRE. ``MemVfs``: a file system in memory that knows what a crash would leave of it.
 
 * Bytes are certain up to the file's last ``sync``; of what was written since, a crash keeps some
-  beginning, and may leave rubbish behind it.
+  beginning, and may leave rubbish after it.
 * Names are certain up to the directory's last ``sync_dir``; later changes survive in order, up to
   some point, as a journal would replay them.
 
