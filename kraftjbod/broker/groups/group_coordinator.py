@@ -59,8 +59,10 @@ from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.protocol.records import build_batch
+from kraftjbod.protocol.records import Record, build_batch
 
+#: What is forgotten in one go: encoding it takes the loop.
+_FACTS_AT_ONCE: Final = 500
 #: What a client is told of a write that failed, by Kafka's table; others are told as they are.
 _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -197,7 +199,7 @@ class GroupCoordinator:
         async for batch in self._reader.read(led.topic_partition, led.leader_epoch):
             if batch.header.is_control:
                 continue
-            for record in batch.records:
+            async for record in in_slices(batch.records):
                 fact = fact_of(record)
                 if fact is not None:
                     led.groups.take(fact)
@@ -254,20 +256,22 @@ class GroupCoordinator:
         else:
             self._carry_out(led, group, request)
 
-    def delete(self, group_id: str) -> Completion[ErrorCode]:
+    async def delete(self, group_id: str) -> ErrorCode:
         """Forget an empty group and what it has committed.
 
         :raises OperatingError: as :meth:`join`.
         """
-        led = self._led_of(group_id)
-        code = led.groups.check_deletion(group_id)
-        if code is not ErrorCode.NONE:
-            return Completion.of(code)
-        facts = led.groups.deletion(group_id)
-        if not facts:
-            led.groups.groups.pop(group_id, None)
-            return Completion.of(ErrorCode.NONE)
-        return self._write(led, facts)
+        code = self._led_of(group_id).groups.check_deletion(group_id)
+        while code is ErrorCode.NONE:
+            led = self._led_of(group_id)
+            if led.groups.check_deletion(group_id) is not ErrorCode.NONE:
+                break  # Gone, or in use again.
+            facts = led.groups.deletion(group_id)[:_FACTS_AT_ONCE]
+            if not facts:
+                led.groups.groups.pop(group_id, None)
+                break
+            code = await self._write(led, facts)
+        return code
 
     def find(self, group_id: str) -> GroupPartition:
         """Where the group is, if it is.
@@ -341,7 +345,7 @@ class GroupCoordinator:
 
     # --- offsets ---------------------------------------------------------------------------------
 
-    def commit(
+    async def commit(
         self,
         group_id: str,
         offsets: Mapping[TopicPartition, CommittedOffset],
@@ -350,12 +354,20 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         absent_code: ErrorCode,
-    ) -> Completion[ErrorCode]:
+    ) -> ErrorCode:
         """Commit all of ``offsets``, or none.
 
         :param absent_code: for a member of a group that there is not.
         :raises OperatingError: as :meth:`join`.
         """
+        self._led_of(group_id)
+        facts = [OffsetFact(group_id, tp, one) for tp, one in offsets.items()]
+        wall_ms = self._clock.wall_ms()
+        try:
+            records = [record_of(fact, wall_ms) async for fact in in_slices(facts)]
+        except LocalProtocolError:
+            return ErrorCode.INVALID_REQUEST
+        # From here to the append nothing is waited for: what is checked is so when it is written.
         led = self._led_of(group_id)
         group = led.groups.groups.get(group_id)
         code = ErrorCode.NONE
@@ -365,21 +377,23 @@ class GroupCoordinator:
             code = absent_code
         elif len(led.groups) >= self._settings.max_groups_per_partition:
             code = ErrorCode.GROUP_MAX_SIZE_REACHED
-        if code is not ErrorCode.NONE:
-            return Completion.of(code)
-        return self._write(led, [OffsetFact(group_id, tp, one) for tp, one in offsets.items()])
+        return await self._append(led, facts, records) if code is ErrorCode.NONE else code
 
-    def delete_offsets(
+    async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
-    ) -> Completion[ErrorCode]:
+    ) -> ErrorCode:
         """Forget what is committed for ``partitions``.
 
         :raises OperatingError: as :meth:`join`.
         """
-        led = self._led_of(group_id)
-        there = led.groups.offsets(group_id)
-        facts: list[Fact] = [OffsetFact(group_id, tp, None) for tp in partitions if tp in there]
-        return self._write(led, facts) if facts else Completion.of(ErrorCode.NONE)
+        code = ErrorCode.NONE
+        for at in range(0, len(partitions), _FACTS_AT_ONCE):
+            led = self._led_of(group_id)
+            there = led.groups.offsets(group_id)
+            part = [tp for tp in partitions[at : at + _FACTS_AT_ONCE] if tp in there]
+            if part and code is ErrorCode.NONE:
+                code = await self._write(led, [OffsetFact(group_id, tp, None) for tp in part])
+        return code
 
     async def run(self) -> None:
         """Let go what was kept long enough, from time to time, until cancelled."""
@@ -390,14 +404,15 @@ class GroupCoordinator:
                     await self._expire(led)
 
     async def _expire(self, led: _Led) -> None:
-        wall_ms, retention_ms = self._clock.wall_ms(), self._settings.offsets_retention_ms
-        expired = list(led.groups.expired(wall_ms, retention_ms))
-        async for facts in in_slices(expired):
-            if not self._is_current(led):
-                return
-            code = await self._write(led, facts)
-            if code is not ErrorCode.NONE:
-                return  # Next time.
+        retention_ms = self._settings.offsets_retention_ms
+        async for group_id in in_slices(led.groups.group_ids()):
+            # What is found is written at once: in between it may have been committed anew.
+            facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
+            while facts:
+                code = await self._write(led, facts[:_FACTS_AT_ONCE])
+                if code is not ErrorCode.NONE or not self._is_current(led):
+                    return  # Next time.
+                facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
 
     # --- the log ---------------------------------------------------------------------------------
 
@@ -405,13 +420,18 @@ class GroupCoordinator:
         """Append ``facts``; they hold when they are replicated, and the code says so."""
         wall_ms = self._clock.wall_ms()
         try:
-            batch = build_batch([record_of(fact, wall_ms) for fact in facts])
+            records = [record_of(fact, wall_ms) for fact in facts]
         except LocalProtocolError:
             # Requests have longer names than records can hold.
             return Completion.of(ErrorCode.INVALID_REQUEST)
+        return self._append(led, facts, records)
+
+    def _append(
+        self, led: _Led, facts: Sequence[Fact], records: Sequence[Record]
+    ) -> Completion[ErrorCode]:
         appending = self._producer.append(
             led.topic_partition,
-            batch,
+            build_batch(records),
             leader_epoch=led.leader_epoch,
             timeout_ms=self._settings.commit_timeout_ms,
         )

@@ -8,7 +8,7 @@ Times are wall milliseconds but where they are called ``now_ms`` of a group's ma
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -143,19 +143,17 @@ class GroupPartition:
             topics |= names
         return frozenset(topics)
 
-    def expired(self, wall_ms: int, retention_ms: int) -> Iterator[list[Fact]]:
-        """Per group, what has to be written because it was kept long enough."""
-        for group_id in self.group_ids():
-            facts: list[Fact] = [
-                OffsetFact(group_id, topic_partition, None)
-                for topic_partition, committed in self.offsets(group_id).items()
-                if self._is_expired(group_id, topic_partition, committed, wall_ms, retention_ms)
-            ]
-            is_bare = len(facts) == len(self.offsets(group_id))
-            if is_bare and group_id in self._kept and self.state_of(group_id) is GroupState.EMPTY:
-                facts.append(GroupFact(group_id, None))
-            if facts:
-                yield facts
+    def expired(self, group_id: str, wall_ms: int, retention_ms: int) -> list[Fact]:
+        """What of the group was kept long enough, and has to be written to be gone."""
+        facts: list[Fact] = [
+            OffsetFact(group_id, topic_partition, None)
+            for topic_partition, committed in self.offsets(group_id).items()
+            if self._is_expired(group_id, topic_partition, committed, wall_ms, retention_ms)
+        ]
+        is_bare = len(facts) == len(self.offsets(group_id))
+        if is_bare and group_id in self._kept and self.state_of(group_id) is GroupState.EMPTY:
+            facts.append(GroupFact(group_id, None))
+        return facts
 
     def _is_expired(
         self,

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.broker.groups import group_coordinator
 from kraftjbod.broker.groups.group_coordinator import java_hash
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.messages import DeleteGroupsRequest
+from kraftjbod.protocol.messages import DeleteGroupsRequest, LeaveGroupRequest
 from kraftjbod.protocol.records import Record, build_batch
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, only, partition, produce, topic
 from tests.unit.broker.gates import until
@@ -144,9 +145,17 @@ async def test_offsets_that_were_kept_long_enough_go() -> None:
         assert rig.around.metrics.snapshot()["NumOffsets"] == 0
 
 
-async def test_a_deleted_group_is_gone_also_from_the_log() -> None:
+async def test_a_deleted_group_is_gone_also_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that takes several batches."""
+    monkeypatch.setattr(group_coordinator, "_FACTS_AT_ONCE", 1)
     async with coordinator() as rig:
-        assert await committing(rig, 1) == 0
+        await rig.follow(partition(1))
+        await enter(rig)
+        (member_id,) = rig.parts.coordinator.find("g").groups["g"].members
+        for index in range(2):
+            assert await committing(rig, 1, member_id, 1, index=index) == 0
+        leaving = LeaveGroupRequest.MemberIdentity(member_id=member_id)
+        await rig.ask(LeaveGroupRequest(group_id="g", members=[leaving]))
         deleted = await rig.ask(DeleteGroupsRequest(groups_names=["g", "h"]))
         codes = [result.error_code for result in deleted.results]
         assert codes == [E.NONE, E.GROUP_ID_NOT_FOUND]

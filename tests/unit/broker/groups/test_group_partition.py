@@ -76,7 +76,7 @@ def test_what_is_kept_long_enough(
     group: GroupMetadata | None, offset: dict[str, int], at_ms: int, gone: list[Any]
 ) -> None:
     groups = loaded(group, **offset)
-    facts = [fact for facts in groups.expired(at_ms, RETENTION_MS) for fact in facts]
+    facts = groups.expired("g", at_ms, RETENTION_MS)
     named = [f.topic_partition if isinstance(f, OffsetFact) else f.group_id for f in facts]
     assert named == gone
     for fact in facts:
