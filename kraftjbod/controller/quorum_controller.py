@@ -64,9 +64,9 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequest,
 )
-from kraftjbod.raft.core import Entry
 from kraftjbod.raft.driver import Proposal, RaftDriver
 from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, Snapshot
+from kraftjbod.raft.messages import Entry
 
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""

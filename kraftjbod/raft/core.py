@@ -2,171 +2,594 @@
 
 The driver's part of the contract:
 
-1. ``campaign`` and ``propose`` change the machine; ``ready`` hands out what there is to do, once;
-2. term and vote are made durable first, then ``hard_state_persisted`` is called;
-3. entries are made durable, then ``entries_persisted``;
+1. ``step``, ``tick``, ``propose`` and the like change the machine; ``ready`` hands out, once, what
+   there is to do;
+2. term and vote are made durable first, then ``hard_state_persisted`` is called; only after that
+   may the messages of the same ``Ready`` be sent;
+3. entries are made durable, then ``entries_persisted``; slices of snapshots likewise;
 4. what ``Ready.committed_offset`` covers may be applied and answered.
 
-A vote counts, also the own one, when it is durable; an entry is committed when a majority of the
-voters holds it durably and it is of the present term (Raft, section 5.4.2). So a new leader
-begins its term with an entry of its own, and that commits all earlier ones.
+A vote counts, also the own one, when it is durable; so does an entry, also on the leader. What is
+to be applied is durable here, so a machine never knows less after a restart than it has applied.
 
-No clock, no disk, no socket. With one voter there is nobody to send messages to.
+Nobody who hears a leader well can be talked out of it (pre-vote, and the same for votes), and a
+leader who hears no majority for an election time-out gives up (check-quorum).
+
+No clock, no disk, no socket: time is counted in ticks. With one voter nobody is sent anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import Final
 
 from kraftjbod.core.errors import NotControllerError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.raft.entry_log import EntryLog
+from kraftjbod.raft.leadership import OBSERVER_TIMEOUTS, Leadership
+from kraftjbod.raft.messages import (
+    Append,
+    AppendRejected,
+    AppendReply,
+    Entry,
+    EntryKind,
+    HardState,
+    Message,
+    Observe,
+    PreVote,
+    PreVoteReply,
+    ReadEntries,
+    ReadSnapshot,
+    Ready,
+    SnapshotId,
+    SnapshotReply,
+    SnapshotSlice,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
+
+#: No snapshot, and no entry.
+NOTHING: Final = SnapshotId(-1, 0)
 
 
 class Role(Enum):
     FOLLOWER = "follower"
+    """Or an observer, if it is in no set of voters."""
+    PROSPECTIVE = "prospective"
+    """It asks whether it could win an election (pre-vote)."""
     CANDIDATE = "candidate"
     LEADER = "leader"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardState:
-    """What a voter must never forget."""
-
-    term: int = 0
-    voted_for: BrokerId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of the log; offsets count from 0 without gaps."""
-
-    offset: int
-    term: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """Work for the driver, in the order of the fields."""
-
-    hard_state: HardState | None
-    """To be made durable before anything else, if there is one."""
-    entries: tuple[Entry, ...]
-    """To be appended and made durable."""
-    committed_offset: int
-    """Offset of the last committed entry; -1 before the first."""
-
-    def __bool__(self) -> bool:
-        return self.hard_state is not None or bool(self.entries)
-
-
 class RaftCore:
-    """One voter's view of the quorum."""
+    """One replica's view of the quorum."""
 
     def __init__(
         self,
         *,
-        node_id: BrokerId,
-        voters: Collection[BrokerId],
+        key: ReplicaKey,
+        voters: VoterSet,
         hard_state: HardState,
-        last_offset: int,
-        committed_offset: int,
         first_payload_of_term: bytes,
+        draw_below: Callable[[int], int],
+        snapshot: SnapshotId = NOTHING,
+        entries: Iterable[Entry] = (),
+        election_ticks: int = 10,
+        heartbeat_ticks: int = 1,
     ) -> None:
         """
-        :param last_offset: of the durable log; -1 if it is empty.
-        :param committed_offset: what is known to be committed, from a snapshot; -1 if nothing is.
+        :param voters: in force after ``snapshot``, or at first; entries may say otherwise.
         :param first_payload_of_term: an entry without effect, for a new leader to begin with.
+        :param draw_below: a random number from 0 to below the given one.
+        :param entries: the durable log after ``snapshot``.
+        :param election_ticks: of silence after which a follower stands for election, and a leader
+            gives up; followers wait up to twice as long, each time anew.
         """
-        assert node_id in voters, (node_id, voters)
-        self._node_id = node_id
-        self._voters = frozenset(voters)
+        self.key = key
+        self.log = EntryLog(base=snapshot, voters=voters, entries=entries)
         self._hard_state = hard_state
         self._first_payload_of_term = first_payload_of_term
+        self._draw_below = draw_below
+        self._election_ticks = election_ticks
+        self._heartbeat_ticks = heartbeat_ticks
         self.role = Role.FOLLOWER
-        #: Last entry of the log, durable or not.
-        self.last_offset = last_offset
-        #: Never falls.
-        self.committed_offset = committed_offset
-        #: First entry of the present term, if this voter leads it.
-        self._term_start = -1
-        self._votes: set[BrokerId] = set()
-        #: Per voter, the last entry that it holds durably.
-        self._durable = dict.fromkeys(voters, -1) | {node_id: last_offset}
+        #: Whom this replica follows, or itself; None while nobody is known to lead.
+        self.leader: ReplicaKey | None = None
+        #: Known to be committed; never falls.
+        self.committed_offset = snapshot.last_offset
+        self._leadership: Leadership | None = None
+        #: Of a prospective or a candidate, itself included once its vote is durable.
+        self._granted: set[ReplicaKey] = set()
+        self._refused: set[ReplicaKey] = set()
+        #: Up to here this log is known to be the present leader's.
+        self._matched_offset = -1
+        self._receiving: tuple[SnapshotId, int] = (NOTHING, 0)
+        #: The last slice is being written: its snapshot takes the place of the log.
+        self._is_installing = False
+        self._ticks_since_leader = 0
+        self._timeout_ticks = 0
         self._unwritten_state: HardState | None = None
-        self._unwritten: list[Entry] = []
+        self._messages: list[Message] = []
+        self._slices: list[SnapshotSlice] = []
+        self._handed_commit = snapshot.last_offset
+        self._restart_timer()
 
     def __repr__(self) -> str:
         return (
-            f"<RaftCore {self._node_id} {self.role.value} term={self.term} "
-            f"last={self.last_offset} committed={self.committed_offset}>"
+            f"<RaftCore {self.key} {self.role.value} term={self.term} "
+            f"last={self.log.last_offset} committed={self.committed_offset}>"
         )
 
     @property
     def term(self) -> int:
         return self._hard_state.term
 
-    # --- input -----------------------------------------------------------------------------------
+    @property
+    def hard_state(self) -> HardState:
+        return self._hard_state
+
+    @property
+    def last_offset(self) -> int:
+        """Of the log, durable or not."""
+        return self.log.last_offset
+
+    @property
+    def is_voter(self) -> bool:
+        return self.key in self.log.voters
+
+    @property
+    def _may_stand(self) -> bool:
+        """Also a leader that was about to remove itself: maybe nobody else has its entries."""
+        if self.log.voters_offset > self.committed_offset and self.key in self.log.former_voters:
+            return True
+        return self.is_voter
+
+    @property
+    def applicable_offset(self) -> int:
+        """Up to here entries are committed, and durable here."""
+        return min(self.committed_offset, self.log.durable_offset)
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """None unless this replica leads."""
+        return self._leadership
+
+    # --- input: time -----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self._ticks_since_leader += 1
+        if self._leadership is not None:
+            self._tick_leading(self._leadership)
+        elif self._ticks_since_leader >= self._timeout_ticks:
+            self.campaign()
+
+    def _tick_leading(self, leadership: Leadership) -> None:
+        leadership.now += 1
+        leadership.forget_silent(OBSERVER_TIMEOUTS * self._election_ticks)
+        if not leadership.has_majority(within_ticks=self._election_ticks):
+            self._follow(self.term, None)
+        elif leadership.now % self._heartbeat_ticks == 0:
+            leadership.heartbeat()
+        if self._ticks_since_leader >= self._election_ticks:
+            leadership.successor = None  # It did not take over: go on.
+            self._ticks_since_leader = 0
 
     def campaign(self) -> None:
-        """Stand for election in a new term."""
-        self.role = Role.CANDIDATE
-        self._votes.clear()
-        self._hard_state = HardState(term=self.term + 1, voted_for=self._node_id)
-        self._unwritten_state = self._hard_state
+        """Ask whether this replica could win an election, and stand if it could.
+
+        An observer asks the voters that it knows for the log instead.
+        """
+        self._restart_timer()
+        self.leader = None
+        if not self._may_stand:
+            self.role = Role.FOLLOWER
+            self._to_voters(Observe)
+            return
+        if self._leadership is not None:
+            return
+        self.role = Role.PROSPECTIVE
+        self._granted, self._refused = {self.key}, set()
+        self._to_voters(PreVote, **self._last_entry())
+        self._count_votes()
+
+    def note_leader_gone(self) -> None:
+        """The leader's connection was closed or refused: do not wait for its silence.
+
+        Where it was only the connection, others still hear the leader and refuse a pre-vote.
+        """
+        if self.role is Role.FOLLOWER and self.leader is not None:
+            self.leader = None
+            self._timeout_ticks = 1 + self._draw_below(max(1, self._election_ticks // 4))
+            self._ticks_since_leader = 0
+
+    # --- input: proposals ------------------------------------------------------------------------
 
     def propose(self, payload: bytes) -> Entry:
         """The entry that ``payload`` became; it is not committed yet.
 
-        :raises NotControllerError: unless this voter leads.
+        :raises NotControllerError: unless this replica leads, and is going to.
         """
-        if self.role is not Role.LEADER:
-            raise NotControllerError(f"node {self._node_id} is not the active controller")
-        self.last_offset += 1
-        entry = Entry(self.last_offset, self.term, payload)
-        self._unwritten.append(entry)
+        return self._propose(payload, EntryKind.DATA)
+
+    def _propose(self, payload: bytes, kind: EntryKind) -> Entry:
+        leadership = self._required_leadership()
+        entry = Entry(self.log.last_offset + 1, self.term, payload, kind)
+        self.log.append([entry])
+        if kind is EntryKind.VOTERS:
+            leadership.follow_voters()
+        leadership.send_news()
         return entry
+
+    def _required_leadership(self) -> Leadership:
+        if self._leadership is None or self._leadership.successor is not None:
+            raise NotControllerError(f"node {self.key.node_id} is not the active controller")
+        return self._leadership
+
+    def change_voters(self, voters: VoterSet) -> Entry:
+        """Add or remove one voter; in force at once, and certain when the entry is committed.
+
+        :raises NotControllerError: unless this replica leads.
+        :raises RequestTimedOutError: not now: another change is under way, this term has committed
+            nothing yet, or who is added is not there or not caught up (Kafka's code for it).
+        """
+        leadership = self._required_leadership()
+        leadership.require_may_change(voters, within_ticks=self._election_ticks)
+        return self._propose(voters.encode(), EntryKind.VOTERS)
+
+    def transfer(self, to: ReplicaKey) -> None:
+        """Hand the leadership over once ``to`` has all entries; until then none are taken.
+
+        :raises NotControllerError: unless this replica leads.
+        """
+        leadership = self._required_leadership()
+        assert to in leadership.peers and to in self.log.voters, to
+        leadership.successor = to
+        self._ticks_since_leader = 0
+        self._hand_over_if_ready(leadership)
+
+    def _hand_over_if_ready(self, leadership: Leadership) -> None:
+        to = leadership.successor
+        if to is None:
+            return
+        peer = leadership.peers.get(to)
+        if peer is not None and peer.durable_offset == self.log.last_offset:
+            self._messages.append(TimeoutNow(sender=self.key, to=to, term=self.term))
+
+    # --- input: what the driver has done ---------------------------------------------------------
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
         """``hard_state`` is durable, so the vote in it counts."""
         if self.role is Role.CANDIDATE and hard_state == self._hard_state:
-            self._votes.add(self._node_id)
-            if self._is_majority(len(self._votes)):
-                self._lead()
+            self._granted.add(self.key)
+            self._count_votes()
 
-    def entries_persisted(self, last_offset: int) -> None:
-        """Entries up to ``last_offset`` are durable here."""
-        assert last_offset <= self.last_offset, (last_offset, self.last_offset)
-        self._durable[self._node_id] = last_offset
-        self._advance_commit()
+    def entries_persisted(self, last: Entry) -> None:
+        """Entries up to ``last`` are durable here."""
+        if not self.log.note_durable(last.offset, last.term):
+            return
+        if self._leadership is not None:
+            self._advance_commit(self._leadership)
+        elif self.leader is not None:
+            self._acknowledge()
+
+    def slice_persisted(self, taken: SnapshotSlice) -> None:
+        """``taken`` is written; more may come."""
+        if taken.snapshot == self._receiving[0] and taken.term == self.term:
+            self._say_position(taken)
+
+    def snapshot_installed(self, snapshot: SnapshotId, voters: VoterSet) -> None:
+        """``snapshot`` is durable, and the log is empty after it.
+
+        :param voters: as they were in force at its end.
+        """
+        self._is_installing = False
+        self._receiving = (NOTHING, 0)
+        self.log.reset(snapshot, voters)
+        self.committed_offset = max(self.committed_offset, snapshot.last_offset)
+        self._handed_commit = max(self._handed_commit, snapshot.last_offset)
+        if self.leader is not None and self._leadership is None:
+            self._matched_offset = max(self._matched_offset, snapshot.last_offset)
+            self._acknowledge()
+
+    def snapshot_discarded(self) -> None:
+        """What came as a snapshot is none; it has to be sent anew."""
+        self._is_installing = False
+        self._receiving = (NOTHING, 0)
+
+    def entries_read(self, read: ReadEntries, entries: list[Entry]) -> None:
+        if self._leadership is not None:
+            self._leadership.entries_read(read, entries)
+
+    def slice_read(self, read: ReadSnapshot, data: bytes | None, *, is_last: bool) -> None:
+        if self._leadership is not None:
+            self._leadership.slice_read(read, data, is_last)
+
+    def compact(self, snapshot: SnapshotId) -> None:
+        """A snapshot of what was applied is durable; the log before it is not needed for long."""
+        self.log.compact(snapshot)
 
     # --- output ----------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """What there is to do since the last call; false if nothing is to be made durable."""
+        """What there is to do since the last call; false if there is nothing."""
+        if self._leadership is not None:
+            reads, self._leadership.reads = tuple(self._leadership.reads), []
+        else:
+            reads = ()
+        committed_offset = self.applicable_offset
         ready = Ready(
             hard_state=self._unwritten_state,
-            entries=tuple(self._unwritten),
-            committed_offset=self.committed_offset,
+            messages=tuple(self._messages),
+            entries=self.log.take_unwritten(),
+            slices=tuple(self._slices),
+            reads=reads,
+            committed_offset=committed_offset,
+            has_committed=committed_offset > self._handed_commit,
         )
+        self._handed_commit = max(committed_offset, self._handed_commit)
         self._unwritten_state = None
-        self._unwritten.clear()
+        self._messages.clear()
+        self._slices.clear()
         return ready
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- input: messages -------------------------------------------------------------------------
+
+    def step(self, message: Message) -> None:
+        """Take what another replica said; nonsense from other times is passed over."""
+        match message:
+            case PreVote():
+                return self._on_pre_vote(message)
+            case Observe():
+                return self._on_observe(message)
+            case Vote() if self._hears_leader and not message.is_transfer:
+                return None  # Its sender was cut off; it must not cost us a leader.
+        if message.term > self.term and not (isinstance(message, PreVoteReply) and message.granted):
+            self._follow(message.term, None)
+        if message.term < self.term and not isinstance(message, PreVoteReply):
+            self._on_old_term(message)
+        else:
+            self._on_current(message)
+
+    def _on_old_term(self, message: Message) -> None:
+        """A leader of an earlier term, or a candidate, must hear of this one, to be freed."""
+        match message:
+            case Append() | SnapshotSlice():
+                previous = message.previous_offset if isinstance(message, Append) else -1
+                self._reply(AppendRejected, message, previous_offset=previous, hint=NOTHING)
+            case Vote():
+                self._reply(VoteReply, message, granted=False)
+
+    def _on_current(self, message: Message) -> None:
+        leadership = self._leadership
+        if leadership is not None and message.term == self.term:
+            leadership.heard(message)
+        match message:
+            case Vote():
+                self._on_vote(message)
+            case Append() | SnapshotSlice():
+                self._follow_leader(message.sender)
+                if isinstance(message, Append):
+                    self._on_append(message)
+                else:
+                    self._on_slice(message)
+            case PreVoteReply() | VoteReply():
+                asked = Role.CANDIDATE if isinstance(message, VoteReply) else Role.PROSPECTIVE
+                if self.role is asked:
+                    (self._granted if message.granted else self._refused).add(message.sender)
+                    self._count_votes()
+            case TimeoutNow():
+                if self._may_stand and leadership is None:
+                    self._stand(is_transfer=True)
+            case AppendReply() if leadership is not None:
+                leadership.acknowledged(message)
+                self._advance_commit(leadership)
+                self._hand_over_if_ready(leadership)
+            case AppendRejected() if leadership is not None:
+                leadership.rejected(message)
+            case SnapshotReply() if leadership is not None:
+                leadership.slice_taken(message)
+
+    # --- elections -------------------------------------------------------------------------------
+
+    @property
+    def _hears_leader(self) -> bool:
+        """A leader is there, as far as can be known from here."""
+        is_fresh = self._ticks_since_leader < self._election_ticks
+        return self._leadership is not None or (self.leader is not None and is_fresh)
+
+    def _on_pre_vote(self, message: PreVote) -> None:
+        """Changes nothing here, whatever term it comes from."""
+        granted = (
+            message.term >= self.term
+            and not self._hears_leader
+            and self._is_up_to_date(message.last_term, message.last_offset)
+        )
+        self._reply(PreVoteReply, message, granted=granted)
+
+    def _on_vote(self, message: Vote) -> None:
+        granted = self._may_vote_for(message.sender) and self._is_up_to_date(
+            message.last_term, message.last_offset
+        )
+        if granted:
+            self._restart_timer()
+            if self._hard_state.voted_for is None:
+                self._set_hard_state(HardState(term=self.term, voted_for=message.sender))
+        self._reply(VoteReply, message, granted=granted)
+
+    def _may_vote_for(self, candidate: ReplicaKey) -> bool:
+        """Once in a term; again for the same one, whose answer may have been lost."""
+        voted_for = self._hard_state.voted_for
+        return voted_for == candidate or (voted_for is None and self.leader is None)
+
+    def _is_up_to_date(self, last_term: int, last_offset: int) -> bool:
+        """Whoever has all that is committed: a later term first, then the longer log."""
+        return (last_term, last_offset) >= (self.log.last_term, self.log.last_offset)
+
+    def _count_votes(self) -> None:
+        voters = self.log.voters
+        if voters.is_majority(self._granted):
+            if self.role is Role.PROSPECTIVE:
+                self._stand(is_transfer=False)
+            else:
+                self._lead()
+        elif voters.is_majority(self._refused):
+            was_candidate = self.role is Role.CANDIDATE
+            self.role = Role.FOLLOWER
+            if was_candidate:
+                # The votes were split: try again soon, but not all at the same moment.
+                self._timeout_ticks = 1 + self._draw_below(self._election_ticks)
+                self._ticks_since_leader = 0
+
+    def _stand(self, *, is_transfer: bool) -> None:
+        self._follow(self.term + 1, None)
+        self.role = Role.CANDIDATE
+        self._set_hard_state(HardState(term=self.term, voted_for=self.key))
+        self._granted, self._refused = set(), set()
+        self._to_voters(Vote, is_transfer=is_transfer, **self._last_entry())
 
     def _lead(self) -> None:
         self.role = Role.LEADER
-        self._term_start = self.last_offset + 1
-        self.propose(self._first_payload_of_term)
+        self.leader = self.key
+        self._leadership = Leadership(
+            key=self.key, term=self.term, log=self.log, send=self._messages.append
+        )
+        self._ticks_since_leader = 0
+        self._propose(self._first_payload_of_term, EntryKind.DATA)
 
-    def _advance_commit(self) -> None:
-        held = sorted(self._durable.values(), reverse=True)
-        by_majority = held[len(self._voters) // 2]
-        if self.role is Role.LEADER and by_majority >= self._term_start:
-            self.committed_offset = max(self.committed_offset, by_majority)
+    def _follow(self, term: int, leader: ReplicaKey | None) -> None:
+        """Be a follower of ``term``; nothing of a leadership or a candidacy is left."""
+        if term > self.term:
+            self._set_hard_state(HardState(term=term))
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self._leadership = None
+        self._matched_offset = -1
+        if not self._is_installing:
+            self._receiving = (NOTHING, 0)
+        self._restart_timer()
 
-    def _is_majority(self, count: int) -> bool:
-        return count > len(self._voters) // 2
+    def _follow_leader(self, leader: ReplicaKey) -> None:
+        assert self._leadership is None, f"{self.key} and {leader} lead term {self.term}"
+        if self.leader != leader or self.role is not Role.FOLLOWER:
+            matched = self._matched_offset
+            self._follow(self.term, leader)
+            self._matched_offset = matched
+        self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        self._ticks_since_leader = 0
+        self._timeout_ticks = self._election_ticks + self._draw_below(self._election_ticks)
+
+    def _set_hard_state(self, hard_state: HardState) -> None:
+        self._hard_state = self._unwritten_state = hard_state
+
+    # --- following -------------------------------------------------------------------------------
+
+    def _on_append(self, message: Append) -> None:
+        if self._is_installing:
+            return self._acknowledge()
+        if not self._fits(message):
+            hint = self.log.last_up_to(message.previous_offset, message.previous_term)
+            self._reply(AppendRejected, message, previous_offset=message.previous_offset, hint=hint)
+            return None
+        is_news = self._take(message.entries)
+        last = message.previous_offset + len(message.entries)
+        self._matched_offset = max(self._matched_offset, last, self.committed_offset)
+        # What was not compared with the leader's log may be another entry than it committed.
+        known = min(message.committed_offset, self._matched_offset)
+        self.committed_offset = max(self.committed_offset, known)
+        if not is_news:  # Else it is acknowledged when it is durable.
+            self._acknowledge()
+        return None
+
+    def _fits(self, message: Append) -> bool:
+        """Whether the logs are the same up to ``previous``: the entry there decides it."""
+        return message.previous_offset <= self.committed_offset or self.log.holds(
+            message.previous_offset, message.previous_term
+        )
+
+    def _take(self, entries: tuple[Entry, ...]) -> bool:
+        """Append what is new, if anything; the log's end goes only if an entry contradicts it."""
+        for i, entry in enumerate(entries):
+            if entry.offset > self.committed_offset and not self.log.holds(
+                entry.offset, entry.term
+            ):
+                self.log.append(entries[i:])
+                return True
+        return False
+
+    def _acknowledge(self) -> None:
+        assert self.leader is not None
+        self._messages.append(
+            AppendReply(
+                sender=self.key,
+                to=self.leader,
+                term=self.term,
+                durable_offset=min(self._matched_offset, self.log.durable_offset),
+            )
+        )
+
+    def _on_slice(self, message: SnapshotSlice) -> None:
+        snapshot = message.snapshot
+        if self._is_installing:
+            return self._acknowledge()
+        if snapshot.last_offset <= self.committed_offset or self.log.holds(*snapshot):
+            # All that is in it is here already.
+            self.committed_offset = max(self.committed_offset, snapshot.last_offset)
+            self._matched_offset = max(self._matched_offset, snapshot.last_offset)
+            return self._acknowledge()
+        if snapshot != self._receiving[0]:
+            self._receiving = (snapshot, 0)
+        if message.position == self._receiving[1]:
+            self._receiving = (snapshot, message.position + len(message.data))
+            self._slices.append(message)
+            self._is_installing = message.is_last
+            return None
+        self._say_position(message)
+        return None
+
+    def _say_position(self, message: SnapshotSlice) -> None:
+        self._reply(
+            SnapshotReply,
+            message,
+            snapshot=message.snapshot,
+            next_position=self._receiving[1],
+        )
+
+    # --- leading ---------------------------------------------------------------------------------
+
+    def _on_observe(self, message: Observe) -> None:
+        if self._leadership is not None:
+            self._leadership.observe(message.sender)
+            self._leadership.heard(message)
+            self._leadership.send_news()
+
+    def _advance_commit(self, leadership: Leadership) -> None:
+        leadership.advance_commit()
+        if leadership.committed_offset <= self.committed_offset:
+            return
+        self.committed_offset = leadership.committed_offset
+        leadership.spread_commit()
+        if not self.is_voter and self.log.voters_offset <= self.committed_offset:
+            # It led on until the set without it was certain.
+            successor = leadership.best_successor()
+            if successor is not None:
+                self._messages.append(TimeoutNow(sender=self.key, to=successor, term=self.term))
+            self._follow(self.term, None)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _last_entry(self) -> dict[str, int]:
+        return {"last_offset": self.log.last_offset, "last_term": self.log.last_term}
+
+    def _to_voters(self, kind: Callable[..., Message], **fields: object) -> None:
+        self._messages += [
+            kind(sender=self.key, to=key, term=self.term, **fields)
+            for key in self.log.voters
+            if key != self.key
+        ]
+
+    def _reply(self, kind: Callable[..., Message], to: Message, **fields: object) -> None:
+        self._messages.append(kind(sender=self.key, to=to.sender, term=self.term, **fields))

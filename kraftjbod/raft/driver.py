@@ -33,9 +33,11 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.raft.core import Entry, RaftCore, Ready, Role
+from kraftjbod.raft.core import NOTHING, RaftCore, Role
 from kraftjbod.raft.log_space import LogSpace
 from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, RaftLogStore, Snapshot
+from kraftjbod.raft.messages import Entry, Ready, SnapshotId
+from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
@@ -143,13 +145,15 @@ class RaftDriver:
         if stored.snapshot is not None:
             self.committed_offset = stored.snapshot.last_offset
             await self._give_snapshot(listener, stored.snapshot)
+        found = stored.snapshot
         self._core = RaftCore(
-            node_id=self._node_id,
-            voters=self._voters,
+            key=ReplicaKey(self._node_id),
+            voters=VoterSet.of(map(ReplicaKey, self._voters)),
             hard_state=stored.hard_state,
-            last_offset=stored.last_offset,
-            committed_offset=self.committed_offset,
             first_payload_of_term=self._first_payload_of_term,
+            draw_below=_no_draw,
+            snapshot=NOTHING if found is None else SnapshotId(found.last_offset, found.term),
+            entries=stored.entries,
         )
         for entry in stored.entries:
             self._remember(entry)
@@ -325,6 +329,7 @@ class RaftDriver:
             await self._progress.wait()
         snapshot = await run(part.finish)
         await self._log_dir.run(OpKind.CHECKPOINT, lambda: self._store.install_snapshot(snapshot))
+        self._required_core().compact(SnapshotId(last_offset, term))
         self._log.info(
             "metadata_snapshot_written", last_offset=last_offset, size_bytes=part.size_bytes
         )
@@ -388,8 +393,8 @@ class RaftDriver:
                 self._remember(entry)
                 if entry.offset in self._waiters:
                     self._space.note_written(_size_bytes(entry))
-            core.entries_persisted(entries[-1].offset)
-        self._publish(core.committed_offset)
+            core.entries_persisted(entries[-1])
+        self._publish(core.applicable_offset)
 
     async def _until_written(self, write: Callable[[], None]) -> None:
         """Tried again for as long as the dir is impaired; OFFLINE ends it, and so does a stop.
@@ -448,6 +453,7 @@ class RaftDriver:
                 return
             self._tail_bytes -= _size_bytes(self._tail.pop(self._tail_start))
             self._tail_start += 1
+            self._required_core().log.release(self._tail_start)
 
     def _read_tail(self, from_offset: int, max_bytes: int, max_entries: int) -> list[Entry]:
         found: list[Entry] = []
@@ -466,6 +472,11 @@ class RaftDriver:
             if not waiter.done():
                 waiter.set_exception(error)
         self._waiters.clear()
+
+
+def _no_draw(_bound: int) -> int:
+    """One voter waits for nobody, so that its time-outs need no luck."""
+    return 0
 
 
 def _size_bytes(entry: Entry) -> int:

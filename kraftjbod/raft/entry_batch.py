@@ -3,6 +3,7 @@
 The record's value is the payload. Its key is the offset of the first entry that was written by
 the same append: entries before that one were durable when this one was written, so a batch that
 is bad *and* older than this key is a damaged disk, not a write that a crash left unfinished.
+A byte after that names the kind of an entry that is no data.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Final, NamedTuple
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.record_batch import check_crc, read_header
 from kraftjbod.protocol.records import Record, build_batch, read_records
-from kraftjbod.raft.core import Entry
+from kraftjbod.raft.messages import Entry, EntryKind
 
 _KEY: Final = struct.Struct(">q")
+_KINDS: Final = {b"": EntryKind.DATA, bytes([EntryKind.VOTERS.value]): EntryKind.VOTERS}
 
 
 class StoredEntry(NamedTuple):
@@ -28,7 +30,10 @@ class StoredEntry(NamedTuple):
 
 def encode_entry_batch(entry: Entry, *, append_start: int, wall_ms: int) -> bytes:
     """The batch of ``entry``, which is appended together with those from ``append_start`` on."""
-    record = Record(key=_KEY.pack(append_start), value=entry.payload, timestamp_ms=wall_ms)
+    key = _KEY.pack(append_start)
+    if entry.kind is not EntryKind.DATA:
+        key += bytes([entry.kind.value])
+    record = Record(key=key, value=entry.payload, timestamp_ms=wall_ms)
     return build_batch([record], base_offset=entry.offset, leader_epoch=entry.term)
 
 
@@ -45,8 +50,10 @@ def decode_entry_batch(data: bytes | bytearray, position: int, offset: int) -> S
         # The CRC does not cover the offset.
         raise CorruptRecordError(f"entry {header.base_offset} stands where {offset} should")
     record = next(read_records(data, position))
-    if record.key is None or len(record.key) != _KEY.size or record.value is None:
+    key = bytes(record.key or b"")
+    kind = _KINDS.get(key[_KEY.size :])
+    if len(key) < _KEY.size or kind is None or record.value is None:
         raise CorruptRecordError(f"the batch at {position} is no entry of a metadata log")
-    (append_start,) = _KEY.unpack(record.key)
-    entry = Entry(offset, header.partition_leader_epoch, bytes(record.value))
+    (append_start,) = _KEY.unpack_from(key)
+    entry = Entry(offset, header.partition_leader_epoch, bytes(record.value), kind)
     return StoredEntry(entry, append_start, header.size_bytes)

@@ -29,11 +29,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError, InvalidUuidText
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
-from kraftjbod.raft.core import Entry, HardState
 from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
+from kraftjbod.raft.messages import Entry, HardState
+from kraftjbod.raft.voter_set import ReplicaKey
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
@@ -209,11 +210,17 @@ class RaftLogStore:
         try:
             found = json.loads(bytes(text))
             voted_for = found["votedFor"]
+            directory = found.get("votedDirectoryId")
             return HardState(
                 term=int(found["leaderEpoch"]),
-                voted_for=None if voted_for is None else BrokerId(int(voted_for)),
+                voted_for=None
+                if voted_for is None
+                else ReplicaKey(
+                    BrokerId(int(voted_for)),
+                    None if directory is None else DirectoryId.parse(directory),
+                ),
             )
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, KeyError, TypeError, InvalidUuidText) as e:
             raise InconsistentStorageError(
                 f"{path} is damaged ({e}); restore it from a backup"
             ) from e
@@ -317,10 +324,15 @@ class RaftLogStore:
             segment.size_bytes += len(batch)
 
     def write_hard_state(self, hard_state: HardState) -> None:
-        text = json.dumps(
-            {"version": 1, "leaderEpoch": hard_state.term, "votedFor": hard_state.voted_for}
-        )
-        write_atomically(self._vfs, self._path(QUORUM_STATE), text.encode())
+        key = hard_state.voted_for
+        fields: dict[str, object] = {
+            "version": 1,
+            "leaderEpoch": hard_state.term,
+            "votedFor": None if key is None else key.node_id,
+        }
+        if key is not None and key.directory_id is not None:
+            fields["votedDirectoryId"] = str(key.directory_id)
+        write_atomically(self._vfs, self._path(QUORUM_STATE), json.dumps(fields).encode())
 
     def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ

@@ -20,9 +20,9 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.raft.core import Entry
 from kraftjbod.raft.driver import Proposal, RaftDriver
 from kraftjbod.raft.log_store import RaftLogStore, Snapshot
+from kraftjbod.raft.messages import Entry
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.core.ids import BrokerId
-from kraftjbod.raft.core import Entry, HardState
 from kraftjbod.raft.log_store import RaftLogStore, Snapshot, StoredLog
+from kraftjbod.raft.messages import Entry, HardState, node
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
@@ -70,7 +69,7 @@ def _payload(store: RaftLogStore, snapshot: Snapshot | None) -> bytes:
 
 def _filled(vfs: Vfs, count: int, **options: int) -> RaftLogStore:
     store, _ = _opened(vfs, **options)
-    store.write_hard_state(HardState(term=1, voted_for=BrokerId(9)))
+    store.write_hard_state(HardState(term=1, voted_for=node(9)))
     for offset in range(0, count, 3):
         store.append(_entries(offset, min(offset + 3, count)), 17)
     return store
@@ -93,7 +92,7 @@ def test_what_was_appended_is_there_after_a_restart() -> None:
     assert len(vfs.list_dir(DIRECTORY)) > 3, "several segments"
     store, stored = _opened(vfs)
     assert stored.entries == tuple(_entries(0, 40))
-    assert stored.hard_state == HardState(term=1, voted_for=BrokerId(9))
+    assert stored.hard_state == HardState(term=1, voted_for=node(9))
     assert not stored.warnings
     store.append([_entry(40)], 17)
     assert _opened(vfs)[1].last_offset == 40
@@ -296,7 +295,7 @@ class _Story:
     def steps(self) -> Iterator[None]:
         store, _ = _opened(self._vfs)
         yield
-        store.write_hard_state(HardState(term=1, voted_for=BrokerId(1)))
+        store.write_hard_state(HardState(term=1, voted_for=node(1)))
         self.term_acknowledged = 1
         yield
         for step in range(12):

@@ -1,27 +1,41 @@
-"""Raft as a pure machine: elections, terms, commits."""
+"""What transcripts (tests/golden/raft) and the search (test_quorum_search.py) do not show alone."""
 
 from __future__ import annotations
 
 import pytest
 
 from kraftjbod.core.errors import NotControllerError
-from kraftjbod.core.ids import BrokerId
-from kraftjbod.raft.core import Entry, HardState, RaftCore, Role
+from kraftjbod.raft.core import NOTHING, RaftCore, Role
+from kraftjbod.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    HardState,
+    SnapshotId,
+    Vote,
+    VoteReply,
+    node,
+)
+from kraftjbod.raft.voter_set import VoterSet
 
 NO_OP = b"no-op"
-ME = BrokerId(1)
 
 
 def _core(
-    *, voters: tuple[int, ...] = (1,), term: int = 0, last: int = -1, committed: int = -1
+    *,
+    voters: tuple[int, ...] = (1,),
+    term: int = 0,
+    snapshot: SnapshotId = NOTHING,
+    entries: tuple[Entry, ...] = (),
 ) -> RaftCore:
     return RaftCore(
-        node_id=ME,
-        voters=[BrokerId(voter) for voter in voters],
+        key=node(1),
+        voters=VoterSet.of(map(node, voters)),
         hard_state=HardState(term=term),
-        last_offset=last,
-        committed_offset=committed,
         first_payload_of_term=NO_OP,
+        draw_below=lambda _: 0,
+        snapshot=snapshot,
+        entries=entries,
     )
 
 
@@ -38,8 +52,8 @@ def test_a_single_voter_elects_itself_once_its_vote_is_durable() -> None:
     with pytest.raises(NotControllerError):
         core.propose(b"too early")
     ready = core.ready()
-    assert ready.hard_state == HardState(term=5, voted_for=ME)
-    core.hard_state_persisted(HardState(term=5, voted_for=ME))
+    assert ready.hard_state == HardState(term=5, voted_for=node(1))
+    core.hard_state_persisted(HardState(term=5, voted_for=node(1)))
     assert core.role is Role.LEADER
 
 
@@ -54,13 +68,13 @@ def test_a_vote_of_an_earlier_term_does_not_count() -> None:
 
 
 def test_a_term_begins_with_an_entry_that_commits_all_earlier_ones() -> None:
-    core = _core(term=1, last=7)
+    core = _core(term=1, entries=(Entry(0, 1, b"a"), Entry(1, 1, b"b")))
     _elect(core)
     ready = core.ready()
-    assert ready.entries == (Entry(8, 2, NO_OP),)
+    assert ready.entries == (Entry(2, 2, NO_OP),)
     assert ready.committed_offset == -1
-    core.entries_persisted(8)
-    assert core.committed_offset == 8
+    core.entries_persisted(ready.entries[-1])
+    assert core.committed_offset == core.applicable_offset == 2
 
 
 def test_entries_are_committed_when_they_are_durable_and_not_before() -> None:
@@ -68,31 +82,69 @@ def test_entries_are_committed_when_they_are_durable_and_not_before() -> None:
     _elect(core)
     assert core.propose(b"a") == Entry(1, 1, b"a")
     assert core.propose(b"b").offset == 2
-    assert [entry.offset for entry in core.ready().entries] == [0, 1, 2]
+    entries = core.ready().entries
+    assert [entry.offset for entry in entries] == [0, 1, 2]
     assert not core.ready()
-    core.entries_persisted(1)
+    core.entries_persisted(entries[1])
     assert core.committed_offset == 1
-    core.entries_persisted(2)
+    core.entries_persisted(entries[2])
+    assert core.ready().has_committed
     assert core.committed_offset == 2
 
 
-def test_one_of_three_voters_neither_leads_nor_commits_alone() -> None:
-    core = _core(voters=(1, 2, 3))
-    _elect(core)
-    assert core.role is Role.CANDIDATE
-    with pytest.raises(NotControllerError):
-        core.propose(b"a")
-    core.entries_persisted(-1)
-    assert core.committed_offset == -1
-
-
-def test_a_follower_takes_no_proposals() -> None:
-    with pytest.raises(NotControllerError):
-        _core().propose(b"a")
-
-
 def test_what_a_snapshot_covers_stays_committed() -> None:
-    core = _core(term=3, last=9, committed=9)
+    core = _core(term=3, snapshot=SnapshotId(9, 3))
     _elect(core)
-    core.entries_persisted(9)
-    assert core.committed_offset == 9
+    assert (core.committed_offset, core.last_offset) == (9, 10)
+
+
+def test_what_was_overwritten_while_it_was_written_is_not_acknowledged() -> None:
+    core = _core(voters=(1, 2, 3), term=1)
+    core.step(_append(2, 1, Entry(0, 1, b"old")))
+    written = core.ready().entries
+    core.step(_append(3, 2, Entry(0, 2, b"new")))
+    core.entries_persisted(written[-1])
+    ready = core.ready()
+    assert ready.entries == (Entry(0, 2, b"new"),)
+    replies = [message for message in ready.messages if isinstance(message, AppendReply)]
+    assert all(reply.durable_offset == -1 for reply in replies)
+    core.entries_persisted(ready.entries[-1])
+    [reply] = core.ready().messages
+    assert reply == AppendReply(sender=node(1), to=node(3), term=2, durable_offset=0)
+
+
+def test_entries_of_an_older_term_are_not_committed_by_being_counted() -> None:
+    """Figure 8 of the Raft paper, up to where it would go wrong."""
+    core = _core(voters=(1, 2, 3), term=2, entries=(Entry(0, 2, b"of an older term"),))
+    core.step(VoteReply(sender=node(2), to=node(1), term=3, granted=True))
+    core.campaign()
+    core._stand(is_transfer=False)
+    hard_state = core.ready().hard_state
+    assert hard_state is not None
+    core.hard_state_persisted(hard_state)
+    core.step(VoteReply(sender=node(2), to=node(1), term=core.term, granted=True))
+    assert core.role is Role.LEADER
+    core.entries_persisted(core.ready().entries[-1])
+    core.step(AppendReply(sender=node(2), to=node(1), term=core.term, durable_offset=0))
+    assert core.committed_offset == -1
+    core.step(AppendReply(sender=node(2), to=node(1), term=core.term, durable_offset=1))
+    assert core.committed_offset == 1
+
+
+def test_a_vote_leaves_only_with_what_makes_it_durable() -> None:
+    core = _core(voters=(1, 2, 3))
+    core.step(Vote(sender=node(2), to=node(1), term=7, last_offset=-1, last_term=0))
+    ready = core.ready()
+    assert ready.hard_state == HardState(term=7, voted_for=node(2))
+    assert ready.messages == (VoteReply(sender=node(1), to=node(2), term=7, granted=True),)
+
+
+def _append(leader: int, term: int, *entries: Entry) -> Append:
+    return Append(
+        sender=node(leader),
+        to=node(1),
+        term=term,
+        previous_offset=-1,
+        previous_term=0,
+        entries=entries,
+    )

@@ -17,7 +17,7 @@ from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
-from kraftjbod.raft.core import Entry
+from kraftjbod.raft.messages import Entry
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 

@@ -1,0 +1,181 @@
+"""PURE. ``EntryLog``: what a machine knows of its log: terms, sets of voters, the newest payloads.
+
+* It knows the term of each entry from its base on, as runs: a few numbers, however long it is.
+* The base is the last entry of a snapshot, or -1; nothing is known of what lies before it.
+* Payloads may be released, oldest first; what is asked for then has to be read from the disk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from kraftjbod.raft.messages import Entry, EntryKind, SnapshotId
+from kraftjbod.raft.voter_set import VoterSet
+
+
+class EntryLog:
+    def __init__(self, *, base: SnapshotId, voters: VoterSet, entries: Iterable[Entry]) -> None:
+        """
+        :param voters: in force at ``base``.
+        :param entries: all from after ``base``; they are durable.
+        """
+        self.reset(base, voters)
+        for entry in entries:
+            self._add(entry)
+        self.durable_offset = self.last_offset
+        self._unwritten.clear()
+
+    def reset(self, base: SnapshotId, voters: VoterSet) -> None:
+        """A snapshot that is durable took the place of everything."""
+        self.base = base
+        self.last_offset = base.last_offset
+        #: What is durable here, of what the log holds now.
+        self.durable_offset = base.last_offset
+        #: First offset of each run of entries of one term; the first run is the base.
+        self._run_starts = [base.last_offset]
+        self._run_terms = [base.term]
+        #: By the offset from which on each is in force.
+        self._voter_sets: list[tuple[int, VoterSet]] = [(base.last_offset, voters)]
+        #: The newest entries by offset, without gaps, from ``_kept_from`` on.
+        self._kept: dict[int, Entry] = {}
+        self._kept_from = base.last_offset + 1
+        self._unwritten: list[Entry] = []
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def last_term(self) -> int:
+        return self._run_terms[-1]
+
+    @property
+    def voters(self) -> VoterSet:
+        """In force, whether committed or not."""
+        return self._voter_sets[-1][1]
+
+    @property
+    def voters_offset(self) -> int:
+        """Of the entry that put :attr:`voters` in force."""
+        return self._voter_sets[-1][0]
+
+    @property
+    def former_voters(self) -> VoterSet:
+        """In force before :attr:`voters`; the same if nothing is known of others."""
+        return self._voter_sets[max(0, len(self._voter_sets) - 2)][1]
+
+    def voters_at(self, offset: int) -> VoterSet:
+        """Those in force once ``offset`` was appended; it is no earlier than the base."""
+        return self._voter_sets[bisect_right(self._voter_sets, offset, key=_start_of) - 1][1]
+
+    def term_at(self, offset: int) -> int | None:
+        """None before the base and after the end."""
+        if not self.base.last_offset <= offset <= self.last_offset:
+            return None
+        return self._run_terms[bisect_right(self._run_starts, offset) - 1]
+
+    def holds(self, offset: int, term: int) -> bool:
+        return self.term_at(offset) == term
+
+    def last_up_to(self, offset: int, term: int) -> SnapshotId:
+        """The last entry at ``offset`` or before whose term is ``term`` at most.
+
+        Two logs with different entries at ``offset`` agree nowhere after it, so that a whole term
+        is stepped over at a time. The entry before the base if there is none.
+        """
+        at = min(offset, self.last_offset)
+        run = bisect_right(self._run_starts, at) - 1
+        while run >= 0 and self._run_terms[run] > term:
+            at = self._run_starts[run] - 1
+            run -= 1
+        if run < 0:
+            return SnapshotId(max(-1, min(at, self.base.last_offset - 1)), 0)
+        return SnapshotId(at, self._run_terms[run])
+
+    def entries_from(self, offset: int, max_bytes: int, max_entries: int) -> list[Entry] | None:
+        """At least one, if there is one; None if they are not in memory any more."""
+        if offset > self.last_offset:
+            return []
+        if offset < self._kept_from:
+            return None
+        found: list[Entry] = []
+        size_bytes = 0
+        for at in range(offset, min(offset + max_entries, self.last_offset + 1)):
+            entry = self._kept[at]
+            size_bytes += len(entry.payload)
+            if found and size_bytes > max_bytes:
+                break
+            found.append(entry)
+        return found
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """They continue the log, or take the place of its end."""
+        if entries and entries[0].offset <= self.last_offset:
+            self._truncate(entries[0].offset)
+        for entry in entries:
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        assert entry.offset == self.last_offset + 1, (entry.offset, self.last_offset)
+        self.last_offset = entry.offset
+        if entry.term != self._run_terms[-1]:
+            self._run_starts.append(entry.offset)
+            self._run_terms.append(entry.term)
+        if entry.kind is EntryKind.VOTERS:
+            self._voter_sets.append((entry.offset, VoterSet.decode(entry.payload)))
+        self._kept[entry.offset] = entry
+        self._unwritten.append(entry)
+
+    def _truncate(self, offset: int) -> None:
+        """Forget entries from ``offset`` on, which is after the base."""
+        assert offset > self.base.last_offset, (offset, self.base)
+        for gone in range(offset, self.last_offset + 1):
+            self._kept.pop(gone, None)
+        self._kept_from = min(self._kept_from, offset)
+        self.last_offset = offset - 1
+        self.durable_offset = min(self.durable_offset, self.last_offset)
+        while self._run_starts[-1] >= offset:
+            self._run_starts.pop()
+            self._run_terms.pop()
+        while self._voter_sets[-1][0] >= offset:
+            self._voter_sets.pop()
+        while self._unwritten and self._unwritten[-1].offset >= offset:
+            self._unwritten.pop()
+
+    def take_unwritten(self) -> tuple[Entry, ...]:
+        """Entries to be made durable, once."""
+        taken = tuple(self._unwritten)
+        self._unwritten.clear()
+        return taken
+
+    def note_durable(self, offset: int, term: int) -> bool:
+        """Whether that is news: what was cut off while it was written is not in the log."""
+        if offset <= self.durable_offset or not self.holds(offset, term):
+            return False
+        self.durable_offset = offset
+        return True
+
+    def compact(self, base: SnapshotId) -> None:
+        """What is before ``base`` is only in a snapshot now."""
+        if base.last_offset <= self.base.last_offset:
+            return
+        assert self.holds(*base), (base, self.last_offset, self.last_term)
+        self.release(base.last_offset + 1)
+        voters = self.voters_at(base.last_offset)
+        run = bisect_right(self._run_starts, base.last_offset)
+        self._run_starts = [base.last_offset, *self._run_starts[run:]]
+        self._run_terms = [base.term, *self._run_terms[run:]]
+        later = [item for item in self._voter_sets if item[0] > base.last_offset]
+        self._voter_sets = [(base.last_offset, voters), *later]
+        self.base = base
+
+    def release(self, before: int) -> None:
+        """Payloads of entries before ``before`` may go from memory."""
+        for offset in range(self._kept_from, min(before, self.last_offset + 1)):
+            del self._kept[offset]
+            self._kept_from = offset + 1
+
+
+def _start_of(item: tuple[int, VoterSet]) -> int:
+    return item[0]

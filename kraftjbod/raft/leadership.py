@@ -1,0 +1,354 @@
+"""PURE. ``Leadership``: what a leader knows of those who hold its log, and sends them.
+
+It lives as long as one term is led. To each peer it is in one of three states, as in etcd:
+
+* PROBE: where the logs part is searched for, one message at a time;
+* REPLICATE: entries are sent as they come, before earlier ones are acknowledged;
+* SNAPSHOT: what the peer misses is not in the log any more: a snapshot goes over, slice by slice.
+
+An entry is committed once a majority of the voters in force holds it durably, and it is of this
+term (Raft, 5.4.2). Observers are sent everything and never counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from kraftjbod.core.errors import RequestTimedOutError
+from kraftjbod.raft.entry_log import EntryLog
+from kraftjbod.raft.messages import (
+    Append,
+    AppendRejected,
+    AppendReply,
+    Entry,
+    Message,
+    ReadEntries,
+    ReadSnapshot,
+    SnapshotId,
+    SnapshotReply,
+    SnapshotSlice,
+)
+from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
+
+#: Messages with entries that a peer was sent and has not answered.
+MAX_IN_FLIGHT: Final = 16
+#: In one message.
+MAX_APPEND_BYTES: Final = 256 * 1024
+MAX_APPEND_ENTRIES: Final = 500
+#: Of silence, in election time-outs, after which an observer is not sent anything any more.
+OBSERVER_TIMEOUTS: Final = 10
+
+
+class Pace(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one peer is."""
+
+    next_offset: int
+    durable_offset: int = -1
+    pace: Pace = Pace.PROBE
+    #: A probe, a slice or a read is under way; asked again with the next heartbeat.
+    is_waiting: bool = False
+    #: Entries for it are being read from the disk.
+    is_reading: bool = False
+    #: Last offsets of the messages that were sent ahead.
+    in_flight: list[int] | None = None
+    snapshot: SnapshotId | None = None
+    position: int = 0
+    heard_tick: int = 0
+    #: When it was last heard of, it held all that was committed.
+    is_caught_up: bool = False
+
+
+class Leadership:
+    """Of one term."""
+
+    def __init__(
+        self, *, key: ReplicaKey, term: int, log: EntryLog, send: Callable[[Message], None]
+    ) -> None:
+        self._key = key
+        self.term = term
+        self._log = log
+        self._send = send
+        self.start_offset = log.last_offset + 1
+        self.committed_offset = -1
+        self.peers: dict[ReplicaKey, Progress] = {}
+        self.reads: list[ReadEntries | ReadSnapshot] = []
+        #: Who is to take the leadership over.
+        self.successor: ReplicaKey | None = None
+        self.now = 0
+        self.follow_voters()
+
+    # --- who there is ----------------------------------------------------------------------------
+
+    def follow_voters(self) -> None:
+        """The set in force may be another one: all of it is sent the log."""
+        for key in self._log.voters:
+            self.observe(key)
+
+    def observe(self, key: ReplicaKey) -> None:
+        """Send the log to ``key`` too; one that is no voter any more hears of it that way."""
+        if key != self._key and key not in self.peers:
+            self.peers[key] = Progress(self._log.last_offset + 1, heard_tick=self.now)
+
+    def require_may_change(self, then: VoterSet, within_ticks: int) -> None:
+        """Pass if ``then`` may follow the set in force now.
+
+        :raises RequestTimedOutError: not now, and why.
+        """
+        now = set(self._log.voters)
+        assert len(now ^ set(then)) <= 1, (now, then)
+        assert len(then), "somebody has to vote"
+        if self.committed_offset < self.start_offset:
+            raise RequestTimedOutError("this controller has only just begun to lead")
+        if self._log.voters_offset > self.committed_offset:
+            raise RequestTimedOutError("another change of the voters is under way")
+        for key in set(then) - now:
+            peer = self.peers.get(key)
+            is_here = peer is not None and self.now - peer.heard_tick <= within_ticks
+            if peer is None or not is_here or not peer.is_caught_up:
+                raise RequestTimedOutError(f"replica {key} does not observe, or is not caught up")
+
+    def forget_silent(self, after_ticks: int) -> None:
+        """Observers that went away."""
+        for key, peer in list(self.peers.items()):
+            if key not in self._log.voters and self.now - peer.heard_tick > after_ticks:
+                del self.peers[key]
+
+    def has_majority(self, within_ticks: int) -> bool:
+        """Whether a majority of the voters was heard of, this one included if it votes."""
+        heard = [k for k, p in self.peers.items() if self.now - p.heard_tick <= within_ticks]
+        return self._log.voters.is_majority([self._key, *heard])
+
+    def best_successor(self) -> ReplicaKey | None:
+        voters = [key for key in self._log.voters if key in self.peers]
+        return max(voters, key=lambda key: self.peers[key].durable_offset, default=None)
+
+    # --- commit ----------------------------------------------------------------------------------
+
+    def advance_commit(self) -> None:
+        voters = self._log.voters
+        held = sorted(map(self._durable_at, voters), reverse=True)
+        by_majority = held[len(voters) // 2]
+        if self._may_commit(by_majority):
+            self.committed_offset = max(self.committed_offset, by_majority)
+
+    def _may_commit(self, offset: int) -> bool:
+        """Entries of earlier terms are committed by one of this term, never by being counted."""
+        return offset >= self.start_offset
+
+    def _durable_at(self, key: ReplicaKey) -> int:
+        return self._log.durable_offset if key == self._key else self.peers[key].durable_offset
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def send_news(self) -> None:
+        """To each peer what it may be sent of what it misses."""
+        for key, peer in self.peers.items():
+            self._send_entries(key, peer)
+
+    def heartbeat(self) -> None:
+        """Say that the leader lives, and ask again what was not answered."""
+        for key, peer in self.peers.items():
+            peer.is_waiting = False
+            if peer.pace is not Pace.SNAPSHOT and self._send_entries(key, peer):
+                continue
+            previous = peer.next_offset - 1
+            if peer.pace is not Pace.SNAPSHOT and self._log.term_at(previous) is None:
+                self._begin_snapshot(key, peer)
+            if peer.pace is Pace.SNAPSHOT:
+                self._send_append(key, SnapshotId(-1, 0), ())
+                self._ask_for_slice(key, peer)
+            else:
+                self._send_append(key, SnapshotId(previous, self._term_at(previous)), ())
+
+    def spread_commit(self) -> None:
+        """Say at once what is committed to all that hold it."""
+        for key, peer in self.peers.items():
+            if peer.pace is Pace.REPLICATE and not self._send_entries(key, peer):
+                previous = peer.next_offset - 1
+                term = self._log.term_at(previous)
+                if term is not None:
+                    self._send_append(key, SnapshotId(previous, term), ())
+
+    def _send_entries(self, key: ReplicaKey, peer: Progress) -> bool:
+        """Whether at least one message went out."""
+        is_sent = False
+        while peer.pace is not Pace.SNAPSHOT and self._may_send(peer):
+            previous = peer.next_offset - 1
+            if self._log.term_at(previous) is None:
+                self._begin_snapshot(key, peer)
+                break
+            found = self._log.entries_from(peer.next_offset, MAX_APPEND_BYTES, MAX_APPEND_ENTRIES)
+            if found is None:
+                self._ask_for_entries(key, peer)
+                break
+            if not found and peer.pace is Pace.REPLICATE:
+                break
+            self._send_found(key, peer, found)
+            is_sent = True
+        return is_sent
+
+    def _may_send(self, peer: Progress) -> bool:
+        if peer.pace is Pace.REPLICATE:
+            return not peer.is_waiting and len(peer.in_flight or ()) < MAX_IN_FLIGHT
+        return not peer.is_waiting
+
+    def _send_found(self, key: ReplicaKey, peer: Progress, entries: list[Entry]) -> None:
+        previous = peer.next_offset - 1
+        self._send_append(key, SnapshotId(previous, self._term_at(previous)), tuple(entries))
+        if peer.pace is Pace.PROBE:
+            peer.is_waiting = True
+            return
+        peer.next_offset += len(entries)
+        if peer.in_flight is None:
+            peer.in_flight = []
+        peer.in_flight.append(peer.next_offset - 1)
+
+    def _ask_for_entries(self, key: ReplicaKey, peer: Progress) -> None:
+        peer.is_waiting = True
+        if not peer.is_reading:
+            peer.is_reading = True
+            self.reads.append(ReadEntries(key, self.term, peer.next_offset))
+
+    def entries_read(self, read: ReadEntries, entries: list[Entry]) -> None:
+        """What :class:`ReadEntries` asked for; nothing if the log does not hold it any more."""
+        peer = self.peers.get(read.peer)
+        if read.term != self.term or peer is None or not peer.is_reading:
+            return
+        peer.is_reading = False
+        if peer.pace is Pace.SNAPSHOT or peer.next_offset != read.from_offset:
+            return  # It is elsewhere by now; the next heartbeat goes on from there.
+        if self._log.term_at(read.from_offset - 1) is None:
+            self._begin_snapshot(read.peer, peer)
+            return
+        if not entries:
+            return  # The log is about to begin later; the next heartbeat asks again.
+        peer.is_waiting = False
+        self._send_found(read.peer, peer, entries)
+        self._send_entries(read.peer, peer)
+
+    def _send_append(
+        self, key: ReplicaKey, previous: SnapshotId, entries: tuple[Entry, ...]
+    ) -> None:
+        self._send(
+            Append(
+                sender=self._key,
+                to=key,
+                term=self.term,
+                previous_offset=previous.last_offset,
+                previous_term=previous.term,
+                entries=entries,
+                committed_offset=self.committed_offset,
+            )
+        )
+
+    def _term_at(self, offset: int) -> int:
+        term = self._log.term_at(offset)
+        assert term is not None, offset
+        return term
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def _begin_snapshot(self, key: ReplicaKey, peer: Progress) -> None:
+        peer.pace = Pace.SNAPSHOT
+        peer.snapshot = self._log.base
+        peer.position = 0
+        peer.is_waiting = False
+        self._ask_for_slice(key, peer)
+
+    def _ask_for_slice(self, key: ReplicaKey, peer: Progress) -> None:
+        assert peer.snapshot is not None
+        if peer.is_waiting:
+            return
+        peer.is_waiting = True
+        self.reads.append(ReadSnapshot(key, self.term, peer.snapshot, peer.position))
+
+    def slice_read(self, read: ReadSnapshot, data: bytes | None, is_last: bool) -> None:
+        """What :class:`ReadSnapshot` asked for; None if that snapshot is gone."""
+        peer = self.peers.get(read.peer)
+        if read.term != self.term or peer is None or peer.pace is not Pace.SNAPSHOT:
+            return
+        if (peer.snapshot, peer.position) != (read.snapshot, read.position):
+            return
+        if data is None:
+            self._begin_snapshot(read.peer, peer)
+            return
+        self._send(
+            SnapshotSlice(
+                sender=self._key,
+                to=read.peer,
+                term=self.term,
+                snapshot=read.snapshot,
+                position=read.position,
+                data=data,
+                is_last=is_last,
+            )
+        )
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def heard(self, message: Message) -> None:
+        """Any message of this term shows that its sender lives."""
+        peer = self.peers.get(message.sender)
+        if peer is not None:
+            peer.heard_tick = self.now
+
+    def acknowledged(self, reply: AppendReply) -> None:
+        peer = self.peers.get(reply.sender)
+        if peer is None:
+            return
+        peer.durable_offset = max(peer.durable_offset, reply.durable_offset)
+        peer.is_caught_up = peer.durable_offset >= self.committed_offset >= self.start_offset
+        if peer.in_flight:
+            peer.in_flight = [last for last in peer.in_flight if last > peer.durable_offset]
+        if peer.pace is Pace.SNAPSHOT:
+            assert peer.snapshot is not None
+            if peer.durable_offset < peer.snapshot.last_offset:
+                return
+        elif peer.pace is Pace.PROBE and reply.durable_offset < peer.next_offset - 1:
+            return  # Of an earlier message; the probe is still under way.
+        if peer.pace is not Pace.REPLICATE:
+            self._probe(peer, peer.durable_offset + 1)
+            peer.pace = Pace.REPLICATE
+        peer.next_offset = max(peer.next_offset, peer.durable_offset + 1)
+        self._send_entries(reply.sender, peer)
+
+    def rejected(self, reply: AppendRejected) -> None:
+        peer = self.peers.get(reply.sender)
+        if peer is None or peer.pace is Pace.SNAPSHOT:
+            return
+        if reply.previous_offset <= peer.durable_offset:
+            return  # It came late: the peer has had it since.
+        if peer.pace is Pace.REPLICATE:
+            self._probe(peer, peer.durable_offset + 1)
+        elif reply.previous_offset == peer.next_offset - 1:
+            hint = self._log.last_up_to(*reply.hint)
+            best = min(hint.last_offset + 1, reply.previous_offset)
+            self._probe(peer, max(best, peer.durable_offset + 1))
+        else:
+            return
+        self._send_entries(reply.sender, peer)
+
+    def _probe(self, peer: Progress, next_offset: int) -> None:
+        peer.pace = Pace.PROBE
+        peer.next_offset = next_offset
+        peer.is_waiting = False
+        peer.snapshot = None
+        peer.in_flight = []
+
+    def slice_taken(self, reply: SnapshotReply) -> None:
+        peer = self.peers.get(reply.sender)
+        if peer is None or peer.pace is not Pace.SNAPSHOT or peer.snapshot != reply.snapshot:
+            return
+        peer.position = reply.next_position
+        peer.is_waiting = False
+        self._ask_for_slice(reply.sender, peer)

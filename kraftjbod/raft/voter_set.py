@@ -1,0 +1,92 @@
+"""PURE. ``VoterSet``: who votes, as an entry of the log says it (KIP-853).
+
+A voter is a node *and* the directory that its votes and entries lie on: a node that comes back
+with another disk has forgotten what it promised, and is not that voter any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kraftjbod.core.errors import CorruptRecordError, InvalidUuidText
+from kraftjbod.core.ids import BrokerId, DirectoryId
+
+_VERSION = 0
+
+
+class ReplicaKey(NamedTuple):
+    """One copy of the log, whether it votes or observes."""
+
+    node_id: BrokerId
+    directory_id: DirectoryId | None = None
+    """None where voters are told apart by their node alone, as in a static quorum."""
+
+    def __str__(self) -> str:
+        return f"{self.node_id}" if self.directory_id is None else f"{self[0]}-{self[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    key: ReplicaKey
+    #: ``LISTENER://host:port``, as Kafka's tools print them.
+    endpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """Empty on an observer that does not know any voter yet."""
+
+    voters: tuple[Voter, ...] = ()
+
+    @classmethod
+    def of(cls, keys: Iterable[ReplicaKey]) -> VoterSet:
+        return cls(tuple(Voter(key) for key in keys))
+
+    def __contains__(self, key: ReplicaKey) -> bool:
+        return any(voter.key == key for voter in self.voters)
+
+    def __iter__(self) -> Iterator[ReplicaKey]:
+        return (voter.key for voter in self.voters)
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    def is_majority(self, keys: Iterable[ReplicaKey]) -> bool:
+        """Whether more than half of the voters are among ``keys``."""
+        return sum(key in self for key in set(keys)) > len(self.voters) // 2
+
+    def encode(self) -> bytes:
+        """JSON: the payload of an entry of kind VOTERS."""
+        voters = [
+            {
+                "voterId": key.node_id,
+                "voterDirectoryId": None if key.directory_id is None else str(key.directory_id),
+                "endpoints": list(endpoints),
+            }
+            for key, endpoints in ((voter.key, voter.endpoints) for voter in self.voters)
+        ]
+        return json.dumps({"version": _VERSION, "voters": voters}).encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> VoterSet:
+        """:raises CorruptRecordError: if ``payload`` is none, or of a version yet to come."""
+        try:
+            found = json.loads(payload)
+            version, voters = found["version"], tuple(map(_decode_voter, found["voters"]))
+        except (ValueError, KeyError, TypeError, InvalidUuidText) as e:
+            raise CorruptRecordError(f"no set of voters: {e!r}") from e
+        if version != _VERSION:
+            raise CorruptRecordError(f"no set of voters that is known here: version {version}")
+        return cls(voters)
+
+
+def _decode_voter(fields: dict[str, Any]) -> Voter:
+    directory = fields["voterDirectoryId"]
+    key = ReplicaKey(
+        BrokerId(int(fields["voterId"])),
+        None if directory is None else DirectoryId.parse(directory),
+    )
+    return Voter(key, tuple(map(str, fields["endpoints"])))

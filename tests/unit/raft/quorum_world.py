@@ -1,0 +1,455 @@
+"""A quorum of pure machines on a network and on disks that are as bad as may be, from one seed.
+
+Each step is one small thing: a tick, a message that arrives (late, twice, never), one write that
+ends, a crash that loses what was not written, a partition, a change of the voters.
+After each, Raft's laws hold (Ongaro's figure 3.2), or ``LawBroken`` says which does not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.raft.core import NOTHING, RaftCore, Role
+from kraftjbod.raft.messages import (
+    Entry,
+    HardState,
+    Message,
+    ReadEntries,
+    ReadSnapshot,
+    Ready,
+    SnapshotId,
+    SnapshotSlice,
+    node,
+)
+from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
+
+NO_OP = b"no-op"
+ELECTION_TICKS = 8
+SLICE_BYTES = 7
+#: Ticks of a network without faults within which a leader is elected, whatever was before.
+TICKS_TO_A_LEADER = 25 * ELECTION_TICKS
+
+
+class LawBroken(AssertionError):
+    pass
+
+
+def require(holds: bool, law: str, *what: object) -> None:
+    if not holds:
+        raise LawBroken(f"{law}: {what}")
+
+
+@dataclass
+class Disk:
+    """What a crash leaves."""
+
+    voters: VoterSet
+    hard_state: HardState = field(default_factory=HardState)
+    snapshot: SnapshotId = NOTHING
+    #: The state after the snapshot: a hash of all that was applied.
+    state: int = 0
+    #: After the snapshot.
+    entries: list[Entry] = field(default_factory=list)
+
+
+class Node:
+    """One machine, its disk, and the work that it has not carried out yet."""
+
+    def __init__(self, world: World, key: ReplicaKey, voters: VoterSet) -> None:
+        self.world = world
+        self.key = key
+        self.disk = Disk(voters)
+        self.core: RaftCore | None = None
+        self.start()
+
+    def start(self) -> None:
+        disk = self.disk
+        self.core = self.world.core_type(
+            key=self.key,
+            voters=disk.voters,
+            hard_state=disk.hard_state,
+            first_payload_of_term=NO_OP,
+            draw_below=self.world.rng.randrange,
+            snapshot=disk.snapshot,
+            entries=disk.entries,
+            election_ticks=ELECTION_TICKS,
+            heartbeat_ticks=2,
+        )
+        self.applied = disk.snapshot.last_offset
+        self.state = disk.state
+        self.pending: list[Callable[[], None]] = []
+        self.parts: list[bytes] = []
+
+    def crash(self) -> None:
+        self.core = None
+        self.pending.clear()
+
+    @property
+    def leads(self) -> bool:
+        return self.core is not None and self.core.role is Role.LEADER
+
+    # --- work ------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Carry out one thing, if there is one."""
+        if self.core is None:
+            return False
+        if not self.pending:
+            self._plan(self.core, self.core.ready())
+        if not self.pending:
+            return False
+        self.pending.pop(0)()
+        return True
+
+    def work_all(self) -> None:
+        while self.work():
+            pass
+
+    def _plan(self, core: RaftCore, ready: Ready) -> None:
+        send = [lambda: self.world.send(ready.messages)] if ready.messages else []
+        if self.world.sends_before_it_persists:
+            self.pending += send
+        if ready.hard_state is not None:
+            hard_state = ready.hard_state
+            self.pending.append(lambda: self._write_hard_state(core, hard_state))
+        if not self.world.sends_before_it_persists:
+            self.pending += send
+        if ready.entries:
+            if self.world.acknowledges_before_it_persists:
+                core.entries_persisted(ready.entries[-1])
+                self.world.send(core.ready().messages)
+            self.pending.append(lambda: self._write_entries(core, ready.entries))
+        for part in ready.slices:
+            self.pending.append(lambda part=part: self._write_slice(core, part))
+        for read in ready.reads:
+            self.pending.append(lambda read=read: self._read(core, read))
+        if ready.committed_offset > self.applied:
+            self.pending.append(lambda: self._apply(ready.committed_offset))
+
+    def _write_hard_state(self, core: RaftCore, hard_state: HardState) -> None:
+        self.disk.hard_state = hard_state
+        core.hard_state_persisted(hard_state)
+
+    def _write_entries(self, core: RaftCore, entries: tuple[Entry, ...]) -> None:
+        disk = self.disk
+        kept = entries[0].offset - disk.snapshot.last_offset - 1
+        require(kept <= len(disk.entries), "no gaps", self.key, entries[0], disk.snapshot)
+        require(entries[0].offset > self.applied, "applied is not cut off", self.key, entries[0])
+        del disk.entries[max(0, kept) :]
+        disk.entries += entries
+        self.world.note_entries(self.disk, len(entries))
+        core.entries_persisted(entries[-1])
+
+    def _write_slice(self, core: RaftCore, part: SnapshotSlice) -> None:
+        if part.position == 0:
+            self.parts = []
+        self.parts.append(part.data)
+        if not part.is_last:
+            core.slice_persisted(part)
+            return
+        voters, _, state = b"".join(self.parts).rpartition(b" ")
+        require(part.snapshot.last_offset > self.applied, "an older state is installed", self.key)
+        self.disk.snapshot, self.disk.entries = part.snapshot, []
+        self.disk.state, self.disk.voters = int(state), VoterSet.decode(voters)
+        self.applied, self.state = part.snapshot.last_offset, self.disk.state
+        self.world.note_state(self.applied, self.state)
+        core.snapshot_installed(part.snapshot, self.disk.voters)
+
+    def _read(self, core: RaftCore, read: ReadEntries | ReadSnapshot) -> None:
+        first = self.disk.snapshot.last_offset + 1
+        if isinstance(read, ReadEntries):
+            at = read.from_offset - first
+            core.entries_read(read, self.disk.entries[at : at + 5] if at >= 0 else [])
+        elif read.snapshot != self.disk.snapshot:
+            core.slice_read(read, None, is_last=False)
+        else:
+            data = self.disk.voters.encode() + b" %d" % self.disk.state
+            end = read.position + SLICE_BYTES * 20
+            core.slice_read(read, data[read.position : end], is_last=end >= len(data))
+
+    def _apply(self, offset: int) -> None:
+        first = self.disk.snapshot.last_offset + 1
+        for at in range(self.applied + 1, offset + 1):
+            entry = self.disk.entries[at - first]
+            self.applied, self.state = at, hash((self.state, at, entry.term, entry.payload))
+            self.world.note_applied(entry)
+            self.world.note_state(at, self.state)
+
+    def make_snapshot(self) -> None:
+        """Of what was applied; the log before it goes."""
+        disk, core = self.disk, self.core
+        if core is None or self.applied <= disk.snapshot.last_offset or self.pending:
+            return
+        count = self.applied - disk.snapshot.last_offset
+        disk.voters = core.log.voters_at(self.applied)
+        disk.snapshot = SnapshotId(self.applied, disk.entries[count - 1].term)
+        disk.state = self.state
+        del disk.entries[:count]
+        core.compact(disk.snapshot)
+
+
+class World:
+    """Some voters, some observers, one seed."""
+
+    sends_before_it_persists = False
+    acknowledges_before_it_persists = False
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        voters: int = 3,
+        observers: int = 1,
+        core_type: type[RaftCore] = RaftCore,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.core_type = core_type
+        self.network: list[Message] = []
+        #: Who is cut off from all others.
+        self.islands: dict[ReplicaKey, int] = {}
+        self.leaders: dict[int, ReplicaKey] = {}
+        self.entries: dict[tuple[int, int], tuple[int | None, Entry]] = {}
+        self.applied: dict[int, Entry] = {}
+        self.states: dict[int, int] = {}
+        self.proposed = 0
+        #: How often all work of a machine is done before the next thing happens.
+        self.diligence = self.rng.choice([0.3, 0.6, 0.95])
+        self.steps = 0
+        first = VoterSet.of(node(i) for i in range(1, voters + 1))
+        self.nodes = {
+            key: Node(self, key, first) for key in map(node, range(1, voters + observers + 1))
+        }
+
+    # --- laws ------------------------------------------------------------------------------------
+
+    def note_entries(self, disk: Disk, count: int) -> None:
+        """Log matching: same offset and term, same entry, and the same one before it."""
+        for at in range(len(disk.entries) - count, len(disk.entries)):
+            entry = disk.entries[at]
+            before = disk.entries[at - 1].term if at else disk.snapshot.term
+            seen = self.entries.setdefault((entry.offset, entry.term), (before, entry))
+            require(seen == (before, entry), "log matching", seen, before, entry)
+
+    def note_applied(self, entry: Entry) -> None:
+        """State machine safety: nobody applies another entry there."""
+        seen = self.applied.setdefault(entry.offset, entry)
+        require(seen == entry, "state machine safety", seen, entry)
+
+    def note_state(self, offset: int, state: int) -> None:
+        require(self.states.setdefault(offset, state) == state, "one state", offset)
+
+    def check_leader(self, at: Node) -> None:
+        """Election safety and leader completeness, once per leader and term."""
+        core = at.core
+        if core is None or core.role is not Role.LEADER or self.leaders.get(core.term) == at.key:
+            return
+        other = self.leaders.setdefault(core.term, at.key)
+        require(other == at.key, "election safety", core.term, other, at.key)
+        for offset, entry in self.applied.items():
+            if offset > core.log.base.last_offset:
+                require(core.log.holds(offset, entry.term), "leader completeness", core, entry)
+
+    # --- network ---------------------------------------------------------------------------------
+
+    def send(self, messages: Iterable[Message]) -> None:
+        self.network += messages
+
+    def deliver(self, message: Message) -> None:
+        receiver = self.nodes[message.to]
+        apart = self.islands.get(message.to, 0) != self.islands.get(message.sender, 0)
+        if receiver.core is not None and not apart:
+            receiver.core.step(message)
+            self.check_leader(receiver)
+
+    # --- a bad time ------------------------------------------------------------------------------
+
+    def run_badly(self, steps: int) -> None:
+        rng = self.rng
+        nodes = list(self.nodes.values())
+        for _ in range(steps):
+            self.steps += 1
+            dice = rng.random()
+            at = rng.choice(nodes)
+            if dice < 0.58:
+                at = self._deliver_one() or at
+            elif dice < 0.72:
+                for ticking in nodes if rng.random() < 0.4 else [at]:
+                    if ticking.core is not None:
+                        ticking.core.tick()
+                        self.check_leader(ticking)
+            elif dice < 0.82:
+                self._propose(at)
+            elif dice < 0.835:
+                leader = self.leader()
+                self._restart_some(leader if leader and rng.random() < 0.4 else at)
+            elif dice < 0.842:
+                self._partition()
+            elif dice < 0.88:
+                self._disturb(at)
+            if rng.random() < self.diligence:
+                at.work_all()
+            else:
+                at.work()
+            self.check_leader(at)
+            del self.network[:-100]
+
+    def _deliver_one(self) -> Node | None:
+        if not self.network:
+            return None
+        index = self.rng.randrange(len(self.network))
+        if self.rng.random() < 0.6:
+            index = 0
+        message = self.network.pop(index)
+        luck = self.rng.random()
+        if luck < 0.05:
+            return None
+        if luck < 0.1:
+            self.network.append(message)
+        self.deliver(message)
+        return self.nodes[message.to]
+
+    def _propose(self, at: Node) -> None:
+        leader = next((n for n in self.nodes.values() if n.leads), at)
+        chosen = at if at.leads else leader
+        if chosen.core is not None and chosen.leads:
+            self.proposed += 1
+            try:
+                chosen.core.propose(b"%d" % self.proposed)
+            except OperatingError:
+                return
+
+    def _restart_some(self, at: Node) -> None:
+        if at.core is None:
+            at.start()
+        else:
+            at.crash()
+            if self.rng.random() < 0.85:
+                at.start()
+
+    def _partition(self) -> None:
+        if self.islands and self.rng.random() < 0.7:
+            self.islands.clear()
+        else:
+            self.islands = {key: self.rng.randrange(2) for key in self.nodes}
+
+    def _disturb(self, at: Node) -> None:
+        core = at.core
+        if core is None:
+            return
+        dice = self.rng.random()
+        if dice < 0.25:
+            at.make_snapshot()
+        elif dice < 0.5:
+            core.log.release(min(self.rng.randrange(core.last_offset + 2), len(self.applied)))
+        elif dice < 0.6:
+            core.note_leader_gone()
+        elif core.role is Role.LEADER:
+            try:
+                if dice < 0.7:
+                    to = self.rng.choice([key for key in core.log.voters if key != core.key])
+                    core.transfer(to)
+                else:
+                    self._change_voters(core)
+            except (OperatingError, IndexError):
+                return
+
+    def _change_voters(self, core: RaftCore) -> None:
+        key = self.rng.choice(list(self.nodes))
+        keys = set(core.log.voters) ^ {key}
+        if keys:
+            core.change_voters(VoterSet.of(sorted(keys)))
+
+    def run_stormily(self, rounds: int, *, is_lazy: bool) -> None:
+        """Leaders of few messages: in each round one stands, heard by a bare majority."""
+        rng = self.rng
+        diligence = 0.5 if is_lazy else 1.0
+        for _ in range(rounds):
+            keys = rng.sample(list(self.nodes), len(self.nodes) // 2 + 1)
+            self.islands = {key: int(key not in keys) for key in self.nodes}
+            chosen = [self.nodes[key] for key in keys]
+            for at in chosen:
+                if at.core is None or rng.random() < 0.5:
+                    at.crash()
+                    at.start()
+            for at in chosen[: 1 + is_lazy]:
+                if at.core is not None and not at.leads:
+                    at.core.campaign()
+            for left in range(rng.randrange(8, 40), 0, -1):
+                for at in chosen:
+                    if rng.random() < diligence:
+                        at.work()
+                        self.check_leader(at)
+                if left % 8 == 0:
+                    self._propose(chosen[0])
+                if self.network:
+                    self.deliver(self.network.pop(0))
+            self.network.clear()
+
+    # --- a good time -----------------------------------------------------------------------------
+
+    def run_well(self, ticks: int, cut_off: ReplicaKey | None = None) -> None:
+        """Everything arrives, in order, and every write ends; who is cut off hears nothing."""
+        self.islands = {} if cut_off is None else {cut_off: 1}
+        for _ in range(ticks):
+            for at in self.nodes.values():
+                if at.core is not None:
+                    at.core.tick()
+            self.settle()
+
+    def settle(self) -> None:
+        for _ in range(200):
+            for at in self.nodes.values():
+                at.work_all()
+                self.check_leader(at)
+            if not self.network:
+                return
+            arriving, self.network = self.network, []
+            for message in arriving:
+                self.deliver(message)
+        raise LawBroken("liveness: they never stop talking")
+
+    def leader(self) -> Node | None:
+        """Of the latest term."""
+        leading = [at for at in self.nodes.values() if at.leads]
+        return max(leading, key=lambda at: at.core.term if at.core else 0, default=None)
+
+    def check_liveness(self) -> None:
+        """All come back: one leads within bounded time, and what it proposes is applied by all."""
+        for at in self.nodes.values():
+            if at.core is None:
+                at.start()
+        self.run_well(TICKS_TO_A_LEADER)
+        leader = self.leader()
+        require(leader is not None, "liveness: there is no leader", self.nodes)
+        assert leader is not None and leader.core is not None
+        entry = leader.core.propose(b"the last")
+        self.run_well(2 * ELECTION_TICKS)
+        for key in leader.core.log.voters:
+            require(self.nodes[key].applied >= entry.offset, "liveness: not applied", key)
+        self._check_one_cut_off(leader)
+
+    def _check_one_cut_off(self, leader: Node) -> None:
+        """Who was cut off and comes back does not cost the others their leader."""
+        assert leader.core is not None
+        others = [key for key in leader.core.log.voters if key != leader.key]
+        if len(others) < 2:
+            return
+        term = leader.core.term
+        self.run_well(4 * ELECTION_TICKS, cut_off=self.rng.choice(others))
+        self.run_well(2 * ELECTION_TICKS)
+        require(leader.leads and leader.core.term == term, "a healthy leader stays", leader.core)
+
+
+def run(seed: int, *, voters: int, steps: int, core_type: type[RaftCore] = RaftCore) -> World:
+    """One seed; :raises LawBroken: naming the law."""
+    world = World(seed, voters=voters, observers=1 + seed % 2, core_type=core_type)
+    world.run_well(3 * ELECTION_TICKS)
+    if seed % 3:
+        world.run_stormily(steps // 25, is_lazy=seed % 3 == 1)
+    else:
+        world.run_badly(steps)
+    world.check_liveness()
+    return world

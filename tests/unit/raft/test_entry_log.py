@@ -1,0 +1,91 @@
+"""What a machine knows of its log, beside a plain list of entries."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kraftjbod.raft.entry_log import EntryLog
+from kraftjbod.raft.messages import Entry, EntryKind, SnapshotId, node
+from kraftjbod.raft.voter_set import VoterSet
+
+FIRST = VoterSet.of([node(1)])
+
+
+def _entry(rng: random.Random, offset: int, term: int) -> Entry:
+    if rng.random() < 0.3:
+        voters = VoterSet.of(map(node, rng.sample(range(9), 3)))
+        return Entry(offset, term, voters.encode(), EntryKind.VOTERS)
+    return Entry(offset, term, b"%d" % rng.randrange(100))
+
+
+def _check(log: EntryLog, model: list[Entry], base: SnapshotId, kept_from: int) -> None:
+    last = model[-1].offset if model else base.last_offset
+    assert (log.last_offset, log.base) == (last, base)
+    terms = {base.last_offset: base.term} | {entry.offset: entry.term for entry in model}
+    for offset in range(base.last_offset - 1, last + 2):
+        assert log.term_at(offset) == terms.get(offset)
+    for offset in range(base.last_offset + 1, last + 1):
+        found = log.entries_from(offset, 10**6, 10**6)
+        wanted = model[offset - base.last_offset - 1 :]
+        assert found == (wanted if offset >= kept_from else None)
+    for term in range(1, log.last_term + 2):
+        fitting = [at for at, its in terms.items() if its <= term]
+        if fitting:
+            assert log.last_up_to(last + 5, term) == (max(fitting), terms[max(fitting)])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_knows_what_a_list_of_entries_would(seed: int) -> None:
+    rng = random.Random(seed)
+    base = SnapshotId(-1, 0)
+    log = EntryLog(base=base, voters=FIRST, entries=())
+    model: list[Entry] = []
+    term, kept_from = 1, 0
+    for _ in range(60):
+        dice = rng.random()
+        if dice < 0.6:
+            term += rng.random() < 0.3
+            at = rng.randint(base.last_offset + 1, log.last_offset + 1)
+            at = at if dice < 0.15 else log.last_offset + 1
+            new = [_entry(rng, at + i, term) for i in range(rng.randint(1, 3))]
+            del model[at - base.last_offset - 1 :]
+            model += new
+            kept_from = min(kept_from, at)
+            log.append(new)
+        elif dice < 0.75:
+            before = rng.randint(0, log.last_offset + 1)
+            log.release(before)
+            kept_from = max(kept_from, before)
+        elif model:
+            count = rng.randint(1, len(model))
+            base = SnapshotId(model[count - 1].offset, model[count - 1].term)
+            in_force = log.voters_at(base.last_offset)
+            del model[:count]
+            kept_from = max(kept_from, base.last_offset + 1)
+            log.compact(base)
+            assert log.voters_at(base.last_offset) == in_force
+        _check(log, model, base, kept_from)
+        sets = [entry for entry in model if entry.kind is EntryKind.VOTERS]
+        assert not sets or log.voters == VoterSet.decode(sets[-1].payload)
+
+
+def test_a_set_of_voters_goes_with_the_entry_that_said_so() -> None:
+    then = VoterSet.of([node(1), node(2)])
+    log = EntryLog(base=SnapshotId(-1, 0), voters=FIRST, entries=[Entry(0, 1, b"a")])
+    log.append([Entry(1, 1, then.encode(), EntryKind.VOTERS)])
+    assert (log.voters, log.former_voters, log.voters_offset) == (then, FIRST, 1)
+    log.append([Entry(1, 2, b"instead")])
+    assert (log.voters, log.voters_offset) == (FIRST, -1)
+
+
+def test_what_is_durable_is_what_the_log_still_holds() -> None:
+    log = EntryLog(base=SnapshotId(-1, 0), voters=FIRST, entries=[Entry(0, 1, b"a")])
+    log.append([Entry(1, 1, b"b")])
+    assert log.take_unwritten() == (Entry(1, 1, b"b"),)
+    log.append([Entry(1, 2, b"instead")])
+    assert not log.note_durable(1, 1)
+    assert log.durable_offset == 0
+    assert log.note_durable(1, 2)
+    assert not log.note_durable(1, 2)

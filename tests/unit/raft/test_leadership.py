@@ -1,0 +1,150 @@
+"""What a leader sends to one peer: how much ahead, from memory, from the disk, as a snapshot."""
+
+from __future__ import annotations
+
+from kraftjbod.raft.core import NOTHING
+from kraftjbod.raft.entry_log import EntryLog
+from kraftjbod.raft.leadership import MAX_IN_FLIGHT, OBSERVER_TIMEOUTS, Leadership, Pace
+from kraftjbod.raft.messages import (
+    Append,
+    AppendRejected,
+    AppendReply,
+    Entry,
+    Message,
+    ReadEntries,
+    ReadSnapshot,
+    SnapshotId,
+    SnapshotReply,
+    SnapshotSlice,
+    node,
+)
+from kraftjbod.raft.voter_set import VoterSet
+
+ME, PEER, OTHER, OBSERVER = map(node, range(1, 5))
+
+
+class Leader:
+    """Of ten entries, the first three of them of an earlier term."""
+
+    def __init__(self, base: SnapshotId = NOTHING) -> None:
+        terms = [1, 1, 1] + [2] * 7
+        entries = [Entry(i, term, b"%d" % i) for i, term in enumerate(terms)]
+        self.log = EntryLog(
+            base=base,
+            voters=VoterSet.of([ME, PEER, OTHER]),
+            entries=entries[base.last_offset + 1 :],
+        )
+        self.sent: list[Message] = []
+        self.leadership = Leadership(key=ME, term=3, log=self.log, send=self.sent.append)
+        self.peer = self.leadership.peers[PEER]
+
+    def propose(self, payload: bytes = b"new") -> None:
+        self.log.append([Entry(self.log.last_offset + 1, 3, payload)])
+        self.leadership.send_news()
+
+    def to_peer(self) -> list[Message]:
+        taken = [message for message in self.sent if message.to == PEER]
+        self.sent.clear()
+        return taken
+
+    def acknowledge(self, offset: int) -> None:
+        self.leadership.acknowledged(AppendReply(sender=PEER, to=ME, term=3, durable_offset=offset))
+
+    def reject(self, previous: int, hint: SnapshotId) -> None:
+        self.leadership.rejected(
+            AppendRejected(sender=PEER, to=ME, term=3, previous_offset=previous, hint=hint)
+        )
+
+
+def test_so_much_is_sent_ahead_and_no_more() -> None:
+    leader = Leader()
+    leader.propose()
+    leader.acknowledge(10)
+    assert leader.peer.pace is Pace.REPLICATE
+    leader.to_peer()
+    for _ in range(MAX_IN_FLIGHT + 5):
+        leader.propose()
+    assert len(leader.to_peer()) == MAX_IN_FLIGHT
+    leader.acknowledge(12)
+    [both] = leader.to_peer()
+    assert isinstance(both, Append)
+    assert len(both.entries) == 5
+
+
+def test_a_refusal_that_comes_late_changes_nothing() -> None:
+    leader = Leader()
+    leader.propose()
+    leader.acknowledge(10)
+    leader.to_peer()
+    leader.reject(9, SnapshotId(2, 1))
+    assert (leader.peer.pace, leader.to_peer()) == (Pace.REPLICATE, [])
+
+
+def test_where_logs_part_a_term_is_skipped_at_a_time() -> None:
+    leader = Leader()
+    leader.propose()
+    leader.to_peer()
+    leader.reject(9, SnapshotId(8, 1))
+    [probe] = leader.to_peer()
+    assert isinstance(probe, Append)
+    assert (probe.previous_offset, probe.previous_term) == (2, 1)
+
+
+def test_what_is_not_in_memory_is_read_and_then_sent() -> None:
+    leader = Leader()
+    leader.log.release(8)
+    leader.propose()
+    leader.reject(9, SnapshotId(4, 2))
+    leader.to_peer()
+    [read] = leader.leadership.reads
+    assert read == ReadEntries(PEER, 3, 5)
+    leader.leadership.entries_read(read, [Entry(5, 2, b"5"), Entry(6, 2, b"6")])
+    leader.leadership.entries_read(read, [Entry(5, 2, b"5"), Entry(6, 2, b"6")])
+    [append] = leader.to_peer()
+    assert isinstance(append, Append)
+    assert [entry.offset for entry in append.entries] == [5, 6]
+
+
+def test_what_is_not_in_the_log_goes_over_as_a_snapshot_slice_by_slice() -> None:
+    base = SnapshotId(4, 2)
+    leader = Leader(base)
+    leader.propose()
+    leader.reject(9, SnapshotId(1, 1))
+    assert leader.peer.pace is Pace.SNAPSHOT
+    leader.to_peer()
+    read = ReadSnapshot(PEER, 3, base, 0)
+    assert leader.leadership.reads == [read]
+    leader.leadership.slice_read(read, b"first", False)
+    [first] = leader.to_peer()
+    assert isinstance(first, SnapshotSlice)
+    leader.leadership.slice_taken(
+        SnapshotReply(sender=PEER, to=ME, term=3, snapshot=base, next_position=5)
+    )
+    assert leader.leadership.reads[1:] == [ReadSnapshot(PEER, 3, base, 5)]
+    # It is gone meanwhile: the newest one is sent from its beginning.
+    newest = SnapshotId(6, 2)
+    leader.log.compact(newest)
+    leader.leadership.slice_read(ReadSnapshot(PEER, 3, base, 5), None, False)
+    assert leader.leadership.reads[2:] == [ReadSnapshot(PEER, 3, newest, 0)]
+    leader.acknowledge(6)
+    assert leader.peer.pace is Pace.REPLICATE
+    [append] = leader.to_peer()
+    assert isinstance(append, Append)
+    assert append.previous_offset == 6
+
+
+def test_observers_are_sent_everything_and_never_counted() -> None:
+    leader = Leader()
+    leader.leadership.observe(OBSERVER)
+    leader.propose()
+    assert {message.to for message in leader.sent} == {PEER, OTHER, OBSERVER}
+    leader.log.note_durable(10, 3)
+    leader.leadership.acknowledged(AppendReply(sender=OBSERVER, to=ME, term=3, durable_offset=10))
+    leader.leadership.advance_commit()
+    assert leader.leadership.committed_offset == -1
+    leader.leadership.now = OBSERVER_TIMEOUTS + 1
+    leader.leadership.forget_silent(OBSERVER_TIMEOUTS)
+    assert set(leader.leadership.peers) == {PEER, OTHER}
+    assert not leader.leadership.has_majority(within_ticks=OBSERVER_TIMEOUTS)
+    leader.leadership.heard(AppendReply(sender=PEER, to=ME, term=3, durable_offset=10))
+    assert leader.leadership.has_majority(within_ticks=OBSERVER_TIMEOUTS)

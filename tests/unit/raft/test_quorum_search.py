@@ -1,0 +1,141 @@
+"""Raft's laws in a bad world, seed after seed, and that each rule is missed where it is left out.
+
+``QUORUM_SEEDS=10000 QUORUM_FIRST_SEED=500 pytest tests/unit/raft/test_quorum_search.py`` searches
+further than ``make test`` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from kraftjbod.raft import core as core_module
+from kraftjbod.raft import leadership
+from kraftjbod.raft.core import RaftCore
+from kraftjbod.raft.leadership import Leadership
+from kraftjbod.raft.messages import Append, Entry
+from kraftjbod.raft.voter_set import ReplicaKey
+from tests.unit.raft import quorum_world
+from tests.unit.raft.quorum_world import World
+
+SEEDS = int(os.environ.get("QUORUM_SEEDS", "90"))
+FIRST_SEED = int(os.environ.get("QUORUM_FIRST_SEED", "0"))
+STEPS = 1000
+#: Mutants are found long before.
+MAX_SEEDS = 2000
+
+
+@pytest.fixture(autouse=True)
+def small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a log goes over in many, and each may be the one that is lost."""
+    monkeypatch.setattr(leadership, "MAX_APPEND_ENTRIES", 2)
+    monkeypatch.setattr(leadership, "MAX_IN_FLIGHT", 3)
+
+
+def _run(seed: int, core_type: type[RaftCore] = RaftCore) -> World:
+    return quorum_world.run(seed, voters=3 if seed % 2 else 5, steps=STEPS, core_type=core_type)
+
+
+def test_the_laws_hold_in_a_bad_world() -> None:
+    applied = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        try:
+            applied += len(_run(seed).applied)
+        except AssertionError as e:
+            raise AssertionError(f"seed {seed}: {e}") from e
+    # A search in which nothing happens finds nothing.
+    assert applied > 20 * SEEDS
+
+
+class NoPreVote(RaftCore):
+    def campaign(self) -> None:
+        if self.leadership is None and self.is_voter:
+            self._stand(is_transfer=False)
+        else:
+            super().campaign()
+
+
+class NoLease(RaftCore):
+    """Votes whether a leader is there or not."""
+
+    _hears_leader = property(lambda self: self.leadership is not None)  # type: ignore[assignment]
+
+
+class NoLogMatching(RaftCore):
+    def _fits(self, message: Append) -> bool:
+        return message.previous_offset <= self.log.last_offset
+
+
+class NoTruncation(RaftCore):
+    def _take(self, entries: tuple[Entry, ...]) -> bool:
+        new = tuple(entry for entry in entries if entry.offset > self.log.last_offset)
+        self.log.append(new)
+        return bool(new)
+
+
+class VotesTwice(RaftCore):
+    def _may_vote_for(self, candidate: ReplicaKey) -> bool:
+        return True
+
+
+class VotesForAnyLog(RaftCore):
+    def _is_up_to_date(self, last_term: int, last_offset: int) -> bool:
+        return True
+
+
+class AcknowledgesUncompared(RaftCore):
+    def _acknowledge(self) -> None:
+        self._matched_offset = max(self._matched_offset, self.log.durable_offset)
+        super()._acknowledge()
+
+
+class CommitsOlderTerms(Leadership):
+    def _may_commit(self, offset: int) -> bool:
+        return True
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _in_core(name: str, value: object) -> Patch:
+    return lambda patch: patch.setattr(core_module, name, value)
+
+
+def _in_world(name: str) -> Patch:
+    return lambda patch: patch.setattr(World, name, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        NoPreVote,
+        NoLease,
+        NoLogMatching,
+        NoTruncation,
+        VotesTwice,
+        VotesForAnyLog,
+        AcknowledgesUncompared,
+        _in_core("Leadership", CommitsOlderTerms),
+        _in_world("acknowledges_before_it_persists"),
+        _in_world("sends_before_it_persists"),
+    ],
+    ids=lambda mutant: getattr(mutant, "__name__", None),
+)
+def test_a_rule_that_is_left_out_is_missed(
+    mutant: type[RaftCore] | Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core_type = RaftCore
+    if isinstance(mutant, type):
+        core_type = mutant
+    else:
+        mutant(monkeypatch)
+    for seed in range(MAX_SEEDS):
+        try:
+            _run(seed, core_type)
+        except (AssertionError, IndexError) as e:
+            print(f"found after {seed + 1} seeds: {e}")
+            return
+    pytest.fail(f"not found by {MAX_SEEDS} seeds")

@@ -1,0 +1,36 @@
+"""Sets of voters as entries of the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.raft.messages import node
+from kraftjbod.raft.voter_set import ReplicaKey, Voter, VoterSet
+
+
+def test_a_set_comes_back_as_it_was_written() -> None:
+    directory = DirectoryId(b"a directory's id")
+    found = VoterSet(
+        (Voter(ReplicaKey(BrokerId(1), directory), ("CONTROLLER://a:1", "SSL://b:2")),)
+    )
+    assert VoterSet.decode(found.encode()) == found
+    assert VoterSet.decode(VoterSet.of([node(3)]).encode()) == VoterSet.of([node(3)])
+
+
+def test_a_node_with_another_directory_is_another_voter() -> None:
+    here, there = (ReplicaKey(BrokerId(1), DirectoryId(bytes([i] * 16))) for i in (65, 66))
+    voters = VoterSet.of([here, node(2), node(3)])
+    assert here in voters
+    assert there not in voters
+    assert not voters.is_majority([there, node(2)])
+    assert voters.is_majority([here, node(2)])
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"[]", b"{}", b'{"version": 9, "voters": []}', b'{"version":0,"voters":[1]}']
+)
+def test_anything_else_is_refused(payload: bytes) -> None:
+    with pytest.raises(CorruptRecordError, match="no set of voters"):
+        VoterSet.decode(payload)
