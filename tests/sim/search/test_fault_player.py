@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kraftjbod.testing.simulation.search.schedule import Fault, Kind, Shape
 from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun
 
-_EVERY_MS = 4_000
+_EVERY_MS = 2_500
 
 
 def _run(kinds: Sequence[Kind]) -> Outcome:

@@ -157,6 +157,7 @@ class FaultPlayer:
             Kind.FULL: self._disturb_dir,
             Kind.VANISH: self._break_dir,
             Kind.WIPE: self._wipe,
+            Kind.REMOVED: self._remove,
             Kind.MOVES: self._move,
             Kind.CORDON: self._cordon,
             Kind.DRAIN: self._drain,
@@ -267,6 +268,26 @@ class FaultPlayer:
         await self._order(fault, "forget", but=ErrorCode.LOG_DIR_NOT_FOUND)
         await self._order(fault, "add", but=ErrorCode.INVALID_REQUEST)
         await self._until_back(fault)
+
+    async def _remove(self, fault: Fault) -> None:
+        """Copies that others in sync have too; a move may have another one of them begun here."""
+        host, rng = self._cluster.brokers[fault.broker], fault.rng()
+        async with self._broker_down(fault.broker):
+            host.kill()
+            covered = {
+                tp
+                for tp, one in self._view.partitions()
+                if any(other != fault.broker and self._view.is_serving(other) for other in one.isr)
+            }
+            doomed = covered & set(self._some_partitions(rng))
+            for path in host.log_dirs:
+                vfs = self._cluster.disks[path].vfs
+                for tp in sorted(doomed):
+                    if vfs.is_dir(f"{path}/{tp}"):
+                        self._note(f"{path}/{tp} is removed")
+                        vfs.remove_tree(f"{path}/{tp}")
+                        vfs.sync_dir(path)
+            await _wait(fault)
 
     async def _until_given_up(self, fault: Fault) -> None:
         """Until the broker has noticed, or does not run."""

@@ -35,6 +35,8 @@ class Kind(StrEnum):
     VANISH = "unmounted"
     WIPE = "replaced by an empty disk"
     """Forgotten, and added."""
+    REMOVED = "kill -9, and replicas removed from the disks"
+    """By hand, by a repair of the file system: the disks are sound and lack them."""
     MOVES = "moves"
     CORDON = "cordon"
     DRAIN = "drain"
@@ -66,6 +68,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.FULL: 4,
         Kind.VANISH: 3,
         Kind.WIPE: 4,
+        Kind.REMOVED: 4,
         Kind.MOVES: 9,
         Kind.CORDON: 3,
         Kind.DRAIN: 3,
@@ -91,6 +94,7 @@ UNCLEAN: Final = frozenset(
         Kind.HANG,
         Kind.VANISH,
         Kind.WIPE,
+        Kind.REMOVED,
     }
 )
 OF_A_DIR: Final = frozenset(

@@ -94,7 +94,7 @@ def plan_of(seed: int, *, duration_ms: int) -> tuple[Shape, Schedule]:
     """What a seed stands for."""
     rng = random.Random(f"plan {seed}")
     shape = draw_shape(rng)
-    gap_ms = rng.choice((500, 1_000, 2_000, 4_000))
+    gap_ms = rng.choice((300, 600, 1_200, 2_500))
     return shape, draw_schedule(rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms)
 
 
@@ -124,6 +124,7 @@ class SeedRun:
     ) -> None:
         self._shape = shape
         self._keeps_promise = keeps_promise
+        self._is_whole = False
         self.outcome = Outcome(seed=seed, schedule=schedule)
         self._cluster = SimulatedCluster(
             seed, brokers=shape.brokers, log_dirs=shape.dirs, config=CONFIG
@@ -139,7 +140,7 @@ class SeedRun:
             self._new_client,
             self._topics,
             now_ms=lambda: self._cluster.now_ms,
-            found=self._found,
+            found=self._found_if_promised,
         )
         self._watch = LawWatch(
             self._view, self._workload.ledger, found=self._found, keeps_promise=keeps_promise
@@ -180,14 +181,14 @@ class SeedRun:
         self._workload.start()
         try:
             await self._break()
-            await self._heal()
-            await self._finish()
+            if await self._heal() or self._keeps_promise:
+                await self._finish()
         finally:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             await self._workload.close()
-        if not self.outcome.findings:
+        if self._is_whole:
             await self._stop_and_judge()
 
     async def _break(self) -> None:
@@ -199,7 +200,7 @@ class SeedRun:
                 await self._player.play(schedule)
         except TimeoutError:
             unmended = "; ".join(map(str, self._player.budget.active))
-            self._found(f"not within {HEAL_MS / 1000:.0f} s: the end of {unmended}")
+            self._found_if_promised(f"not within {HEAL_MS / 1000:.0f} s: the end of {unmended}")
 
     async def _make_topics(self) -> None:
         client = self._new_client("operator")
@@ -218,11 +219,13 @@ class SeedRun:
             if e.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
 
-    async def _heal(self) -> None:
-        """Within its time, and then once more, for what is whole only for a moment."""
+    async def _heal(self) -> bool:
+        """Within its time."""
         ended_ms = self._cluster.now_ms
-        if await self._within(HEAL_MS, lambda: self._view.not_whole(self._shape.dirs)):
+        self._is_whole = await self._within(HEAL_MS, lambda: self._view.not_whole(self._shape.dirs))
+        if self._is_whole:
             self.outcome.healed_ms = self._cluster.now_ms - ended_ms
+        return self._is_whole
 
     async def _finish(self) -> None:
         began_ms = self._cluster.now_ms
@@ -231,7 +234,7 @@ class SeedRun:
             async with asyncio.timeout(_STOP_MS / 1000):
                 await self._workload.stop_producing()
         except TimeoutError:
-            self._found("a producer was not answered")
+            self._found_if_promised("a producer was not answered")
         await self._within(_STOP_MS, self._view.left_behind)
         if self._keeps_promise:
             await self._within(_STOP_MS, self._workload.unread)
@@ -241,7 +244,9 @@ class SeedRun:
         deadline_ms = self._cluster.now_ms + limit_ms
         while left := missing():
             if self._cluster.now_ms > deadline_ms:
-                self._found(f"not within {limit_ms / 1000:.0f} s: {'; '.join(left[:6])}")
+                self._found_if_promised(
+                    f"not within {limit_ms / 1000:.0f} s: {'; '.join(left[:6])}"
+                )
                 return False
             await asyncio.sleep(_POLL_S)
         return True
@@ -281,6 +286,13 @@ class SeedRun:
 
     def _note(self, who: str, text: str) -> None:
         self.outcome.story.append(f"{self._cluster.now_ms / 1000:10.3f} {who:<12} {text}")
+
+    def _found_if_promised(self, sentence: str) -> None:
+        """Whoever loses more than is survived waits for an operator, and may for ever."""
+        if self._keeps_promise:
+            self._found(sentence)
+        else:
+            self._note("lost", sentence)
 
     def _found(self, sentence: str) -> None:
         self.outcome.findings.append(sentence)
