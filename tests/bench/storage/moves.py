@@ -34,7 +34,7 @@ _VALUE: Final = bytes(range(250)) * 4
 _PRODUCER: Final = {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 500_000}
 _AT_ONCE: Final = 5000
 _QUIET_S: Final = 3.0
-_LOOK_EVERY: Final = 20
+_POLL_EVERY: Final = 20
 _DEADLINE_S: Final = 120.0
 _PRODUCE_VERSION: Final = 9
 _ALTER_VERSION: Final = 2
@@ -101,7 +101,7 @@ class Produces:
         deadline = time.monotonic() + _DEADLINE_S
         while not is_over():
             assert time.monotonic() < deadline, "it never ended"
-            for _ in range(_LOOK_EVERY):
+            for _ in range(_POLL_EVERY):
                 started = time.perf_counter_ns()
                 self._connection.sendall(self._request)
                 (size,) = struct.unpack(">i", raw.receive(self._connection, 4))

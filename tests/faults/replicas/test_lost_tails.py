@@ -354,7 +354,7 @@ class Sim:
                 metadata_offset=leader.state.offset,
             )
 
-    def look_at_isr(self, leader: Node) -> None:
+    def check_isr(self, leader: Node) -> None:
         """As the manager of in-sync sets does from time to time, without any fetch."""
         partition = leader.partition
         if partition is None or not partition.is_leader:
@@ -442,7 +442,7 @@ class Sim:
                 ),
             ),
             (14, node.replay_one),
-            (6, lambda: self.look_at_isr(node)),
+            (6, lambda: self.check_isr(node)),
             (6, lambda: self.has_controller and self.deliver_wish(node, returns=roll() < 0.8)),
             (2, lambda: self.may_die(node) and self.kill(node)),
             (6, lambda: self.bring_back(node)),
@@ -491,14 +491,14 @@ class Sim:
                 while node.replay_one():
                     pass
                 self.deliver_wish(node, returns=True)
-                self.look_at_isr_calmly(node)
+                self.check_isr_calmly(node)
                 self.send_fetch(node)
             for fetch in list(self.fetches):
                 self.read_fetch(fetch)
             for answer in list(self.answers):
                 self.read_answer(answer)
 
-    def look_at_isr_calmly(self, node: Node) -> None:
+    def check_isr_calmly(self, node: Node) -> None:
         if node.leads and node.partition is not None:
             for member in IDS:
                 if node.partition.isr_expand_wanted(member, node.state.brokers):

@@ -104,7 +104,7 @@ async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished
         await rig.follow(topic(), partition())
         monitor, (ours, others) = rig.parts.monitor, rig.dirs
 
-        async def look(used_bytes: int) -> None:
+        async def sample(used_bytes: int) -> None:
             for log_dir in rig.dirs:
                 usable_bytes = (1 << 30) - used_bytes
                 log_dir.space = Space(total_bytes=1 << 30, usable_bytes=usable_bytes, free_inodes=9)
@@ -112,21 +112,21 @@ async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished
             await monitor.measure()
             monitor.check()
 
-        await look(0)
+        await sample(0)
         await rig.ask(produce(batch(500)), 9)
-        await look(0)
+        await sample(0)
         assert monitor.growth_bytes_per_second(ours) > 0
         assert monitor.disk_growth_bytes_per_second(ours) == 0
         assert monitor.seconds_until_full(ours) > 0
         assert monitor.seconds_until_full(others) is None
-        await look(1 << 20)
+        await sample(1 << 20)
         assert monitor.growth_bytes_per_second(others) == 0
         assert monitor.disk_growth_bytes_per_second(others) > 0
         assert monitor.seconds_until_full(others) > 0
         before = monitor.growth_bytes_per_second(ours)
         # Which copies there are is no growth: what was there when the broker started is not.
         monitor._sizes.clear()
-        await look(1 << 20)
+        await sample(1 << 20)
         assert 0 < monitor.growth_bytes_per_second(ours) < before
 
 

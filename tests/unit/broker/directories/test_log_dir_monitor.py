@@ -41,7 +41,7 @@ class Rig:
             total_bytes=100 * GIB, usable_bytes=free_bytes, free_inodes=99
         )
 
-    def looks(self, times: int) -> list[Any]:
+    def checks(self, times: int) -> list[Any]:
         """Check once a second; what was logged."""
         with capture_logs() as logged:
             for _ in range(times):
@@ -59,12 +59,12 @@ async def test_a_disk_that_fills_is_reported_once_with_what_is_left():
     free_bytes = 12 * GIB
     for _ in range(1_000):
         rig.set_free(free_bytes)
-        assert rig.looks(1) == []
+        assert rig.checks(1) == []
         free_bytes -= 2_000_000
     growth = rig.monitor.disk_growth_bytes_per_second(rig.dirs[0])
     assert growth == pytest.approx(2_000_000, rel=0.01)
     rig.set_free(10 * GIB - 1)
-    (warning,) = rig.looks(1)
+    (warning,) = rig.checks(1)
     assert (warning["event"], warning["log_level"]) == ("log_dir_filling_up", "warning")
     assert (warning["log_dir"], warning["free_bytes"]) == ("/d1", 10 * GIB - 1)
     assert warning["growth_bytes_per_second"] == 0
@@ -72,20 +72,20 @@ async def test_a_disk_that_fills_is_reported_once_with_what_is_left():
     assert warning["seconds_until_full"] == pytest.approx(
         warning["free_bytes"] / warning["disk_growth_bytes_per_second"], rel=0.01
     )
-    assert rig.looks(5) == []
+    assert rig.checks(5) == []
     rig.set_free(20 * GIB)
-    (over,) = rig.looks(3)
+    (over,) = rig.checks(3)
     assert (over["event"], over["free_bytes"]) == ("log_dir_no_longer_filling_up", 20 * GIB)
 
 
 async def test_nothing_is_said_of_a_disk_nobody_checked_or_that_is_gone():
     rig = Rig()
-    assert rig.looks(3) == []
+    assert rig.checks(3) == []
     rig.set_free(GIB, 1)
-    assert events(rig.looks(1)) == ["log_dir_filling_up"]
+    assert events(rig.checks(1)) == ["log_dir_filling_up"]
     rig.dirs[1].go_offline("pulled")
     rig.set_free(50 * GIB, 1)
-    assert rig.looks(3) == []
+    assert rig.checks(3) == []
     assert rig.monitor.disk_growth_bytes_per_second(rig.dirs[1]) == 0
     assert rig.monitor.seconds_until_full(rig.dirs[1]) is None
 
@@ -93,7 +93,7 @@ async def test_nothing_is_said_of_a_disk_nobody_checked_or_that_is_gone():
 async def test_a_slow_directory_is_reported_and_left_alone_by_default():
     rig = Rig()
     rig.dirs[1].statistics.latency_ms = 75.0
-    found = rig.looks(CHECKS_TO_SLOW + 20)
+    found = rig.checks(CHECKS_TO_SLOW + 20)
     (warning,) = found
     assert (warning["event"], warning["log_level"]) == ("log_dir_slow", "warning")
     assert (warning["log_dir"], warning["latency_ms"], warning["limit_ms"]) == ("/d2", 75, 50)
@@ -101,7 +101,7 @@ async def test_a_slow_directory_is_reported_and_left_alone_by_default():
     assert not rig.monitor.is_slow(rig.dirs[0])
     assert rig.dirs[1].state is LogDirState.ONLINE
     rig.dirs[1].statistics.latency_ms = 3.0
-    assert events(rig.looks(CHECKS_TO_FAST + 5)) == ["log_dir_not_slow_any_more"]
+    assert events(rig.checks(CHECKS_TO_FAST + 5)) == ["log_dir_not_slow_any_more"]
 
 
 async def test_a_demoted_directory_is_stalled_until_its_writes_are_fast_again():
@@ -109,14 +109,14 @@ async def test_a_demoted_directory_is_stalled_until_its_writes_are_fast_again():
     slow = rig.dirs[1]
     hang = rig.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
     slow.statistics.latency_ms = 75.0
-    found = rig.looks(CHECKS_TO_SLOW)
+    found = rig.checks(CHECKS_TO_SLOW)
     assert events(found) == ["log_dir_slow", "log_dir_stalled"]
     assert slow.state is LogDirState.STALLED
     assert "slow" in slow.impaired_reason
     # It serves nothing now, and looks fast to whoever measures that.
     slow.statistics.latency_ms = 0.1
     await until(lambda: hang.hits)
-    assert rig.looks(3 * CHECKS_TO_FAST) == []
+    assert rig.checks(3 * CHECKS_TO_FAST) == []
     assert slow.state is LogDirState.STALLED
     rig.vfss[1].release()
     await until(lambda: slow.state is LogDirState.OFFLINE)
@@ -126,13 +126,13 @@ async def test_a_demoted_directory_comes_back():
     rig = Rig(may_demote=True)
     slow = rig.dirs[1]
     slow.statistics.latency_ms = 75.0
-    rig.looks(CHECKS_TO_SLOW)
+    rig.checks(CHECKS_TO_SLOW)
     assert slow.state is LogDirState.STALLED
     slow.statistics.latency_ms = 0.1
     reported: list[Any] = []
 
     def is_back() -> bool:
-        reported.extend(rig.looks(1))
+        reported.extend(rig.checks(1))
         return slow.state is LogDirState.ONLINE
 
     await until(is_back)
@@ -143,7 +143,7 @@ async def test_a_demoted_directory_comes_back():
 async def test_one_directory_alone_is_never_demoted():
     rig = Rig(may_demote=True, dirs=1)
     rig.dirs[0].statistics.latency_ms = 900.0
-    assert events(rig.looks(CHECKS_TO_SLOW + 5)) == ["log_dir_slow"]
+    assert events(rig.checks(CHECKS_TO_SLOW + 5)) == ["log_dir_slow"]
     assert rig.dirs[0].state is LogDirState.ONLINE
 
 
@@ -152,10 +152,10 @@ async def test_a_probe_that_fails_is_judged_by_the_directory():
     rig.vfss[1].inject(Fault(kinds=frozenset({"sync"})))
     rig.dirs[1].statistics.latency_ms = 75.0
     with capture_logs() as logged:
-        rig.looks(CHECKS_TO_SLOW)
+        rig.checks(CHECKS_TO_SLOW)
         await until(lambda: rig.dirs[1].state is LogDirState.OFFLINE)
         await until(lambda: "log_dir_not_measured" in events(logged))
-    rig.looks(3)
+    rig.checks(3)
     assert not rig.monitor.is_slow(rig.dirs[1])
 
 
@@ -163,9 +163,9 @@ async def test_a_clock_that_jumps_is_reported_once_until_it_is_back():
     rig = Rig()
     guard, jumped = WallGuard(), [0]
     rig.clock.possible_now = lambda: guard.sample(rig.clock.ms, rig.clock.ms + jumped[-1])
-    found = rig.looks(3)
+    found = rig.checks(3)
     for jump_ms in (10**9, 10**9, 0, -(10**9)):
         jumped.append(jump_ms)
-        found += rig.looks(3)
+        found += rig.checks(3)
     assert events(found) == ["wall_clock_jumped", "wall_clock_believed", "wall_clock_jumped"]
     assert found[0]["by_ms"] == 10**9

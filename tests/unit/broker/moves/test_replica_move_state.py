@@ -34,7 +34,7 @@ from kraftjbod.core.ids import DirectoryId, Uuid
 
 A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
 MOVE, OTHER_MOVE = Uuid(b"m" * 16), Uuid(b"o" * 16)
-BEHIND, CAUGHT_UP = Copied(is_caught_up=False), Copied(is_caught_up=True)
+LAGGING, CAUGHT_UP = Copied(is_caught_up=False), Copied(is_caught_up=True)
 ACCEPTED = AssignmentAccepted(move_id=MOVE)
 REVERT = ReportDirectory(directory_id=A)
 
@@ -52,18 +52,18 @@ def machine(phase: MovePhase = MovePhase.COPYING) -> ReplicaMoveState:
 
 def test_a_move_asks_copies_on_and_swaps_once_the_controller_agrees() -> None:
     m = machine()
-    assert m.handle(BEHIND) == [CopyOn()]
+    assert m.handle(LAGGING) == [CopyOn()]
     assert m.handle(CAUGHT_UP) == [AssignDirectory(directory_id=B, move_id=MOVE), CopyOn()]
     assert m.handle(CAUGHT_UP) == [CopyOn()] and m.phase is MovePhase.QUEUED
     assert m.handle(ACCEPTED) == [CopyOn()]
-    assert m.handle(BEHIND) == [CopyOn()]
+    assert m.handle(LAGGING) == [CopyOn()]
     assert m.handle(CAUGHT_UP) == [CloseGateAndPromote()]
     assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)] and m.is_over
 
 
 def test_a_move_that_was_accepted_before_a_restart_does_not_ask_again() -> None:
     m = ReplicaMoveState(move_id=MOVE, source=A, target=B, is_accepted=True)
-    assert m.handle(BEHIND) == [CopyOn()]
+    assert m.handle(LAGGING) == [CopyOn()]
     assert m.handle(CAUGHT_UP) == [CloseGateAndPromote()]
 
 
@@ -182,7 +182,7 @@ def test_the_answer_to_another_move_changes_nothing() -> None:
 
 def test_what_comes_after_the_end_changes_nothing() -> None:
     m = machine(MovePhase.ENDED)
-    for event in (BEHIND, CAUGHT_UP, ACCEPTED, Cancelled(), SourceFailed(), TargetFailed()):
+    for event in (LAGGING, CAUGHT_UP, ACCEPTED, Cancelled(), SourceFailed(), TargetFailed()):
         assert m.handle(event) == [] and m.is_over
 
 
@@ -193,7 +193,7 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
         (MovePhase.ACCEPTED, ACCEPTED),
         (MovePhase.COPYING, Promoted()),
         (MovePhase.ACCEPTED, SwapFailed()),
-        (MovePhase.SWAPPING, BEHIND),
+        (MovePhase.SWAPPING, LAGGING),
     ],
 )
 def test_what_makes_no_sense_is_a_bug_and_reports_the_story(phase: MovePhase, event: Event) -> None:
@@ -205,7 +205,7 @@ def test_what_makes_no_sense_is_a_bug_and_reports_the_story(phase: MovePhase, ev
 
 _EVENTS = st.sampled_from(
     [
-        BEHIND, CAUGHT_UP, CAUGHT_UP, ACCEPTED, ACCEPTED, Promoted(), SwapFailed(), Cancelled(),
+        LAGGING, CAUGHT_UP, CAUGHT_UP, ACCEPTED, ACCEPTED, Promoted(), SwapFailed(), Cancelled(),
         Unwanted(), SourceFailed(), TargetFailed(), SourceStalled(), TargetStalled(),
         AssignmentAccepted(move_id=OTHER_MOVE),
     ]

@@ -101,13 +101,13 @@ def test_figures(done: int, rate: float | None, reported: str) -> None:
 
 async def test_waiting_ends_when_nothing_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing once may be a move that was ordered just now and has not begun."""
-    looks = iter([[], [copying(0)], [], [copying(20 * MIB)], [], []])
+    polls = iter([[], [copying(0)], [], [copying(20 * MIB)], [], []])
 
-    async def look() -> list[Copying]:
-        return next(looks)
+    async def poll() -> list[Copying]:
+        return next(polls)
 
-    await follow(look, sample_ms=1)
-    assert list(looks) == []
+    await follow(poll, sample_ms=1)
+    assert list(polls) == []
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == "foo-0 to broker 3: 0 B of 40.0 MiB, 0 %\n"
@@ -115,11 +115,11 @@ async def test_waiting_ends_when_nothing_is_under_way(capsys: pytest.CaptureFixt
 
 async def test_waiting_ends_when_nothing_moves() -> None:
 
-    async def look() -> list[Copying]:
+    async def poll() -> list[Copying]:
         return [copying(7)]
 
     with pytest.raises(StalledError, match="still under way: foo-0 to broker 3"):
-        await follow(look, sample_ms=1, stalled_after_ms=20)
+        await follow(poll, sample_ms=1, stalled_after_ms=20)
 
 
 def test_bars_come_and_go_on_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:

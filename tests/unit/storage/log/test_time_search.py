@@ -49,8 +49,8 @@ def segments(*contents: list[bytes]) -> list[LogSegment]:
     return made
 
 
-def straight(_at: int, look: Callable[[], T]) -> T:
-    return look()
+def straight(_at: int, search_it: Callable[[], T]) -> T:
+    return search_it()
 
 
 def first_from(
@@ -105,9 +105,9 @@ def test_a_batch_whose_records_were_compacted_away_is_no_answer():
 def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it():
     made, asked = segments([at(0, 100)], [at(1, 200)]), list[int]()
 
-    def by_index(number: int, look: Callable[[], T]) -> T:
+    def by_index(number: int, search_it: Callable[[], T]) -> T:
         asked.append(number)
-        return look()
+        return search_it()
 
     assert first_from(made, 150, 0, by_index) == FoundTimestamp(200, 1, 1)
     assert asked == [1]
@@ -158,15 +158,15 @@ def test_a_turn_scans_a_few_batches_and_the_next_goes_on_after_them():
     old = [at(base, 100) for base in range(5_000)]
     young = at(5_000, 99)
     made = segments([at(0, 900, 900), *old[2:], young, at(5_001, 700)])
-    search, looks = LogTimeSearch(500), 0
+    search, turns = LogTimeSearch(500), 0
     while not search.is_over:
         # What the index says is of no help: the first batch was young, before the log's start.
         search.scan(made, 2, straight)
-        looks += 1
+        turns += 1
         if search.unopened_bytes:
             search.open()
     assert search.answer == FoundTimestamp(700, 5_001, 5_001)
-    assert looks >= 3
+    assert turns >= 3
 
 
 def test_a_record_that_no_batch_can_hold_is_no_answer():

@@ -43,7 +43,7 @@ def test_retention_of_the_log_goes_for_the_copy():
 
 
 @pytest.mark.parametrize(
-    ("cut", "drop", "shorten", "copy"),
+    ("truncation", "drop", "shorten", "copy"),
     [
         (Truncation(20, 40), (), None, ()),
         (Truncation(20, 10), (), SegmentExtent(20, 10), (CopyRange(20, 10, 20),)),
@@ -58,12 +58,12 @@ def test_retention_of_the_log_goes_for_the_copy():
     ids=["above", "in the last", "in the middle", "all of it"],
 )
 def test_truncation_of_the_log_goes_for_the_copy(
-    cut: Truncation,
+    truncation: Truncation,
     drop: tuple[int, ...],
     shorten: SegmentExtent | None,
     copy: tuple[CopyRange, ...],
 ):
-    plan = plan_copy(LOG, dict(LOG), cut, 1000)
+    plan = plan_copy(LOG, dict(LOG), truncation, 1000)
     assert (plan.drop, plan.shorten) == (drop, shorten)
     assert plan.copy[: len(copy)] == copy
 
@@ -105,7 +105,7 @@ class Log:
     def __init__(self) -> None:
         self.segments: dict[int, list[int]] = {0: []}
         self.end = self.written = 0
-        self.cut: Truncation | None = None
+        self.truncation: Truncation | None = None
 
     def append(self, size: int) -> None:
         active = self.segments[max(self.segments)]
@@ -136,8 +136,10 @@ class Log:
         self.end = offset
         self.note(Truncation(0, 0))
 
-    def note(self, cut: Truncation) -> None:
-        self.cut = cut if self.cut is None else min(self.cut, cut)
+    def note(self, truncation: Truncation) -> None:
+        self.truncation = (
+            truncation if self.truncation is None else min(self.truncation, truncation)
+        )
 
     def extents(self) -> list[SegmentExtent]:
         return [SegmentExtent(base, len(data)) for base, data in sorted(self.segments.items())]
@@ -165,9 +167,9 @@ def test_the_copy_is_always_a_beginning_of_the_log_and_gets_there(history: list[
         if name != "copy":
             getattr(log, str(name))(*arguments)
             continue
-        cut, log.cut = log.cut, None
+        truncation, log.truncation = log.truncation, None
         copied = {base: len(data) for base, data in sorted(copy.items())}
-        plan = plan_copy(log.extents(), copied, cut, arguments[0])
+        plan = plan_copy(log.extents(), copied, truncation, arguments[0])
         for base in plan.drop:
             del copy[base]
         if plan.shorten is not None:

@@ -266,20 +266,20 @@ async def test_a_log_that_was_truncated_meanwhile_believes_nothing():
     vfs = FaultVfs(MemVfs())
     async with scrubbing(vfs) as rig:
         rig.flip(6)
-        cut = asyncio.get_running_loop().create_future()
+        truncated = asyncio.get_running_loop().create_future()
         reads = 0
 
         def on_operation(kind: str, path: str) -> None:
             nonlocal reads
             if kind == "read_at" and path == f"/d1/a-0/{0:020}.log":
                 reads += 1
-                if reads == 2 and not cut.done():
-                    loop.call_soon_threadsafe(cut.set_result, None)
+                if reads == 2 and not truncated.done():
+                    loop.call_soon_threadsafe(truncated.set_result, None)
 
         loop = asyncio.get_running_loop()
         vfs.on_operation = on_operation
         passing = asyncio.ensure_future(rig.scrub.scrub_all())
-        await cut
+        await truncated
         vfs.on_operation = None
         await rig.handle().truncate_to(5)
         await passing
