@@ -12,6 +12,7 @@ Rules of this file:
 * a torn end of the log is truncated; a bad entry that was durable once is an error instead;
 * a bad snapshot is passed over if an older one, or the whole log, does without it;
 * a log prefix goes only after the snapshot that replaces it is durable;
+* a suffix goes for what another leader has in its place, newest first, and never from a snapshot;
 * what finds no free space is undone, so that it may be tried again.
 
 Runs in the metadata dir's thread; a :class:`SnapshotPart` alone may be written beside it, because
@@ -184,10 +185,16 @@ class RaftLogStore:
                 f"{self._path(_log_name(self.start_offset))} begins after the newest snapshot "
                 f"that can be read ({found}); restore the metadata directory from a backup"
             )
-        if not self._segments or self._segments[-1].next_offset <= covered:
-            # The snapshot is ahead of the log: go on after it.
-            self._drop_segments(len(self._segments))
+        is_of_another = snapshot is not None and any(
+            entry.offset == covered and entry.term != snapshot.term for entry in entries
+        )
+        if is_of_another:
+            warnings.append(f"a crash left a log that does not lead to snapshot {covered}")
+        if not self._segments or self._segments[-1].next_offset <= covered or is_of_another:
+            # The snapshot is ahead of the log, or was to take its place: go on after it.
+            self._drop_newest(len(self._segments))
             self._roll(covered + 1)
+            entries = []
         last_term = entries[-1].term if entries else (snapshot.term if snapshot else 0)
         if hard_state.term < last_term:
             raise InconsistentStorageError(
@@ -305,10 +312,12 @@ class RaftLogStore:
     # --- entries ---------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry], wall_ms: int) -> None:
-        """Write and sync ``entries`` as one; they continue the log.
+        """Write and sync ``entries`` as one; they continue the log, or take the place of its end.
 
-        If there is no space for them, the log is as it was, and they may be tried again.
+        If there is no space for them, the log ends before them, and they may be tried again.
         """
+        if entries[0].offset < self._segments[-1].next_offset:
+            self._truncate(entries[0].offset)
         if self._segments[-1].size_bytes > self._segment_bytes:
             self._roll(entries[0].offset)
         segment = self._segments[-1]
@@ -322,6 +331,26 @@ class RaftLogStore:
         for batch in batches:
             segment.positions.append(segment.size_bytes)
             segment.size_bytes += len(batch)
+
+    def _truncate(self, offset: int) -> None:
+        """Durably forget entries from ``offset`` on, none of which a snapshot covers.
+
+        Newest first and step by step, so that a crash leaves a log without gaps, and no entry of
+        old behind one that is written after this.
+        """
+        newest = self.newest_snapshot
+        assert newest is None or offset > newest.last_offset, (offset, newest)
+        count = sum(s.base_offset <= offset for s in self._segments)
+        self._drop_newest(len(self._segments) - count)
+        segment = self._segments[-1]
+        index = offset - segment.base_offset
+        if index < len(segment.positions):
+            size_bytes = segment.positions[index]
+            segment.file.truncate(size_bytes)
+            segment.size_bytes = size_bytes
+            del segment.positions[index:]
+            with FailsAs(OpKind.FLUSH):
+                segment.file.sync()
 
     def write_hard_state(self, hard_state: HardState) -> None:
         key = hard_state.voted_for
@@ -373,8 +402,11 @@ class RaftLogStore:
         name = Snapshot(last_offset=last_offset, term=term, size_bytes=0).file_name
         return SnapshotPart(self._vfs, self._path(name) + _PART_SUFFIX, last_offset, term)
 
-    def install_snapshot(self, snapshot: Snapshot) -> None:
-        """Give the written part its name; then old snapshots and the log before it may go."""
+    def install_snapshot(self, snapshot: Snapshot, *, replaces_log: bool = False) -> None:
+        """Give the written part its name; then old snapshots and the log before it may go.
+
+        :param replaces_log: it came from another replica, and this log is not known to lead to it.
+        """
         path = self._path(snapshot.file_name)
         self._vfs.rename(path + _PART_SUFFIX, path)
         with FailsAs(OpKind.FLUSH):
@@ -383,6 +415,10 @@ class RaftLogStore:
         for old in self._snapshots[:-_SNAPSHOTS_KEPT]:
             self._vfs.unlink_if_exists(self._path(old.file_name))
         del self._snapshots[:-_SNAPSHOTS_KEPT]
+        if replaces_log:
+            self._drop_newest(len(self._segments))
+            self._roll(snapshot.last_offset + 1)
+            return
         if self._segments[-1].positions:
             self._roll(self._segments[-1].next_offset)
         # Should the newest snapshot be found damaged, the one before it, or else the whole log,
@@ -427,6 +463,17 @@ class RaftLogStore:
             segment.file.close()
             self._vfs.unlink_if_exists(self._path(_log_name(segment.base_offset)))
         del self._segments[:count]
+
+    def _drop_newest(self, count: int) -> None:
+        """Newest first, and for good before anything else is written."""
+        if not count:
+            return
+        for segment in reversed(self._segments[-count:]):
+            segment.file.close()
+            self._vfs.unlink_if_exists(self._path(_log_name(segment.base_offset)))
+        del self._segments[-count:]
+        with FailsAs(OpKind.FLUSH):
+            self._vfs.sync_dir(self._directory)
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"

@@ -356,3 +356,79 @@ def test_the_power_fails_at_each_operation_in_turn(seed: int) -> None:
         if not fault.hits:
             return
     raise AssertionError("the story never ran through")
+
+
+class _Follower:
+    """A log whose end makes way again and again, and twice the whole of it for a snapshot."""
+
+    def __init__(self, vfs: Vfs, seed: int) -> None:
+        self._vfs = vfs
+        self._rng = random.Random(seed)
+        #: The log's entries and what snapshot they follow: as acknowledged, and as to become.
+        self.certain: tuple[int, list[Entry]] = (-1, [])
+        self.wanted = self.certain
+        #: The first entry that may be gone or another one.
+        self.cut = 0
+
+    def steps(self) -> Iterator[None]:
+        store, _ = _opened(self._vfs, segment_bytes=200)
+        store.write_hard_state(HardState(term=99))
+        for term in range(1, 25):
+            covered, old = self.certain
+            if term in (12, 20):
+                last = covered + len(old) - 1
+                self.cut, self.wanted = covered + 1, (last, [])
+                part = store.begin_snapshot(last, 90)
+                part.append(_state_up_to(last))
+                store.install_snapshot(part.finish(), replaces_log=True)
+            else:
+                kept = len(old) if term % 4 else self._rng.randint(0, len(old))
+                self.cut = covered + 1 + kept
+                count = self._rng.randint(1, 6)
+                new = [Entry(self.cut + i, term, b"x" * 40) for i in range(count)]
+                self.wanted = (covered, old[: self.cut - covered - 1] + new)
+                store.append(new, 17)
+            self.certain = self.wanted
+            yield
+
+    def check(self, vfs: Vfs) -> None:
+        """It is the old log or the new one, up to somewhere; what was not to go is there."""
+        _, stored = _opened(vfs, segment_bytes=200)
+        covered = -1 if stored.snapshot is None else stored.snapshot.last_offset
+        found = list(stored.entries)
+        fitting = [
+            entries[: len(found)] == found and covered == base
+            for base, entries in (self.certain, self.wanted)
+        ]
+        assert any(fitting), (found, self.certain, self.wanted)
+        if self.certain == self.wanted:
+            assert found == self.certain[1]
+        assert stored.last_offset >= self.cut - 1 or covered == self.wanted[0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_power_fails_while_the_end_of_the_log_makes_way(seed: int) -> None:
+    rng = random.Random(seed)
+    for nth in range(1, 1000):
+        inner = _vfs()
+        faulty = FaultVfs(inner)
+        fault = faulty.inject(Fault(kinds=WRITING_KINDS, nth=nth))
+        story = _Follower(faulty, seed)
+        try:
+            for _ in story.steps():
+                pass
+        except OSError:
+            assert fault.hits
+        story.check(inner.crash_clone(rng.randrange(2**32)))
+        if not fault.hits:
+            return
+    raise AssertionError("the story never ran through")
+
+
+def test_what_a_snapshot_covers_is_never_cut_off() -> None:
+    store = _filled(_vfs(), 10)
+    _snapshot(store, 5)
+    with pytest.raises(AssertionError):
+        store.append([Entry(5, 2, b"instead")], 17)
+    store.append([Entry(6, 2, b"instead")], 17)
+    assert store.read(6, 1000) == [Entry(6, 2, b"instead")]
