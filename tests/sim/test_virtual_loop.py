@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 
 from kraftjbod.testing.simulation.virtual_loop import virtual_loop
@@ -49,3 +50,12 @@ def test_an_exception_that_nobody_takes_is_a_complaint() -> None:
     world.run_until(1)
     assert [str(c["exception"]) for c in loop.complaints] == ["a bug"]
     assert "bug" in world.trace.lines[-1]
+
+
+def test_what_a_dead_process_begins_warns_nobody() -> None:
+    """Its ``finally`` blocks run when it is buried, and some begin tasks."""
+    loop = virtual_loop(World(seed=1), "a")
+    loop.is_dead = True
+    coroutine = asyncio.sleep(1)
+    loop.create_task(coroutine)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED

@@ -161,6 +161,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         **_: object,
     ) -> asyncio.Task[T]:
         assert isinstance(coro, Coroutine), coro
+        if self.is_dead:
+            coro.close()  # It will never begin, and nobody is to be warned of that.
         return VirtualTask(coro, self, str(name or f"Task-{self._numbers + 1}"), context)
 
     def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:
