@@ -108,7 +108,7 @@ class SimulatedProcess:
     def bury(self) -> None:
         """Give up what its tasks and threads hold, after all is over."""
         outside = events._get_running_loop()
-        events._set_running_loop(None)
+        events._set_running_loop(self.loop)  # A dead one: what is begun never runs.
         try:
             for thread in list(self.loop.threads):
                 thread.bury()
