@@ -184,6 +184,10 @@ sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, o
 	  $(if $(ONLY),--only $(ONLY)) $(if $(DURATION),--duration $(DURATION)) \
 	  $(if $(UNLIMITED),--unlimited) $(ARGS)
 
+.PHONY: sim-mutants
+sim-mutants: setup  ## Put closed holes back one at a time: the simulator has to find each (SEEDS=300)
+	@$(PY) -m tests.sim.mutant_runs $(if $(SEEDS),--seeds $(SEEDS))
+
 .PHONY: systemd
 systemd: setup long-packages  ## The units, checked, installed and booted under systemd (root only)
 	@$(PY) -m pytest -q tests/systemd $(ARGS)

@@ -47,6 +47,7 @@ from kraftjbod.storage.log.log_values import AppendResult
 
 ACKS_ALL: Final = -1
 _NO_OFFSET: Final = -1
+_TIMER_SLACK_S: Final = 0.001
 
 
 class AppendOutcome(NamedTuple):
@@ -251,7 +252,8 @@ class ReplicaAppends:
     def _give_up(self) -> None:
         """Answer for directories that have not answered by now."""
         self._give_up_timer, self._give_up_at_s = None, math.inf
-        now_s = asyncio.get_running_loop().time()
+        # Timers may be early by a loop's own resolution.
+        now_s = asyncio.get_running_loop().time() + _TIMER_SLACK_S
         for outcomes in [one for one in self._waiting if one.deadline_s <= now_s]:
             outcomes.deadline_s = math.inf
             _give_up(outcomes.pending)
