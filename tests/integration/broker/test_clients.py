@@ -13,7 +13,6 @@ import confluent_kafka
 import kafka
 import pytest
 from kafka.admin import KafkaAdminClient
-from kafka.errors import IncompatibleBrokerVersion
 
 from tests.integration import checker, clients
 from tests.integration.clients import COMPRESSIONS, READERS, WRITERS
@@ -178,24 +177,14 @@ def test_a_consumer_beyond_the_end_gets_an_error(cluster: Cluster, topic: str) -
     consumer.close()
 
 
-def test_the_groups_that_are_not_served_are_not_advertised(cluster: Cluster) -> None:
+def test_what_is_not_served_is_not_advertised(cluster: Cluster) -> None:
     """An API that is not served is absent from ApiVersions, never half there."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
     served = set(admin.api_versions())
     admin.close()
     names = {getattr(key, "name", str(key)) for key in served}
     assert {"Produce", "Fetch", "Metadata", "InitProducerId", "DescribeLogDirs"} <= names, names
-    assert not names & {"JoinGroup", "FindCoordinator", "OffsetCommit", "AddPartitionsToTxn"}
-
-
-def test_a_group_consumer_gets_a_clear_error(cluster: Cluster, topic: str) -> None:
-    """From kafka-python and aiokafka at once; librdkafka goes on looking for a coordinator."""
-    consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=cluster.bootstrap.split(","), group_id="group-of-nobody"
-    )
-    with pytest.raises(IncompatibleBrokerVersion, match="FindCoordinator"):
-        consumer.poll(timeout_ms=clients.TIMEOUT_S * 1000)
-    consumer.close()
+    assert not names & {"ConsumerGroupHeartbeat", "AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit"}
 
 
 def test_kcat_lists_the_cluster(cluster: Cluster, topic: str) -> None:

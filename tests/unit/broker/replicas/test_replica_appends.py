@@ -297,18 +297,24 @@ def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too():
         runner.run(scene())
 
 
+def _pending() -> set[int]:
+    """Those of other tests in this process are none of ours."""
+    return {id(one) for one in gc.get_objects() if isinstance(one, PendingAppend)}
+
+
 async def test_an_append_that_has_ended_leaves_its_records_to_nobody():
     """Not even to the garbage collector, which would come for megabytes as late as for bytes."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
         gc.disable()
+        others = _pending()
         try:
             pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
             (outcome,) = await appends.outcomes([pending], suspect_after_ms=60_000)
             assert outcome.code is ErrorCode.NONE
             del pending
             await asyncio.sleep(0)
-            assert not [one for one in gc.get_objects() if isinstance(one, PendingAppend)]
+            assert not _pending() - others
         finally:
             gc.enable()

@@ -32,7 +32,11 @@ async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path
         while not path.is_file():
             await asyncio.sleep(0.001)
     running.cancel()
-    assert [event["event"] for event in logged].count("metrics_snapshot_waits") == 1
+    # Once each time; a slow machine may have it wait again.
+    assert [event["event"] for event in logged][:2] == [
+        "metrics_snapshot_waits",
+        "metrics_snapshots_go_on",
+    ]
     assert json.loads(path.read_text())["beats"] == 21
 
 

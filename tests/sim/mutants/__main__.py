@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-_ROOT: Final = Path(__file__).parents[2]
+_ROOT: Final = Path(__file__).parents[3]
 _PATCHES: Final = sorted((_ROOT / "tests/sim/mutants").glob("*.patch"))
 
 
