@@ -288,7 +288,8 @@ class ReplicaMoveState:
         return reverted
 
     def _promoted(self) -> list[Action]:
-        reported = [ReportDirectory(directory_id=self.target)] if self._is_taken_back else []
+        is_told = not self._is_taken_back or self._wanted_end is MoveEnd.UNWANTED
+        reported = [] if is_told else [ReportDirectory(directory_id=self.target)]
         return [*reported, *self._end(MoveEnd.PROMOTED)]
 
     def _swap_failed(self) -> list[Action]:
@@ -306,15 +307,15 @@ class ReplicaMoveState:
             if self._wanted_end is not MoveEnd.UNWANTED:
                 self._wanted_end = how
             return []
-        reverted = [] if how is MoveEnd.UNWANTED else self._revert()
-        return [*reverted, DropFuture(), *self._end(how)]
+        self._wanted_end = how
+        return [*self._revert(), DropFuture(), *self._end(how)]
 
     def _end_by_failure(self, how: MoveEnd) -> list[Action]:
-        if self._wanted_end is MoveEnd.UNWANTED:
-            return self._end(how)
         return [*self._revert(), *self._end(how)]
 
     def _revert(self) -> list[Action]:
+        if self._wanted_end is MoveEnd.UNWANTED:
+            return []  # Who leaves is assigned nowhere.
         return [ReportDirectory(directory_id=self.source)] if self.may_be_assigned else []
 
     def _end(self, how: MoveEnd) -> list[Action]:

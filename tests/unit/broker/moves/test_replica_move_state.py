@@ -150,11 +150,16 @@ def test_a_wish_that_came_during_the_swap_is_void_if_it_succeeds() -> None:
     assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)]
 
 
-def test_a_replica_that_leaves_during_the_swap_is_assigned_nowhere_if_a_disk_dies() -> None:
+def test_a_replica_that_leaves_during_the_swap_is_assigned_nowhere_whatever_its_disks_do() -> None:
     m = machine(MovePhase.SWAPPING)
     m.handle(Unwanted())
     m.handle(Cancelled())
+    assert m.handle(SourceStalled()) == [] and m.handle(TargetStalled()) == []
     assert m.handle(SourceFailed()) == [End(how=MoveEnd.SOURCE_FAILED)]
+    m = machine(MovePhase.SWAPPING)
+    m.handle(SourceStalled())
+    m.handle(Unwanted())
+    assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)]
 
 
 def test_while_a_directory_hangs_the_controller_hears_where_the_replica_is_served() -> None:
