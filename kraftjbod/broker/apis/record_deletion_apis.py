@@ -109,7 +109,7 @@ class RecordDeletionApis:
         code = await self._replicas.deletions.wait(topic_partition, wanted, timeout_ms)
         if code is not ErrorCode.NONE:
             raise OperatingError(f"not all live replicas start at {wanted} yet", code=code)
-        return wanted
+        return max(wanted, self._replicas.low_watermark(replica))
 
     async def _pass_gate(self, topic_partition: TopicPartition) -> None:
         """Wait while a move lets the replica's copies change places."""

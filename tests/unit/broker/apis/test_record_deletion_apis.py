@@ -142,14 +142,16 @@ async def test_a_full_directory_gets_its_space_back_at_once():
 # --- waiting for the followers -------------------------------------------------------------------
 
 
-async def fetched(rig: BrokerRig, offset: int, log_start_offset: int) -> None:
+async def fetched(
+    rig: BrokerRig, offset: int, log_start_offset: int, *, leader_epoch: int = 0
+) -> None:
     """Broker 2 asks from ``offset`` on and says where its log starts."""
     part = FETCH.FetchPartition(
         partition=0,
         fetch_offset=offset,
         log_start_offset=log_start_offset,
         partition_max_bytes=1 << 20,
-        current_leader_epoch=0,
+        current_leader_epoch=leader_epoch,
     )
     request = FETCH(
         replica_state=FETCH.ReplicaState(replica_id=TWO, replica_epoch=BrokerEpoch(-1)),
@@ -199,6 +201,13 @@ async def test_the_answer_waits_for_the_start_of_every_live_follower():
         assert (answered.error_code, answered.low_watermark) == (0, 3)
         # Nobody is left to wait for.
         assert (await deleted(rig, 2)).low_watermark == 3
+        # Whoever leads anew knows no follower's start, and does not answer what was asked for.
+        await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
+        await rig.follow(partition(replicas=(1, 2), leader=1, epoch=2))
+        asked = asyncio.ensure_future(deleted(rig, 1))
+        await until(lambda: len(rig.parts.hosted.deletions))
+        await fetched(rig, 5, 3, leader_epoch=2)
+        assert (await asked).low_watermark == 3
 
 
 async def test_the_answer_does_not_wait_for_ever():
