@@ -317,7 +317,8 @@ class MemoryServer(asyncio.AbstractServer):
         self._network.unbind(self)
 
     async def serve_forever(self) -> None:
-        raise NotImplementedError
+        """Whoever is bound is served by itself: wait to be cancelled."""
+        await asyncio.get_running_loop().create_future()
 
     async def wait_closed(self) -> None:
         return

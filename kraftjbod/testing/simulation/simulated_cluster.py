@@ -27,6 +27,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -70,7 +71,7 @@ class SimulationTimeoutError(KraftJbodError):
     """What was waited for did not happen within that much virtual time."""
 
 
-class SimulatedNode(SimulatedHost):
+class SimulatedNode(SimulatedHost, ABC):
     """A host with a daemon; ``config`` is its configuration, read at each start."""
 
     def __init__(
@@ -84,8 +85,9 @@ class SimulatedNode(SimulatedHost):
         self.node_id = node_id
         self.properties = dict(properties)
 
+    @abstractmethod
     async def _live(self, process: SimulatedProcess) -> int:
-        raise NotImplementedError
+        """Be the daemon, from its start on; its exit code."""
 
 
 class SimulatedController(SimulatedNode):
