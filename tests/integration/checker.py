@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 READ_TIMEOUT_S: Final = 60.0
 _BROKER_FIGURES: Final = [
@@ -325,13 +325,11 @@ def read(
         logger=_QUIET,
     )
     try:
-        first, end = consumer.get_watermark_offsets(
-            TopicPartition(topic, partition), timeout=READ_TIMEOUT_S
-        )
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        first, end = _watermarks(consumer, TopicPartition(topic, partition), deadline)
         if first == end:
             return
         consumer.assign([TopicPartition(topic, partition, first)])
-        deadline = time.monotonic() + READ_TIMEOUT_S
         offset = first
         while offset < end:
             assert time.monotonic() < deadline, f"{topic}-{partition}: read {offset} of {end}"
@@ -346,6 +344,17 @@ def read(
                 yield at, value
     finally:
         consumer.close()
+
+
+def _watermarks(consumer: Consumer, partition: TopicPartition, deadline: float) -> tuple[int, int]:
+    """librdkafka asks one leader once, and hears it if that has just stopped to lead."""
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=READ_TIMEOUT_S)
+        except KafkaException as problem:
+            if not problem.args[0].retriable() or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def _is_about_groups(error: KafkaError) -> bool:

@@ -187,7 +187,7 @@ def test_half_sent_frames_fill_the_budget_and_no_more(
         data = claim(largest_frame(daemon), 6 * MIB)
         for _ in range(80):
             crowd.join(data)
-        crowd.push(8)
+        crowd.push(4)
         assert crowd.closed > 0, "nobody had to go"
         if daemon.files.role == "broker":
             # A large request of somebody else finds space meanwhile.
@@ -208,7 +208,7 @@ def test_answers_that_nobody_reads(cluster: Cluster) -> None:
     with honest(cluster), Crowd(leader) as crowd:
         for _ in range(40):
             crowd.join(frames, reads_little=True)
-        crowd.push(8)
+        crowd.push(4)
         # An honest one gets what it asks for, if in smaller pieces.
         values = clients.read_confluent(leader.address, "large", len(LARGE_VALUES))
         assert [len(value) for value in values] == [len(value) for value in LARGE_VALUES]

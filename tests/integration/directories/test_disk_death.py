@@ -234,10 +234,12 @@ def test_dead_dirs_that_cannot_be_reported_stop_the_broker_that_leads_there(
     controller, broker = cluster.local.controller, cluster.brokers[BROKER]
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
         cluster.wait_flowing(load)
+        led = {n for n, found in cluster.partitions(TOPIC).items() if found.leader == BROKER}
+        held = cluster.replicas_by_dir(BROKER, TOPIC)
+        paths = sorted(held, key=lambda path: led.isdisjoint(held[path]))[:2]
         controller.kill()
-        for number in (1, 2):
-            path = cluster.local.dir_path(BROKER, number)
-            faults.enter_context(mounts.closed_to_owner(str(path)))
+        for number, path in enumerate(paths, start=1):
+            faults.enter_context(mounts.closed_to_owner(path))
             cluster.wait_event(broker, "log_dir_offline", number)
         assert cluster.wait_exit(broker) == EXIT_CLUSTER_UNREACHABLE
         assert all(cluster.brokers[other].is_running for other in (1, 3))

@@ -107,6 +107,7 @@ def described(cluster: Cluster, disk: FaultFs) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_a_slow_disk_is_demoted_and_given_back(
     make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:

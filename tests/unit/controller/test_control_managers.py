@@ -38,7 +38,8 @@ class Lives(RuleBasedStateMachine):
     def run(self, line: str) -> None:
         reported = list(self.world.run(line))
         assert not any("UNKNOWN_SERVER_ERROR" in one for one in reported)
-        assert list(self.twin.run(line)) == reported
+        # Whoever has led for longer remembers partitions in another order: no record needs one.
+        assert sorted(self.twin.run(line)) == sorted(reported)
 
     @rule(part_size=st.integers(1, 20))
     def another_leads(self, part_size: int) -> None:
