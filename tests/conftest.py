@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 #: The environment variable that says which cases are taken; any word will do.
 SAMPLE: Final = "TEST_SAMPLE"
@@ -38,8 +38,14 @@ def pytest_configure(config: pytest.Config) -> None:
         command = ["git", "rev-parse", "--short=10", "HEAD"]
         done = subprocess.run(command, cwd=_HERE, capture_output=True, text=True, check=False)
         os.environ[SAMPLE] = done.stdout.strip() or "no-commit"
-    # No law is about time, and a loaded machine makes every example slow.
-    settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    # No law is about time, and a loaded machine makes every example slow. What explains a failure
+    # traces every line: a walk that failed after a second took two minutes to say so.
+    settings.register_profile(
+        "all",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        phases=set(Phase) - {Phase.explain},
+    )
     settings.register_profile("few", settings.get_profile("all"), max_examples=FEW_EXAMPLES)
     settings.load_profile("few" if config.option.markexpr == "not long" else "all")
 
