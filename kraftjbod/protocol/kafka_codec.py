@@ -47,7 +47,7 @@ MAX_RESPONSE_ELEMENTS: Final = 16_000_000
 
 
 class ApiKey(IntEnum):
-    """The APIs that kraftjbod serves, by Kafka's numbers."""
+    """The APIs that kraftjbod speaks, by Kafka's numbers; what it serves is in ``SUPPORTED``."""
 
     PRODUCE = 0
     FETCH = 1
@@ -69,6 +69,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
@@ -81,6 +86,9 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     DESCRIBE_TOPIC_PARTITIONS = 75
     #: Ours; kafka_extensions.py says why.
     ALTER_LOG_DIRS = 10_000
@@ -123,6 +131,20 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     ApiKey.ALTER_LOG_DIRS: (0, 0),
 }
+
+#: Told to brokers and tools of ours alone: for clients, transactions are not whole yet.
+_NOT_FOR_CLIENTS: Final = frozenset(
+    {
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+    }
+)
 
 #: How our tools and brokers introduce themselves in ApiVersions (KIP-511).
 OWN_SOFTWARE_NAME: Final = "kraftjbod"
@@ -410,7 +432,8 @@ def api_versions_response(
         api_keys=[
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=least, max_version=greatest)
             for key, (least, greatest) in ranges.items()
-            if key < FIRST_OWN_API_KEY or asker == OWN_SOFTWARE_NAME
+            if asker == OWN_SOFTWARE_NAME
+            or (key < FIRST_OWN_API_KEY and key not in _NOT_FOR_CLIENTS)
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(

@@ -100,10 +100,13 @@ class StructSchema:
     fields: tuple[FieldSchema, ...]
 
     def structs(self) -> Iterator[StructSchema]:
-        """Itself and all structs inside it, the innermost first."""
+        """Itself and all structs inside it, each once, the innermost first."""
+        seen: set[str] = set()
         for field in self.fields:
-            if field.struct is not None:
-                yield from field.struct.structs()
+            for struct in () if field.struct is None else field.struct.structs():
+                if struct.name not in seen:
+                    seen.add(struct.name)
+                    yield struct
         yield self
 
 
@@ -125,11 +128,11 @@ def load_message(name: str) -> MessageSchema:
     :raises KeyError: if neither Kafka nor we have such a message.
     """
     document = own_message(name) or record_schema(name) or _kafka_document(name)
-    assert "commonStructs" not in document, f"{name}: shared structs are not supported"
+    shared = {struct["name"]: struct["fields"] for struct in document.get("commonStructs", ())}
     return MessageSchema(
         name=name,
         api_key=document["apiKey"],
-        struct=_parse_struct(name, name, document["fields"]),
+        struct=_Parser(name, shared).struct(name, document["fields"]),
         versions=Versions.parse(document["validVersions"]),
         flexible=Versions.parse(document["flexibleVersions"]),
     )
@@ -152,30 +155,37 @@ def _package_root() -> Any:
     return importlib.resources.files(importlib.util.module_from_spec(spec))
 
 
-def _parse_struct(message: str, name: str, fields: Sequence[Mapping[str, Any]]) -> StructSchema:
-    parsed = tuple(_parse_field(message, field) for field in (*fields, *own_fields(message, name)))
-    return StructSchema(name=name, fields=parsed)
+class _Parser:
+    """Fields of one message; ``shared`` are structs that several of them have, by name."""
 
+    def __init__(self, message: str, shared: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        self._message = message
+        self._shared = shared
 
-def _parse_field(message: str, field: Mapping[str, Any]) -> FieldSchema:
-    type_name: str = field["type"]
-    is_array = type_name.startswith("[]")
-    element = type_name.removeprefix("[]")
-    is_struct = element not in PRIMITIVES
-    versions = Versions.parse(field["versions"])
-    nullable = Versions.parse(field.get("nullableVersions", "none"))
-    return FieldSchema(
-        name=_WORD_BREAK.sub("_", field["name"]).lower(),
-        type="struct" if is_struct else element,
-        is_array=is_array,
-        struct=_parse_struct(message, element, field["fields"]) if is_struct else None,
-        versions=versions,
-        nullable=nullable,
-        tagged=Versions.parse(field.get("taggedVersions", "none")),
-        tag=field.get("tag", -1),
-        default=_default_value("struct" if is_struct else element, is_array, field.get("default")),
-        ignorable=field.get("ignorable", False),
-    )
+    def struct(self, name: str, fields: Sequence[Mapping[str, Any]]) -> StructSchema:
+        parsed = tuple(self._field(field) for field in (*fields, *own_fields(self._message, name)))
+        return StructSchema(name=name, fields=parsed)
+
+    def _field(self, field: Mapping[str, Any]) -> FieldSchema:
+        type_name: str = field["type"]
+        is_array = type_name.startswith("[]")
+        element = type_name.removeprefix("[]")
+        struct = None
+        if element not in PRIMITIVES:
+            struct = self.struct(element, field.get("fields") or self._shared[element])
+        kind = element if struct is None else "struct"
+        return FieldSchema(
+            name=_WORD_BREAK.sub("_", field["name"]).lower(),
+            type=kind,
+            is_array=is_array,
+            struct=struct,
+            versions=Versions.parse(field["versions"]),
+            nullable=Versions.parse(field.get("nullableVersions", "none")),
+            tagged=Versions.parse(field.get("taggedVersions", "none")),
+            tag=field.get("tag", -1),
+            default=_default_value(kind, is_array, field.get("default")),
+            ignorable=field.get("ignorable", False),
+        )
 
 
 def _default_value(type_name: str, is_array: bool, text: Any) -> Any:

@@ -1,4 +1,5 @@
-"""PURE. Schemas of what Kafka keeps in ``__consumer_offsets``, in the form of its message schemas.
+"""PURE. Schemas of what Kafka keeps in ``__consumer_offsets`` and ``__transaction_state``, in the
+form of its message schemas.
 
 ``apiKey`` is the record's type: the 16 bits before a key. Before a value stand 16 bits of version.
 Keys have one version, 0, and are never flexible.
@@ -72,6 +73,37 @@ RECORD_SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
                     _field("Subscription", "bytes"),
                     _field("Assignment", "bytes"),
                 ),
+            ),
+        ),
+    },
+    "TransactionLogKey": _key(0, _field("TransactionalId", "string")),
+    "TransactionLogValue": {
+        "apiKey": 0,
+        "validVersions": "0-1",
+        "flexibleVersions": "1+",
+        "fields": (
+            _field("ProducerId", "int64"),
+            _field("PreviousProducerId", "int64", "1+", taggedVersions="1+", tag=0, **_UNSET),
+            _field("NextProducerId", "int64", "1+", taggedVersions="1+", tag=1, **_UNSET),
+            _field("ProducerEpoch", "int16"),
+            _field("NextProducerEpoch", "int16", "1+", taggedVersions="1+", tag=3, **_UNSET),
+            _field("TransactionTimeoutMs", "int32"),
+            _field("TransactionStatus", "int8"),
+            _field(
+                "TransactionPartitions",
+                "[]PartitionsSchema",
+                nullableVersions="0+",
+                fields=(_field("Topic", "string"), _field("PartitionIds", "[]int32")),
+            ),
+            _field("TransactionLastUpdateTimestampMs", "int64"),
+            _field("TransactionStartTimestampMs", "int64"),
+            _field(
+                "ClientTransactionVersion",
+                "int16",
+                "1+",
+                taggedVersions="1+",
+                tag=2,
+                ignorable=True,
             ),
         ),
     },

@@ -57,3 +57,16 @@ def test_reading_schemas_starts_no_foreign_client() -> None:
         " load_message('FetchRequest'); sys.exit('kafka' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_struct_that_several_fields_share_is_there_once() -> None:
+    schema = load_message("AddPartitionsToTxnRequest")
+    names = [s.name for s in schema.struct.structs()]
+    assert names == [
+        "AddPartitionsToTxnTopic",
+        "AddPartitionsToTxnTransaction",
+        "AddPartitionsToTxnRequest",
+    ]
+    fields = {f.name: f for f in schema.struct.fields}
+    of_old = fields["v3_and_below_topics"].struct
+    assert of_old is not None and [f.name for f in of_old.fields] == ["name", "partitions"]
