@@ -8,6 +8,7 @@ nothing else at the moment: that check is answered from memory and says little a
 
 from __future__ import annotations
 
+from errno import ENOENT
 from typing import Final
 
 from kraftjbod.core.ids import DirectoryId
@@ -40,6 +41,17 @@ def check_disk(
     else:
         vfs.open(meta, OpenMode.READ_WRITE).close()
     return vfs.space(path)
+
+
+def require_identity(vfs: Vfs, path: str) -> None:
+    """Asked before a file is made by a path that an empty disk in this one's place has as well:
+    what is left there keeps that disk from being added.
+
+    :raises FileNotFoundError: there is no identity; the check that follows says the rest.
+    """
+    meta = f"{path}/{META_PROPERTIES}"
+    if not vfs.exists(meta):
+        raise FileNotFoundError(ENOENT, "not the disk that it was", meta)
 
 
 def holds_replicas(vfs: Vfs, path: str) -> bool:

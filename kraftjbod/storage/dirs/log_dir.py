@@ -37,10 +37,11 @@ from kraftjbod.storage.dir_names import LOCK_FILE
 from kraftjbod.storage.dirs.dir_condition import DirCondition
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.dirs.dir_watch import DirWatch
-from kraftjbod.storage.dirs.disk_check import check_disk
+from kraftjbod.storage.dirs.disk_check import check_disk, require_identity
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
 from kraftjbod.storage.dirs.io_statistics import GROUPS, IoGroup, IoStatistics
 from kraftjbod.storage.dirs.log_dir_policy import (
+    MAKES_NAMES,
     TAKES_SPACE,
     OpKind,
     Verdict,
@@ -73,6 +74,7 @@ class _Way(NamedTuple):
     on_error: Callable[[BaseException], None]
     group: IoGroup
     may_be_taken_back: bool
+    makes_names: bool
 
 
 class LogDirFailureChannel:
@@ -148,7 +150,7 @@ class LogDir(DirCondition):
             reserve=reserve
             or ReserveFile(vfs=vfs, directory=path, size_bytes=0, random_bytes=bytes),
             plan=free_space_policy or FreeSpacePolicy(),
-            probe=self._probe,
+            probe=lambda op, settle: self._probe(self.if_ours(op), settle),
             report_change=self._report_change,
         )
         self._ways = {kind: self._way_of(kind) for kind in OpKind}
@@ -242,9 +244,9 @@ class LogDir(DirCondition):
         """
         if self.state is not LogDirState.ONLINE:
             self.require_allowed(kind)
-        executor, on_error, group, may_be_taken_back = self._ways[kind]
+        executor, on_error, group, may_be_taken_back, makes_names = self._ways[kind]
         return executor.begin_op(
-            op,
+            self.if_ours(op) if makes_names else op,
             settle=settle,
             translate=lambda error: self._judge(kind, error, replica),
             on_error=on_error,
@@ -259,7 +261,18 @@ class LogDir(DirCondition):
             partial(self._saturation.give_reserve_if_full, kind),
             GROUPS[kind],
             kind in TAKES_SPACE,
+            kind in MAKES_NAMES,
         )
+
+    def if_ours(self, op: Callable[[], T]) -> Callable[[], T]:
+        """``op``, for the dir's thread, which fails where the disk is not there any more."""
+
+        def op_if_ours() -> T:
+            if self._device is not None:
+                require_identity(self.vfs, self.path)
+            return op()
+
+        return op_if_ours
 
     async def run(
         self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None

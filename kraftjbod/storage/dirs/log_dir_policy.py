@@ -102,6 +102,8 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
 
 #: What a SATURATED dir refuses: all that takes space for good.
 TAKES_SPACE: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
+#: What makes files or directories right below the log dir.
+MAKES_NAMES: Final = frozenset({OpKind.CREATE, OpKind.CHECKPOINT})
 #: What a STALLED dir takes: what begins or ends its use, finds out whether it answers, or undoes
 #: what was begun, after whatever does not end.
 _ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.LOAD, OpKind.PROBE, OpKind.UNDO})

@@ -516,6 +516,7 @@ class LogManager:
                 return
             mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
             data = format_clean_shutdown(stop)
-            await log_dir.run(OpKind.CLOSE, lambda: write_atomically(log_dir.vfs, mark, data))
+            write = log_dir.if_ours(lambda: write_atomically(log_dir.vfs, mark, data))
+            await log_dir.run(OpKind.CLOSE, write)
         except OperatingError as e:
             self._log.warning("log_dir_not_closed_cleanly", log_dir=log_dir.path, reason=e.message)

@@ -13,7 +13,7 @@ from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, directory_id, manager_of, open_dir
+from tests.faults.rig import TOPIC_ID, TP, directory_id, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.storage.replicas.test_replica_swap import (
     MOVE,
@@ -170,7 +170,7 @@ async def test_an_old_move_gives_way_to_the_one_that_was_ordered_since():
 
 async def come_new(manager: LogManager, number: int) -> LogDir:
     vfs = MemVfs()
-    vfs.make_dirs(f"/d{number}")
+    format_dir(vfs, f"/d{number}", number)
     return await come(manager, vfs, number)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.storage.replicas.offset_checkpoints import read_offsets
 from kraftjbod.storage.vfs import OpenMode
-from tests.faults.rig import TP, checkpoint
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import TOPIC_ID, TP, checkpoint, directory_id
 from tests.unit.storage.replicas.test_replica_swap import append, create, start
 
 
@@ -41,3 +44,17 @@ async def test_a_damaged_file_is_reported_and_done_without():
     with capture_logs() as events:
         assert (await read_offsets(node.source)).recovery_points == {}
     assert [(e["event"], e["path"]) for e in events] == [("checkpoint_unreadable", path)]
+
+
+async def test_an_empty_disk_in_the_place_of_a_dirs_own_is_left_empty():
+    node = await start()
+    await create(node, 2)
+    empty = MemVfs()
+    empty.make_dirs("/d1")
+    node.vfss[0].inner = empty
+    await checkpoint(node.manager)
+    await node.manager.checkpoint_high_watermarks({TP: 1})
+    with pytest.raises(KafkaStorageError):
+        await node.manager.create(TP._replace(partition=1), TOPIC_ID, directory_id(1))
+    await node.manager.close(1)
+    assert empty.list_dir("/d1") == []
