@@ -159,7 +159,7 @@ class ClusterControlManager:
         self._require_same_cluster(request)
         broker = self._state.brokers.get(request.broker_id)
         same = broker is not None and broker.incarnation_id == request.incarnation_id
-        if not same and self._heartbeats.has_valid_session(request.broker_id, now_ms):
+        if not same and not self._heartbeats.may_be_replaced(request.broker_id, now_ms):
             raise OperatingError(
                 f"Another incarnation of broker {request.broker_id} is alive, or was less than "
                 "the session timeout ago.",

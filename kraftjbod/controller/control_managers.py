@@ -24,7 +24,14 @@ from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.topic_control import TopicControlManager, TopicDefaults
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import MIGRATING_DIR, UNASSIGNED_DIR, BrokerId, TopicIdPartition, Uuid
+from kraftjbod.core.ids import (
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
+    BrokerId,
+    ConnectionId,
+    TopicIdPartition,
+    Uuid,
+)
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TopicConfig
@@ -81,6 +88,7 @@ class ControlManagers:
         *,
         cluster_id: str,
         session_timeout_ms: int,
+        reconnect_grace_ms: int,
         topic_config_defaults: TopicConfig,
         topic_defaults: TopicDefaults,
         max_partitions_per_request: int,
@@ -90,7 +98,9 @@ class ControlManagers:
         self.state = MetadataState()
         self.index = ReplicaIndex()
         self._random_bytes = random_bytes
-        self._heartbeats = BrokerHeartbeatManager(session_timeout_ms=session_timeout_ms)
+        self._heartbeats = BrokerHeartbeatManager(
+            session_timeout_ms=session_timeout_ms, reconnect_grace_ms=reconnect_grace_ms
+        )
         self._cluster = ClusterControlManager(
             cluster_id=cluster_id,
             state=self.state,
@@ -127,16 +137,19 @@ class ControlManagers:
 
     # --- decisions -------------------------------------------------------------------------------
 
-    def decide(self, request: RpcRequest, *, now_ms: int) -> ControllerResult[RpcResponse]:
+    def decide(
+        self, request: RpcRequest, *, now_ms: int, connection: ConnectionId | None = None
+    ) -> ControllerResult[RpcResponse]:
         """What the request changes and what it is answered.
 
+        :param connection: what it came on; its end shows that the broker has died.
         :raises OperatingError: if the request as a whole is refused.
         """
         match request:
             case BrokerRegistrationRequest():
-                return self._register(request, now_ms)
+                return self._register(request, now_ms, connection)
             case BrokerHeartbeatRequest():
-                return self._heartbeat(request, now_ms)
+                return self._heartbeat(request, now_ms, connection)
             case AssignReplicasToDirsRequest():
                 return self._replication.assign_replicas_to_dirs(request)
             case AlterPartitionRequest():
@@ -186,7 +199,7 @@ class ControlManagers:
         )
 
     def _register(
-        self, request: BrokerRegistrationRequest, now_ms: int
+        self, request: BrokerRegistrationRequest, now_ms: int, connection: ConnectionId | None
     ) -> ControllerResult[BrokerRegistrationResponse]:
         require_same_log(
             self.state, request.broker_id, request.metadata_log_id, request.applied_metadata_offset
@@ -194,19 +207,21 @@ class ControlManagers:
         result = self._replication.register_broker(
             request, now_ms=now_ms, next_offset=self.state.offset + 1
         )
-        self._heartbeats.touch(request.broker_id, result.response.broker_epoch, now_ms)
+        self._heartbeats.touch(
+            request.broker_id, result.response.broker_epoch, now_ms, connection=connection
+        )
         named = {"metadata_log_id": self.state.metadata_log_id}
         return replace(result, response=result.response.model_copy(update=named))
 
     def _heartbeat(
-        self, request: BrokerHeartbeatRequest, now_ms: int
+        self, request: BrokerHeartbeatRequest, now_ms: int, connection: ConnectionId | None
     ) -> ControllerResult[BrokerHeartbeatResponse]:
         require_same_log(
             self.state, request.broker_id, request.metadata_log_id, request.current_metadata_offset
         )
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         self._heartbeats.touch(
-            broker.broker_id, broker.epoch, now_ms, request.current_metadata_offset
+            broker.broker_id, broker.epoch, now_ms, request.current_metadata_offset, connection
         )
         result = self._replication.heartbeat(request)
         if result.response.should_shut_down:
@@ -265,6 +280,23 @@ class ControlManagers:
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:
         """An unfenced broker whose session has ended."""
         return self._heartbeats.find_stale(self._cluster.unfenced_brokers(), now_ms)
+
+    def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
+        """Whether its process closed its connection and did not come back, as dead ones do."""
+        return self._heartbeats.is_gone(broker_id, now_ms)
+
+    def until_gone_ms(self, now_ms: int) -> int | None:
+        """How long until the next broker is gone whose connection is closed."""
+        return self._heartbeats.until_gone_ms(now_ms)
+
+    def connection_closed(self, connection: ConnectionId, now_ms: int) -> None:
+        """Its other side closed it."""
+        self._heartbeats.connection_closed(connection, now_ms)
+
+    def stood_still(self, pause_ms: int, now_ms: int) -> bool:
+        """The controller heard nobody meanwhile, which is not their fault; True if for long."""
+        self._heartbeats.stood_still(pause_ms, now_ms)
+        return self._heartbeats.is_long_pause(pause_ms)
 
     def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
         return self._replication.fence_broker(broker_id)

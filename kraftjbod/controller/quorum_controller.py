@@ -32,7 +32,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     StartupError,
 )
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, ConnectionId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import WorkSlices
@@ -190,25 +190,32 @@ class QuorumController:
 
     # --- requests --------------------------------------------------------------------------------
 
-    async def handle(self, request: RpcRequest) -> RpcResponse:
+    async def handle(
+        self, request: RpcRequest, connection: ConnectionId | None = None
+    ) -> RpcResponse:
         """Answer one request; the handler of the RPC door.
 
+        :param connection: what it came on, see :meth:`connection_closed`.
         :raises OperatingError: if the request is refused.
         """
         try:
-            return await self._handle(request)
+            return await self._handle(request, connection)
         except ForeignMetadataError as e:
             self._log_foreign_metadata(e)
             raise
 
-    async def _handle(self, request: RpcRequest) -> RpcResponse:
+    def connection_closed(self, connection: ConnectionId) -> None:
+        """The other side closed it: whose last request came on it may have died."""
+        self._managers.connection_closed(connection, self._clock.now_ms())
+
+    async def _handle(self, request: RpcRequest, connection: ConnectionId | None) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetch_metadata(request)
         if not is_from_broker(request):
             # Brokers do not wait after a crowd of clients' requests.
             await WorkSlices.of_loop().turn()
         self._require_whole()
-        result = self._decide(request)
+        result = self._decide(request, connection)
         if isinstance(request, BrokerHeartbeatRequest) and _needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
         else:
@@ -222,8 +229,11 @@ class QuorumController:
         broker = self._managers.state.brokers.get(getattr(request, "broker_id", BrokerId(-1)))
         return broker is not None and broker.epoch == getattr(request, "broker_epoch", None)
 
-    def _decide(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
-        result = self._managers.decide(request, now_ms=self._clock.now_ms())
+    def _decide(
+        self, request: RpcRequest, connection: ConnectionId | None
+    ) -> ControllerResult[RpcResponse]:
+        now_ms = self._clock.now_ms()
+        result = self._managers.decide(request, now_ms=now_ms, connection=connection)
         if not isinstance(request, BrokerRegistrationRequest) or len(result.records) < 2:
             return result
         level = self._managers.state.metadata_version
@@ -232,7 +242,7 @@ class QuorumController:
             changes = dataclasses.replace(result, records=result.records[:-1], is_atomic=False)
             self._apply_or_take_back(request, changes)
             self._managers.take_back(request)
-            result = self._managers.decide(request, now_ms=self._clock.now_ms())
+            result = self._managers.decide(request, now_ms=now_ms, connection=connection)
         return result
 
     def _apply_or_take_back(
@@ -423,26 +433,26 @@ class QuorumController:
     async def _sweep_sessions(self) -> None:
         last_ms = self._clock.now_ms()
         while True:
-            await asyncio.sleep(_SWEEP_INTERVAL_MS / 1000)
+            until_gone_ms = self._managers.until_gone_ms(self._clock.now_ms())
+            wait_ms = min(_SWEEP_INTERVAL_MS, until_gone_ms or _SWEEP_INTERVAL_MS)
+            await asyncio.sleep(wait_ms / 1000)
             now_ms = self._clock.now_ms()
-            if now_ms - last_ms > self._session_timeout_ms // 2:
-                # This process stood still, and with it the heartbeats that wait in its sockets:
-                # silence that it slept through proves nothing.
-                self._log.warning("controller_was_paused", pause_ms=now_ms - last_ms)
-                self._managers.take_leadership(now_ms)
+            # While this process stands still, heartbeats wait in its sockets: silence that it
+            # slept through proves nothing.
+            pause_ms = max(0, now_ms - last_ms - wait_ms)
+            if self._managers.stood_still(pause_ms, now_ms):
+                self._log.warning("controller_was_paused", pause_ms=pause_ms)
             last_ms = now_ms
             await self._do_pass(self._fence_stale)
 
     def _fence_stale(self) -> ControllerResult[None]:
-        broker_id = self._managers.find_stale_broker(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        broker_id = self._managers.find_stale_broker(now_ms)
         if broker_id is None:
             return ControllerResult(response=None)
         if broker_id not in self._expired:
             self._expired.add(broker_id)
-            self._metrics.count("TimedOutBrokerHeartbeatCount")
-            self._log.warning(
-                "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
-            )
+            self._log_expired(broker_id, is_gone=self._managers.is_gone(broker_id, now_ms))
         return self._managers.fence_broker(broker_id)
 
     async def _repeat(self, interval_ms: int, decide: Callable[[], ControllerResult[None]]) -> None:
@@ -465,6 +475,15 @@ class QuorumController:
             self._log.warning("controller_pass_failed", reason=e.message)
 
     # --- telemetry -------------------------------------------------------------------------------
+
+    def _log_expired(self, broker_id: BrokerId, *, is_gone: bool) -> None:
+        if is_gone:
+            self._log.warning("broker_gone", broker_id=broker_id)
+            return
+        self._metrics.count("TimedOutBrokerHeartbeatCount")
+        self._log.warning(
+            "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
+        )
 
     def _log_foreign_metadata(self, error: ForeignMetadataError) -> None:
         """Brokers go on asking until somebody has put it right: said now and then only."""

@@ -22,6 +22,8 @@ BrokerEpoch = NewType("BrokerEpoch", int)
 """Offset of the metadata entry that registered this incarnation of a broker."""
 LeaderEpoch = NewType("LeaderEpoch", int)
 PartitionEpoch = NewType("PartitionEpoch", int)
+ConnectionId = NewType("ConnectionId", int)
+"""Of a connection that this process accepted; no other one has it while the process lives."""
 
 NO_LEADER: Final = BrokerId(-1)
 UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)

@@ -158,6 +158,7 @@ class ControllerServer:
             ControlManagers,
             cluster_id=cluster_id,
             session_timeout_ms=config.broker_session_timeout_ms,
+            reconnect_grace_ms=config.broker_reconnect_grace_ms,
             topic_config_defaults=TopicConfig(
                 unclean_leader_election_enable=config.unclean_leader_election_enable,
             ),
@@ -216,6 +217,7 @@ class ControllerServer:
                 max_in_flight_bytes=config.rpc_max_request_bytes,
             ),
             is_broker=controller.is_of_registered_broker,
+            on_peer_closed=controller.connection_closed,
             memory=memory_budget(config),
             listener_limits=controller_door(config),
         )

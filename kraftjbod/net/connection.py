@@ -98,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_privileged = False
         #: Loop time of the last byte from the peer, in seconds.
         self.last_heard_s = 0.0
+        #: Called last if the peer closed it, as the kernel does for a process that dies.
+        self.on_peer_closed: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer} {self._close_reason or 'open'}>"
@@ -196,6 +198,9 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.writing_resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        peer_closed = self._close_reason is None and (
+            exc is None or isinstance(exc, ConnectionError)
+        )
         if self._close_reason is None:
             self._close_reason = str(exc) if exc is not None else "closed by the peer"
         self._transport = None
@@ -205,6 +210,8 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.answers.release(self)
         if self._receiver is not None:
             self._receiver.connection_closed(self._close_reason)
+        if peer_closed and self.on_peer_closed is not None:
+            self.on_peer_closed()
 
     # --- memory
 

@@ -11,6 +11,7 @@ No call is ever repeated in here, for only the caller knows whether it may be.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +43,16 @@ class RpcClient:
         connect_timeout_ms: int = 5_000,
         max_in_flight: int = 100,
         limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
+        on_lost: Callable[[], None] | None = None,
     ) -> None:
+        """:param on_lost: called when a connection goes that this side did not close."""
         self._host = host
         self._port = port
         self._backoff = backoff
         self._connect_timeout_ms = connect_timeout_ms
         self._max_in_flight = max_in_flight
         self._limits = limits
+        self._on_lost = on_lost
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
         #: Connections in a row that failed or brought no answer.
@@ -99,7 +103,7 @@ class RpcClient:
                 self._link = await connect(
                     self._host,
                     self._port,
-                    make_receiver=_Link,
+                    make_receiver=self._make_link,
                     limits=self._limits,
                     timeout_ms=self._connect_timeout_ms,
                 )
@@ -107,6 +111,13 @@ class RpcClient:
                 self._pause()
                 raise
             return self._link
+
+    def _make_link(self, connection: Connection) -> _Link:
+        return _Link(connection, on_closed=self._link_closed)
+
+    def _link_closed(self) -> None:
+        if not self._is_closed and self._on_lost is not None:
+            self._on_lost()
 
     def _note_failure_of(self, lost: _Link | None) -> None:
         if lost is None:
@@ -131,8 +142,9 @@ class _Call:
 class _Link:
     """One connection of the client and the calls in flight on it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, on_closed: Callable[[], None]) -> None:
         self._connection = connection
+        self._on_closed = on_closed
         self._calls: dict[int, _Call] = {}
         self._next_correlation_id = 0
         self.has_answered = False
@@ -185,3 +197,4 @@ class _Link:
         for call in self._calls.values():
             if not call.response.done():
                 call.response.set_exception(ConnectionLostError(lost))
+        self._on_closed()

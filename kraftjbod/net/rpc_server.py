@@ -3,6 +3,9 @@
 Requests of one connection run side by side, so that a metadata request that waits for news does
 not hold up a heartbeat; each answer leaves when it is there.
 
+The handler is told which connection a request came on, and ``on_peer_closed`` which ones their
+peers closed: nothing is begun for a request after that.
+
 An :class:`OperatingError` from the handler, or from the rule who may ask, becomes an error
 envelope.
 Any other exception is a bug: ``request_handler_failed``, and that connection is closed.
@@ -10,10 +13,12 @@ Any other exception is a bug: ``request_handler_failed``, and that connection is
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ConnectionId
 from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
@@ -28,7 +33,7 @@ from kraftjbod.protocol.rpc_codec import (
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
-RpcHandler = Callable[[RpcRequest], Awaitable[RpcResponse]]
+RpcHandler = Callable[[RpcRequest, ConnectionId], Awaitable[RpcResponse]]
 RpcAdmission = Callable[[RpcRequest, str], None]
 """Given a request and the host it comes from; raises :class:`OperatingError` to refuse it."""
 
@@ -45,6 +50,10 @@ def _nobody(_request: RpcRequest) -> bool:
     return False
 
 
+def _ignore(_connection_id: ConnectionId) -> None:
+    """Nobody wants to know."""
+
+
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=16 * 1024 * 1024)
 DEFAULT_SESSION_LIMITS = SessionLimits(
     max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024
@@ -59,6 +68,7 @@ def rpc_server(
     handler: RpcHandler,
     admit: RpcAdmission = _admit_all,
     is_broker: IsBroker = _nobody,
+    on_peer_closed: Callable[[ConnectionId], None] = _ignore,
     memory: MemoryBudget | None = None,
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
     session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
@@ -67,10 +77,15 @@ def rpc_server(
     """A listener, not started yet, that speaks our RPC on one port.
 
     :param is_broker: who shows itself as one has a place of its own.
+    :param on_peer_closed: not called for connections that this side closed.
     :param memory: of the daemon, if it has several doors.
     """
 
-    async def answer(connection: Connection, pending: PendingRequest) -> Sequence[Buffer]:
+    numbers = itertools.count(1)
+
+    async def answer(
+        connection: Connection, connection_id: ConnectionId, pending: PendingRequest
+    ) -> Sequence[Buffer]:
         request = decode_request(pending.frame)
         pending.api = request.api
         if request.body is None:
@@ -83,15 +98,17 @@ def rpc_server(
             admit(request.body, connection.peer_host)
             if not connection.is_privileged and is_broker(request.body):
                 door.quotas.note_broker(connection)
-            response = await handler(request.body)
+            response = await handler(request.body, connection_id)
         except OperatingError as e:
             return [encode_error(request.correlation_id, e)]
         return [encode_response(request.correlation_id, response)]
 
     def make_session(connection: Connection) -> RequestSession:
+        connection_id = ConnectionId(next(numbers))
+        connection.on_peer_closed = partial(on_peer_closed, connection_id)
         return RequestSession(
             connection,
-            answer=partial(answer, connection),
+            answer=partial(answer, connection, connection_id),
             in_order=False,
             limits=session_limits,
             memory=door.memory,

@@ -142,6 +142,7 @@ class World:
         return ControlManagers(
             cluster_id=CLUSTER_ID,
             session_timeout_ms=9000,
+            reconnect_grace_ms=1000,
             topic_config_defaults=TopicConfig(),
             topic_defaults=TopicDefaults(num_partitions=1, replication_factor=1),
             max_partitions_per_request=100,

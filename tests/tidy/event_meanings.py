@@ -162,6 +162,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "storage_telemetry_sent_again": "That trouble is over.",
     "storage_telemetry_topic_created": "This broker had `__storage_telemetry` made.",
     # controller
+    "broker_gone": (
+        "Its process closed its connection, as dying ones do, and did not come back: it is fenced."
+    ),
     "broker_fenced": "The broker leads nothing and counts for nothing until it is back.",
     "broker_knows_other_metadata": (
         "A broker has followed another cluster's metadata, or more than there is."

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from kraftjbod.core.errors import (
@@ -86,6 +87,8 @@ class ControllerChannel:
         #: One per purpose and voter at most.
         self._clients: dict[tuple[_Purpose, int], RpcClient] = {}
         self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
+        #: Called when the connection goes by which the active controller knows that we live.
+        self.on_control_lost: Callable[[], None] | None = None
         self._log = get_logger(component="controller_channel")
 
     def __repr__(self) -> str:
@@ -161,9 +164,17 @@ class ControllerChannel:
         if client is None:
             voter = self._voters[index]
             client = self._clients[purpose, index] = RpcClient(
-                voter.host, voter.port, backoff=self._backoff
+                voter.host,
+                voter.port,
+                backoff=self._backoff,
+                on_lost=partial(self._connection_lost, purpose, index),
             )
         return client
+
+    def _connection_lost(self, purpose: _Purpose, index: int) -> None:
+        is_control = purpose is _Purpose.CONTROL and index == self._active
+        if is_control and self.on_control_lost is not None:
+            self.on_control_lost()
 
     def _leave(self, index: int) -> None:
         """Ask the next voter from now on, unless another call has moved on already."""

@@ -50,6 +50,11 @@ class HeartbeatFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerLost:
+    """The connection to the controller went, and with it the proof that this broker lives."""
+
+
+@dataclass(frozen=True, slots=True)
 class WokeUp:
     """The instant of the last ``WakeAt`` has come."""
 
@@ -151,6 +156,7 @@ Event = (
     | HeartbeatAnswered
     | HeartbeatFailed
     | WokeUp
+    | ControllerLost
     | MetadataReplayed
     | BecameReady
     | ShutdownRequested

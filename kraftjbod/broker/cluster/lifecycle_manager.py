@@ -22,6 +22,7 @@ from kraftjbod.broker.cluster.lifecycle_events import (
     AnnounceUnfenced,
     ArmReportDeadline,
     BecameReady,
+    ControllerLost,
     CordonsChanged,
     DirectoryAttached,
     DirectoryFailed,
@@ -157,6 +158,7 @@ class BrokerLifecycleManager:
         self._unfenced: asyncio.Future[None] = loop.create_future()
         self._may_stop: asyncio.Future[None] = loop.create_future()
         self._failed: asyncio.Future[None] = loop.create_future()
+        self._channel.on_control_lost = lambda: self._post(ControllerLost())
         self._tasks.start(self._consume(), "broker_lifecycle")
         self._post(Started())
 

@@ -13,6 +13,8 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
 * a directory that comes back before its failure was acknowledged waits for that: without it there
   would be no new leader epoch, and what leads there may have lost what it had acknowledged;
 * a change counts as known once metadata here has reached the registration that reported it;
+* a lost connection to the controller is replaced at once, by a heartbeat: a broker without one is
+  soon taken for dead (``broker.reconnect.grace.ms``);
 * an impaired directory (KIP-928) and changes of the cordons (KIP-1066) are reported at once, then
   eagerly until a heartbeat that says so is answered. That has no deadline: the broker
   refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
@@ -45,6 +47,7 @@ from kraftjbod.broker.cluster.lifecycle_events import (
     AnnounceRegistered,
     AnnounceUnfenced,
     BecameReady,
+    ControllerLost,
     CordonsChanged,
     DirectoryAttached,
     DirectoryEvent,
@@ -106,6 +109,8 @@ _REGISTER_AGAIN: Final = frozenset(
         ErrorCode.LOG_DIR_NOT_FOUND,
     }
 )
+#: Without a connection the controller soon takes this broker for dead.
+_CUT_OFF: Final = frozenset({ErrorCode.BROKER_NOT_AVAILABLE})
 
 
 class BrokerState(Enum):
@@ -238,6 +243,10 @@ class LifecycleState:
                 return self._heartbeat_failed(event, now_ms)
             case WokeUp():
                 return self._send_next(now_ms)
+            case ControllerLost():
+                # What is on its way is repeated by the channel.
+                is_free = self._sent is None and not self._is_registering
+                return self._heartbeat_at_once() if is_free else []
             case MetadataReplayed():
                 return self._metadata_replayed(event)
             case BecameReady():
@@ -427,7 +436,7 @@ class LifecycleState:
         if event.code not in _REGISTER_AGAIN:
             # Not even a wish to send again makes it immediate: what failed now would fail again.
             self._again = False
-            return self._next_heartbeat(now_ms)
+            return self._next_heartbeat(now_ms, is_cut_off=event.code in _CUT_OFF)
         match self.state:
             case BrokerState.PENDING_CONTROLLED_SHUTDOWN:
                 return self._may_stop()
@@ -437,13 +446,14 @@ class LifecycleState:
                 self.state = BrokerState.STARTING
                 return self._begin_registration(now_ms)
 
-    def _next_heartbeat(self, now_ms: int) -> list[Action]:
+    def _next_heartbeat(self, now_ms: int, *, is_cut_off: bool = False) -> list[Action]:
         if self._again:
             return self._heartbeat_at_once()
         if self.state is BrokerState.SHUTTING_DOWN:
             return []
         waits_for_answer = (
-            bool(self._failures.unreported)
+            is_cut_off
+            or bool(self._failures.unreported)
             or self._has_unreported_conditions()
             or self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
             or (self.is_ready and self.state is not BrokerState.RUNNING)

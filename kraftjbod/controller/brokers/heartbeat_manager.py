@@ -1,7 +1,14 @@
 """PURE. Soft state about brokers: when they were last heard, how far they are, what comes next.
 
-Nothing in here is replicated. A controller that takes leadership starts with fresh contact times,
-so a broker that died meanwhile costs one more session timeout.
+A session ends by silence, or sooner by a sign of death: the broker's side closed the connection
+that its last request came on, as the kernel does for a process that dies, and within the grace no
+request came on another one. A broker that lives connects again at once; one that was fenced by
+mistake is unfenced by its next heartbeat, and fencing is always safe, since leader epochs move.
+Until it is heard again, another incarnation may take its place; likewise when a new controller did
+not hear of it within the grace, which those that live do.
+
+Nothing in here is replicated. A controller that takes leadership starts with fresh contact times
+for those that metadata does not call fenced: who died since then costs one more session timeout.
 
 States of a broker, all but the last visible in its registration::
 
@@ -15,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId
 from kraftjbod.metadata.registrations import BrokerRegistration
 
 
@@ -87,25 +94,45 @@ class _Contact:
     metadata_offset: int = -1
     #: Offset of the entry that moved its leaderships away; None outside controlled shutdown.
     shutdown_offset: int | None = None
+    #: What its last request came on; None if nobody said, or that is closed.
+    connection: ConnectionId | None = None
+    #: When its side closed that; None if nothing is wrong.
+    closed_ms: int | None = None
+    #: Not heard by this controller yet, which took over at ``last_ms``.
+    is_inherited: bool = False
 
 
 class BrokerHeartbeatManager:
     """Last contact per broker."""
 
-    def __init__(self, *, session_timeout_ms: int) -> None:
+    def __init__(self, *, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
+        """:param reconnect_grace_ms: 0 if closed connections mean nothing."""
         self._session_timeout_ms = session_timeout_ms
+        self._reconnect_grace_ms = reconnect_grace_ms
         self._contacts: dict[BrokerId, _Contact] = {}
 
     def touch(
-        self, broker_id: BrokerId, epoch: BrokerEpoch, now_ms: int, metadata_offset: int = -1
+        self,
+        broker_id: BrokerId,
+        epoch: BrokerEpoch,
+        now_ms: int,
+        metadata_offset: int = -1,
+        connection: ConnectionId | None = None,
     ) -> None:
-        """The broker was heard; a new epoch starts a new session."""
+        """The broker was heard, on a connection that is open; a new epoch starts a new session."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
-            self._contacts[broker_id] = _Contact(epoch, now_ms, metadata_offset)
-            return
+            contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
         contact.last_ms = now_ms
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
+        contact.connection, contact.closed_ms, contact.is_inherited = connection, None, False
+
+    def connection_closed(self, connection: ConnectionId, now_ms: int) -> None:
+        """The other side closed it. Whoever was heard on another one since is not concerned."""
+        if self._reconnect_grace_ms:
+            for contact in self._contacts.values():
+                if contact.connection == connection:
+                    contact.connection, contact.closed_ms = None, now_ms
 
     def end_session(self, broker_id: BrokerId) -> None:
         """The broker said goodbye: its next incarnation need not wait."""
@@ -114,14 +141,56 @@ class BrokerHeartbeatManager:
     def restart(self, brokers: Iterable[BrokerRegistration], now_ms: int) -> None:
         """Leadership was taken: every unfenced broker counts as heard now."""
         self._contacts = {
-            broker.broker_id: _Contact(broker.epoch, now_ms)
+            broker.broker_id: _Contact(broker.epoch, now_ms, is_inherited=True)
             for broker in brokers
             if not broker.fenced
         }
 
+    def stood_still(self, pause_ms: int, now_ms: int) -> None:
+        """This controller did, and with it what waits in its sockets: that time does not count.
+
+        Of a session only a long pause is taken off, of a grace each.
+
+        :param pause_ms: ending now.
+        """
+        is_long = self.is_long_pause(pause_ms)
+        for contact in self._contacts.values():
+            if is_long:
+                contact.last_ms = min(now_ms, contact.last_ms + pause_ms)
+            if contact.closed_ms is not None:
+                contact.closed_ms = min(now_ms, contact.closed_ms + pause_ms)
+
+    def is_long_pause(self, pause_ms: int) -> bool:
+        return pause_ms > self._session_timeout_ms // 2
+
     def has_valid_session(self, broker_id: BrokerId, now_ms: int) -> bool:
         contact = self._contacts.get(broker_id)
-        return contact is not None and now_ms - contact.last_ms < self._session_timeout_ms
+        is_heard = contact is not None and now_ms - contact.last_ms < self._session_timeout_ms
+        return is_heard and not self.is_gone(broker_id, now_ms)
+
+    def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
+        """It closed its connection, and had time enough for another one."""
+        contact = self._contacts.get(broker_id)
+        closed_ms = None if contact is None else contact.closed_ms
+        return closed_ms is not None and now_ms - closed_ms >= self._reconnect_grace_ms
+
+    def may_be_replaced(self, broker_id: BrokerId, now_ms: int) -> bool:
+        """Whether another incarnation may register: nothing shows that the last one lives."""
+        contact = self._contacts.get(broker_id)
+        if contact is None or not self.has_valid_session(broker_id, now_ms):
+            return True
+        grace_ms = self._reconnect_grace_ms
+        stays_away = contact.is_inherited and 0 < grace_ms <= now_ms - contact.last_ms
+        return contact.closed_ms is not None or stays_away
+
+    def until_gone_ms(self, now_ms: int) -> int | None:
+        """How long until the next of those that closed their connections is gone."""
+        ends = (
+            contact.closed_ms + self._reconnect_grace_ms - now_ms
+            for contact in self._contacts.values()
+            if contact.closed_ms is not None
+        )
+        return min((wait_ms for wait_ms in ends if wait_ms > 0), default=None)
 
     def find_stale(self, unfenced: Iterable[BrokerId], now_ms: int) -> BrokerId | None:
         """The unfenced broker that has been silent the longest, if that is too long."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, ConnectionId
 from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.node_config import Voter
 from kraftjbod.net.rpc_server import rpc_server
@@ -45,7 +45,7 @@ class ScriptedController:
     def voter(self, node_id: int = 3000) -> Voter:
         return Voter(BrokerId(node_id), "127.0.0.1", self.server.port)
 
-    async def _handle(self, request: RpcRequest) -> RpcResponse:
+    async def _handle(self, request: RpcRequest, _connection: ConnectionId) -> RpcResponse:
         async with self._arrived:
             self.seen.append(request)
             self._arrived.notify_all()

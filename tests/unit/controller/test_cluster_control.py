@@ -24,7 +24,7 @@ def _cluster(world: World) -> ClusterControlManager:
         cluster_id=CLUSTER_ID,
         state=world.state,
         index=world.managers.index,
-        heartbeats=BrokerHeartbeatManager(session_timeout_ms=9000),
+        heartbeats=BrokerHeartbeatManager(session_timeout_ms=9000, reconnect_grace_ms=1000),
     )
 
 

@@ -26,7 +26,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     StartupError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, Uuid
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics
@@ -72,6 +72,7 @@ class Node:
         self.managers = ControlManagers(
             cluster_id="c",
             session_timeout_ms=9000,
+            reconnect_grace_ms=500,
             topic_config_defaults=TopicConfig(),
             topic_defaults=TopicDefaults(num_partitions=1, replication_factor=1),
             max_partitions_per_request=100,
@@ -124,6 +125,7 @@ class Node:
         offline: str = "",
         broker_id: BrokerId = ONE,
         impaired: Mapping[str, LogDirState] | None = None,
+        connection: int | None = None,
     ) -> m.BrokerHeartbeatResponse:
         request = m.BrokerHeartbeatRequest(
             broker_id=broker_id,
@@ -139,7 +141,8 @@ class Node:
                 for name, state in impaired.items()
             ),
         )
-        response = await self.controller.handle(request)
+        came_on = None if connection is None else ConnectionId(connection)
+        response = await self.controller.handle(request, came_on)
         assert isinstance(response, m.BrokerHeartbeatResponse)
         return response
 
@@ -328,7 +331,7 @@ def _decided(node: Node, *records: Record, is_atomic: bool = True) -> Callable[.
         response=m.DeleteTopicsResponse(topics=()),
         is_atomic=is_atomic,
     )
-    return lambda request, now_ms: result
+    return lambda request, **_: result
 
 
 DELETE_NOTHING = m.DeleteTopicsRequest(topics=())
@@ -523,8 +526,23 @@ async def test_a_silent_broker_is_fenced_by_the_sweep(node: Node) -> None:
     assert node.metrics.snapshot()["TimedOutBrokerHeartbeatCount"] == 1
 
 
+async def test_a_broker_whose_connection_closed_is_fenced_long_before_its_session_ends(
+    node: Node,
+) -> None:
+    await node.heartbeat(await node.register(), connection=5)
+    node.controller.connection_closed(ConnectionId(4))
+    began_ms = node.clock.ms
+    with capture_logs() as events:
+        node.controller.connection_closed(ConnectionId(5))
+        await node.pass_time_until(lambda: node.managers.state.brokers[ONE].fenced)
+    assert [event["event"] for event in events] == ["broker_gone", "broker_fenced"]
+    assert node.clock.ms - began_ms < 9000
+    await node.register(incarnation=b"\1")
+
+
 async def test_a_controller_that_stood_still_blames_nobody(node: Node) -> None:
-    await node.heartbeat(await node.register())
+    await node.heartbeat(await node.register(), connection=5)
+    node.controller.connection_closed(ConnectionId(5))
     with capture_logs() as events:
         node.clock.ms += 60_000
         while not events:

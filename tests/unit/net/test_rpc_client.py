@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, OverloadedError, RequestTimedOutError
+from kraftjbod.core.ids import ConnectionId
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.net.rpc_server import rpc_server
@@ -27,11 +28,11 @@ REQUEST = AllocateProducerIdsRequest.model_validate({"broker_id": 1, "broker_epo
 ANSWER = dict.fromkeys(AllocateProducerIdsResponse.model_fields, 4)
 
 
-async def answers(request: RpcRequest) -> RpcResponse:
+async def answers(_request: RpcRequest, _connection: ConnectionId) -> RpcResponse:
     return AllocateProducerIdsResponse.model_validate(ANSWER)
 
 
-async def never(request: RpcRequest) -> RpcResponse:
+async def never(_request: RpcRequest, _connection: ConnectionId) -> RpcResponse:
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -103,11 +104,11 @@ async def test_a_late_answer_disturbs_nobody() -> None:
     held: list[RpcRequest] = []
     go = asyncio.Event()
 
-    async def first_waits(request: RpcRequest) -> RpcResponse:
+    async def first_waits(request: RpcRequest, _connection: ConnectionId) -> RpcResponse:
         if not held:
             held.append(request)
             await go.wait()
-        return await answers(request)
+        return await answers(request, _connection)
 
     server = rpc_server(host="127.0.0.1", port=0, handler=first_waits)
     await server.start()

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, NotControllerError, OperatingError
+from kraftjbod.core.ids import ConnectionId
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
@@ -37,9 +38,12 @@ class Handler:
     def __init__(self) -> None:
         self.held = asyncio.Event()
         self.started: asyncio.Queue[int] = asyncio.Queue()
+        #: On which one each broker asked last.
+        self.connections: dict[int, ConnectionId] = {}
 
-    async def __call__(self, request: RpcRequest) -> RpcResponse:
+    async def __call__(self, request: RpcRequest, connection: ConnectionId) -> RpcResponse:
         assert isinstance(request, AllocateProducerIdsRequest)
+        self.connections[request.broker_id] = connection
         self.started.put_nowait(request.broker_id)
         match request.broker_id:
             case 1:
@@ -70,9 +74,9 @@ async def serving(**options: Any) -> AsyncIterator[tuple[Listener, RpcClient, Ha
         await server.close(timeout_ms=0)
 
 
-def new_client(port: int) -> RpcClient:
+def new_client(port: int, **options: Any) -> RpcClient:
     backoff = ExponentialBackoff(initial_ms=1, max_ms=4, random_unit=lambda: 0.5)
-    return RpcClient("127.0.0.1", port, backoff=backoff)
+    return RpcClient("127.0.0.1", port, backoff=backoff, **options)
 
 
 async def test_calls_overtake_each_other() -> None:
@@ -165,6 +169,32 @@ async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
                 writer.close()
             assert [e["event"] for e in logs] == ["connection_broke_protocol"]
         assert server.connection_count == 1
+
+
+async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -> None:
+    """Once, with the id that the handler had; nothing is begun for its requests after that."""
+    closed: asyncio.Queue[ConnectionId] = asyncio.Queue()
+    async with serving(on_peer_closed=closed.put_nowait) as (server, client, handler):
+        lost: list[str] = []
+        leaving = new_client(server.port, on_lost=lambda: lost.append("by this side"))
+        assert answered(await leaving.call(ask(7), timeout_ms=5000)) == 7
+        waiting = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
+        while 1 not in (seen := handler.connections):
+            await asyncio.sleep(0)
+        assert seen[1] != seen[7]
+        leaving.close()
+        assert await closed.get() == seen[7]
+        waiting.cancel()
+        client.close()
+        assert await closed.get() == seen[1]
+        stays = new_client(server.port, on_lost=lambda: lost.append("by the other side"))
+        assert answered(await stays.call(ask(8), timeout_ms=5000)) == 8
+        await server.close(timeout_ms=1_000)
+        while not lost:
+            await asyncio.sleep(0)
+        assert lost == ["by the other side"]
+        assert closed.empty(), "this side closed it"
+        stays.close()
 
 
 async def test_closing_answers_what_is_in_flight() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -156,6 +157,26 @@ async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
         await channel.call(ASK, timeout_ms=PATIENT_MS)
         assert (await channel.fetch_metadata(POLL)).high_watermark == 9
         assert controller.server.connection_count == 2
+
+
+async def test_the_end_of_the_control_connection_is_reported_and_of_no_other() -> None:
+    controller = ScriptedController(ids)
+    lost: list[None] = []
+    async with channel_to(unreachable()) as other:
+        other.on_control_lost = lambda: lost.append(None)
+        with pytest.raises((ConnectionLostError, RequestTimedOutError)):
+            await other.call(ASK, timeout_ms=30)
+    assert lost == [], "there was none"
+    async with AsyncExitStack() as door:
+        await door.enter_async_context(serving(controller))
+        async with channel_to(controller.voter()) as channel:
+            channel.on_control_lost = lambda: lost.append(None)
+            await channel.call(ASK, timeout_ms=PATIENT_MS)
+            await channel.fetch_metadata(POLL)
+            await door.aclose()
+            while not lost:
+                await asyncio.sleep(0)
+    assert lost == [None], "the one for metadata closed as well, and then this side closed"
 
 
 @pytest.mark.parametrize(("asked_ms", "granted_ms"), [(-5, 1), (0, 1), (700, 700), (10**9, 60_000)])

@@ -18,6 +18,7 @@ from kraftjbod.broker.cluster.lifecycle_events import (
     AnnounceUnfenced,
     ArmReportDeadline,
     BecameReady,
+    ControllerLost,
     CordonsChanged,
     DirectoryAttached,
     DirectoryFailed,
@@ -316,8 +317,22 @@ def test_a_forgotten_broker_registers_again_with_the_dirs_that_are_online_now(
 def test_a_failed_heartbeat_is_tried_again_at_the_usual_time() -> None:
     m = running()
     m.handle(WokeUp(), 2_000)
-    assert m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 2_010) == [WakeAt(4_010)]
+    assert m.handle(no(ErrorCode.REQUEST_TIMED_OUT), 2_010) == [WakeAt(4_010)]
     assert m.state is BrokerState.RUNNING
+
+
+def test_a_lost_connection_is_replaced_at_once_by_a_heartbeat() -> None:
+    """The controller takes a broker for dead that closed its connection and does not come back."""
+    m = running()
+    assert heartbeat(m.handle(ControllerLost(), 500)).broker_epoch == EPOCH
+    assert m.handle(ControllerLost(), 501) == [], "the channel repeats what is on its way"
+    assert m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 2_500) == [WakeAt(2_600)]
+    assert m.handle(WokeUp(), 2_600)
+    assert m.handle(alive(), 2_610) == [WakeAt(4_610)]
+    m.handle(ShutdownRequested(), 3_000)
+    m.handle(alive(may_stop=True), 3_010)
+    assert m.handle(ControllerLost(), 3_020) == [], "it has said farewell"
+    assert machine().handle(ControllerLost(), 0) == []
 
 
 # --- going down ----------------------------------------------------------------------------------
@@ -866,6 +881,10 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule()
     def time_passes(self) -> None:
         self.run(WokeUp())
+
+    @rule()
+    def the_connection_breaks(self) -> None:
+        self.run(ControllerLost())
 
     @precondition(lambda self: self.request is not None)
     @rule(arrives=st.booleans(), returns=st.booleans(), forgets=st.booleans())

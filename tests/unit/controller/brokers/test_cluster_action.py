@@ -12,7 +12,7 @@ import pytest
 
 from kraftjbod.controller.brokers.cluster_action import ClusterActionGuard
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol import rpc_messages as m
@@ -63,7 +63,7 @@ def test_which_requests_need_it() -> None:
 
 @pytest.fixture
 async def door() -> AsyncIterator[Listener]:
-    async def handler(request: m.RpcRequest) -> m.RpcResponse:
+    async def handler(request: m.RpcRequest, _connection: ConnectionId) -> m.RpcResponse:
         return m.AllocateProducerIdsResponse(producer_id_start=0, producer_id_count=1)
 
     door = rpc_server(host="127.0.0.1", port=0, handler=handler, admit=GUARD.admit)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass, field
+
 import pytest
 
 from kraftjbod.controller.brokers.heartbeat_manager import (
@@ -10,7 +13,9 @@ from kraftjbod.controller.brokers.heartbeat_manager import (
     BrokerWish,
     next_state,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId, Uuid
+from kraftjbod.metadata.records import RegisterBrokerRecord
+from kraftjbod.metadata.registrations import BrokerRegistration
 
 FENCED, UNFENCED = BrokerControlState.FENCED, BrokerControlState.UNFENCED
 LEAVING, GONE = BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW
@@ -45,7 +50,7 @@ def test_next_state(current: BrokerControlState, wishes: str, expected: BrokerCo
 
 @pytest.fixture
 def heartbeats() -> BrokerHeartbeatManager:
-    return BrokerHeartbeatManager(session_timeout_ms=9000)
+    return BrokerHeartbeatManager(session_timeout_ms=9000, reconnect_grace_ms=1000)
 
 
 def test_a_session_ends_a_timeout_after_the_last_contact(
@@ -89,3 +94,176 @@ def test_a_new_incarnation_starts_from_nothing(heartbeats: BrokerHeartbeatManage
     heartbeats.note_shutdown_offset(ONE, 6)
     heartbeats.touch(ONE, BrokerEpoch(8), 0, 1)
     assert not heartbeats.is_shutdown_known(ONE, [])
+
+
+# --- closed connections --------------------------------------------------------------------------
+
+SESSION_MS, GRACE_MS = 9000, 1000
+
+
+def test_who_closes_its_connection_and_does_not_come_back_is_gone(
+    heartbeats: BrokerHeartbeatManager,
+) -> None:
+    heartbeats.touch(ONE, EPOCH, 100, connection=ConnectionId(1))
+    heartbeats.connection_closed(ConnectionId(1), 200)
+    assert heartbeats.until_gone_ms(300) == 900
+    assert heartbeats.has_valid_session(ONE, 1199)
+    assert heartbeats.may_be_replaced(ONE, 200), "its next incarnation need not wait"
+    assert heartbeats.is_gone(ONE, 1200)
+    assert heartbeats.find_stale([ONE], 1200) == ONE
+    heartbeats.stood_still(500, 1200)
+    assert not heartbeats.is_gone(ONE, 1200), "it may have come back meanwhile"
+    heartbeats.touch(ONE, EPOCH, 1300, connection=ConnectionId(2))
+    assert heartbeats.until_gone_ms(1300) is None
+    assert not heartbeats.may_be_replaced(ONE, 1300)
+
+
+def test_closed_connections_mean_nothing_without_a_grace() -> None:
+    heartbeats = BrokerHeartbeatManager(session_timeout_ms=SESSION_MS, reconnect_grace_ms=0)
+    heartbeats.touch(ONE, EPOCH, 0, connection=ConnectionId(1))
+    heartbeats.connection_closed(ConnectionId(1), 0)
+    assert not heartbeats.may_be_replaced(ONE, SESSION_MS - 1)
+    assert heartbeats.find_stale([ONE], SESSION_MS) == ONE
+
+
+@dataclass
+class _Process:
+    """An incarnation of a broker, and the connections to the controller that it has open."""
+
+    epoch: BrokerEpoch
+    connections: list[ConnectionId] = field(default_factory=list)
+    last_on: ConnectionId | None = None
+    last_heard_ms: int = 0
+    cut_off_ms: int | None = None
+    """Since when what it was heard on last is closed."""
+    is_heard: bool = True
+    """By the controller of now."""
+
+
+def _registration(broker_id: BrokerId, epoch: BrokerEpoch) -> BrokerRegistration:
+    record = RegisterBrokerRecord(
+        broker_id=broker_id,
+        broker_epoch=epoch,
+        incarnation_id=Uuid(bytes(16)),
+        listeners=(),
+        rack=None,
+        fenced=False,
+        in_controlled_shutdown=False,
+        log_dirs=(),
+    )
+    return BrokerRegistration.from_record(record)
+
+
+class _Brokers:
+    """Brokers and their connections as they really are, beside what the manager makes of it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now_ms = 0
+        self.heartbeats = BrokerHeartbeatManager(
+            session_timeout_ms=SESSION_MS, reconnect_grace_ms=GRACE_MS
+        )
+        self.current: dict[BrokerId, _Process] = {}
+        #: Of which the controller knows a later incarnation; they may live on for a while.
+        self.former: list[_Process] = []
+        self.last_connection = 0
+        self.last_epoch = 0
+
+    def step(self) -> None:
+        self.rng.choice(
+            (
+                *(self.wait, self.connect, self.heartbeat, self.heartbeat),
+                *(self.close, self.register, self.register, self.restart_controller),
+            )
+        )()
+        self.check()
+
+    def wait(self) -> None:
+        self.now_ms += self.rng.choice((1, 50, 300, GRACE_MS - 1, GRACE_MS, 4000, SESSION_MS))
+
+    def connect(self) -> None:
+        """Beside the connections that it has: an old one may be dead without anybody's word."""
+        if self.current:
+            self.last_connection += 1
+            process = self.rng.choice(list(self.current.values()))
+            process.connections.append(ConnectionId(self.last_connection))
+
+    def heartbeat(self) -> None:
+        """On any of its connections: what was sent on an older one may come late."""
+        able = [(b, p) for b, p in self.current.items() if p.connections]
+        if able:
+            broker_id, process = self.rng.choice(able)
+            self._heard(broker_id, process, self.rng.choice(process.connections))
+
+    def close(self) -> None:
+        """One connection of one process, in whatever state; of a former incarnation too."""
+        able = [p for p in (*self.current.values(), *self.former) if p.connections]
+        if able:
+            process = self.rng.choice(able)
+            connection = self.rng.choice(process.connections)
+            process.connections.remove(connection)
+            self.heartbeats.connection_closed(connection, self.now_ms)
+            if connection == process.last_on:
+                process.last_on, process.cut_off_ms = None, self.now_ms
+
+    def register(self) -> None:
+        """Another process of a broker tries; refused while the one before it may live."""
+        broker_id = self.rng.choice((ONE, TWO))
+        before = self.current.get(broker_id)
+        may = before is None or before.cut_off_ms is not None or self._is_silent(before)
+        may = may or self._stays_away(before)
+        assert self.heartbeats.may_be_replaced(broker_id, self.now_ms) is may
+        if may:
+            if before is not None:
+                self.former.append(before)
+            self.last_epoch += 1
+            self.last_connection += 1
+            connection = ConnectionId(self.last_connection)
+            process = _Process(BrokerEpoch(self.last_epoch), [connection])
+            self.current[broker_id] = process
+            self._heard(broker_id, process, connection)
+
+    def _heard(self, broker_id: BrokerId, process: _Process, connection: ConnectionId) -> None:
+        self.heartbeats.touch(broker_id, process.epoch, self.now_ms, connection=connection)
+        process.last_on, process.cut_off_ms = connection, None
+        process.last_heard_ms, process.is_heard = self.now_ms, True
+
+    def restart_controller(self) -> None:
+        """Nobody is connected to it, and none of them is fenced."""
+        for process in self.current.values():
+            process.connections, process.last_on, process.cut_off_ms = [], None, None
+            process.last_heard_ms, process.is_heard = self.now_ms, False
+        self.former.clear()
+        registered = [_registration(b, p.epoch) for b, p in self.current.items()]
+        self.heartbeats.restart(registered, self.now_ms)
+
+    def _stays_away(self, process: _Process | None) -> bool:
+        """From a controller that took over long enough ago."""
+        return (
+            process is not None
+            and not process.is_heard
+            and self.now_ms - process.last_heard_ms >= GRACE_MS
+        )
+
+    def _is_silent(self, process: _Process) -> bool:
+        return self.now_ms - process.last_heard_ms >= SESSION_MS
+
+    def check(self) -> None:
+        waits = []
+        for broker_id, process in self.current.items():
+            cut_off_ms = process.cut_off_ms
+            is_gone = cut_off_ms is not None and self.now_ms - cut_off_ms >= GRACE_MS
+            if cut_off_ms is not None and not is_gone:
+                waits.append(cut_off_ms + GRACE_MS - self.now_ms)
+            assert self.heartbeats.is_gone(broker_id, self.now_ms) is is_gone
+            is_valid = not is_gone and not self._is_silent(process)
+            assert self.heartbeats.has_valid_session(broker_id, self.now_ms) is is_valid
+        assert self.heartbeats.until_gone_ms(self.now_ms) == min(waits, default=None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sessions_are_as_the_connections_really_are(seed: int) -> None:
+    """Two connections of one broker, late heartbeats, former incarnations that live on."""
+    brokers = _Brokers(random.Random(seed))
+    for _ in range(400):
+        brokers.step()
