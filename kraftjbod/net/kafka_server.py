@@ -48,7 +48,7 @@ _HOT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 #: A smaller request is decoded, and answered if it is a hot one, in one go.
 _LARGE_FRAME_BYTES: Final = 32 * 1024
 IsBroker = Callable[[RequestHeader, Message], bool]
-"""Whether only a broker of this cluster can have sent the request."""
+"""Whether only a broker of this cluster can have sent the request, which is a Fetch."""
 _PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")
 
 
@@ -129,7 +129,8 @@ class _Requests:
         return _encode(header, response)
 
     def _hand_on(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
-        if not self._connection.is_privileged and self._is_broker(header, body):
+        is_fetch = header.api_key == ApiKey.FETCH
+        if is_fetch and not self._connection.is_privileged and self._is_broker(header, body):
             self._quotas.note_broker(self._connection)
         return self._handler(header, body, self._context)
 

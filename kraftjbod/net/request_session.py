@@ -19,6 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from kraftjbod.core.errors import RemoteProtocolError
@@ -204,7 +205,7 @@ class RequestSession:
             self._fail(request, e)
             return
         if isinstance(answering, Completion):
-            answering.add_done_callback(lambda done: self._completed(request, done))
+            answering.add_done_callback(partial(self._completed, request))
         else:
             self._start_task(request, cast("Coroutine[Any, Any, Any]", answering))
 

@@ -361,7 +361,8 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
                 return header, None
             raise RemoteProtocolError(f"{api_name(api_key)} v{version} is not served here")
         if is_flexible(api_key, version):
-            position = _skip_tags(view, position)
+            # Nobody sends any, and then it is one byte.
+            position = position + 1 if view[position] == 0 else _skip_tags(view, position)
     except _MALFORMED as e:
         raise RemoteProtocolError(f"a request header is malformed: {e}") from e
     name = _REQUEST_NAMES[api_key]

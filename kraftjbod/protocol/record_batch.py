@@ -186,10 +186,11 @@ def batches(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]
     end = len(buf)
     while end - position >= HEADER_BYTES:
         header = read_header(buf, position)
-        if header.size_bytes > end - position:
+        size_bytes = header.size_bytes
+        if size_bytes > end - position:
             return
         yield position, header
-        position += header.size_bytes
+        position += size_bytes
 
 
 def whole_bytes(buf: Buffer) -> int:
@@ -235,7 +236,7 @@ def compute_crc(buf: Buffer, position: int, size_bytes: int) -> int:
 
 def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
     """:raises CorruptRecordError: if the whole batch at ``position`` does not match its CRC."""
-    computed = compute_crc(buf, position, header.size_bytes)
+    computed = compute_crc(buf, position, LOG_OVERHEAD_BYTES + header.batch_length)
     if computed != header.crc:
         raise CorruptRecordError(
             f"batch at {position} (base offset {header.base_offset}, {header.size_bytes} bytes)"
@@ -243,8 +244,8 @@ def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
         )
 
 
-def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """Check what a producer sent for one partition: one batch; a list of its header.
+def validate(buf: Buffer, *, max_batch_bytes: int) -> BatchHeader:
+    """Check what a producer sent for one partition: one batch; its header.
 
     As in Kafka a request holds exactly one batch per partition, so that a producer's sequence
     numbers are checked batch by batch.
@@ -258,26 +259,25 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
             f"message format {buf[_CRC_AT - 1]} is not accepted, only record batches of format 2",
             code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         )
-    headers: list[BatchHeader] = []
-    end = 0
-    for position, header in batches(buf):
-        if header.size_bytes > max_batch_bytes:
-            raise OperatingError(
-                f"a batch of {header.size_bytes} bytes is larger than {max_batch_bytes}, the limit",
-                code=ErrorCode.MESSAGE_TOO_LARGE,
-            )
-        # First, so that what went wrong on the way is tried again.
-        check_crc(buf, position, header)
-        _require_acceptable(header)
-        headers.append(header)
-        end = position + header.size_bytes
-    if end != len(buf):
-        raise CorruptRecordError(f"{len(buf) - end} bytes at {end} are no whole batch")
-    if not headers:
+    if not len(buf):
         raise _invalid_record("the request holds no record batch for the partition")
-    if len(headers) > 1:
-        raise _invalid_record(f"{len(headers)} record batches for the partition, only one may be")
-    return headers
+    header = read_header(buf)
+    size_bytes = header.size_bytes
+    if size_bytes > len(buf):
+        raise CorruptRecordError(f"{len(buf)} bytes at 0 are no whole batch")
+    if size_bytes > max_batch_bytes:
+        raise OperatingError(
+            f"a batch of {size_bytes} bytes is larger than {max_batch_bytes}, the limit",
+            code=ErrorCode.MESSAGE_TOO_LARGE,
+        )
+    # First, so that what went wrong on the way is tried again.
+    check_crc(buf, 0, header)
+    _require_acceptable(header)
+    if size_bytes < len(buf):
+        if (end := whole_bytes(buf)) < len(buf):
+            raise CorruptRecordError(f"{len(buf) - end} bytes at {end} are no whole batch")
+        raise _invalid_record("more than one record batch for the partition, only one may be")
+    return header
 
 
 def _require_acceptable(header: BatchHeader) -> None:

@@ -170,12 +170,11 @@ def open_body(
     :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE, if it unpacks to more
         than ``max_bytes``.
     """
-    packed = memoryview(buf)[position + HEADER_BYTES : position + header.size_bytes]
-    if len(packed) != header.size_bytes - HEADER_BYTES:
+    size_bytes, compression = header.size_bytes, header.compression
+    packed = memoryview(buf)[position + HEADER_BYTES : position + size_bytes]
+    if len(packed) != size_bytes - HEADER_BYTES:
         raise CorruptRecordError(f"the batch at {position} is cut off")
-    if not header.compression:
-        return packed
-    return _decompress(header.compression, packed, max_bytes)
+    return _decompress(compression, packed, max_bytes) if compression else packed
 
 
 def _read_record(

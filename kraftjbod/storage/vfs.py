@@ -221,7 +221,7 @@ class RealFile:
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         if len(buffers) > _MAX_BUFFERS:
             buffers = [b"".join(buffers)]
-        total = sum(len(buffer) for buffer in buffers)
+        total = sum(map(len, buffers))
         written = os.pwritev(self._fd, buffers, position)
         if written < total:
             rest = memoryview(b"".join(buffers))

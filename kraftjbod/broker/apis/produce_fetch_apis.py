@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches, partition_data
@@ -41,6 +42,7 @@ PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
 BatchIndexAndErrorMessage = ProduceResponse.BatchIndexAndErrorMessage
 FetchableTopicResponse = FetchResponse.FetchableTopicResponse
 _ProduceHints = LeaderHints[ProduceResponse.LeaderIdAndEpoch, ProduceResponse.NodeEndpoint]
+_FetchHints = LeaderHints[FetchResponse.LeaderIdAndEpoch, FetchResponse.NodeEndpoint]
 L = TypeVar("L")
 E = TypeVar("E")
 
@@ -132,12 +134,8 @@ class ProduceFetchApis:
         What it begins keeps the order of pipelined requests.
         """
         pending = self._append_all(request, context)
-        outcomes = self._appends.outcomes(pending, suspect_after_ms=self._suspect_after_ms)
-        if request.acks == 0:
-            return outcomes.map(_say_nothing)
-        kinds = ProduceResponse.LeaderIdAndEpoch, ProduceResponse.NodeEndpoint
-        hints = self._hints(*kinds, context, _PRODUCE_HINTS_SINCE)
-        return outcomes.map(lambda ended: _produce_response(request, pending, ended, hints))
+        answer = partial(self._produce_response, request, context, pending)
+        return self._appends.outcomes(pending, answer, suspect_after_ms=self._suspect_after_ms)
 
     def _append_all(self, request: ProduceRequest, context: RequestContext) -> list[PendingAppend]:
         """Each partition on its way, or refused."""
@@ -146,7 +144,7 @@ class ProduceFetchApis:
         refusal = _refuse_produce(request)
         pending: list[PendingAppend] = []
         for topic in request.topic_data:
-            name = self._name_of(topic, is_by_id)
+            name = self._name_of(topic.topic_id) if is_by_id else topic.name
             for part in topic.partition_data:
                 partition = TopicPartition(name or "", part.index)
                 if len(pending) == MAX_ITEMS_PER_REQUEST:
@@ -179,13 +177,44 @@ class ProduceFetchApis:
             has_endpoints=context.api_version >= since[1],
         )
 
-    def _name_of(self, topic: ProduceRequest.TopicProduceData, is_by_id: bool) -> str | None:
-        if not is_by_id:
-            return topic.name
+    def _name_of(self, topic_id: bytes) -> str | None:
         try:
-            return self._replicas.topic_name(TopicId(topic.topic_id))
+            return self._replicas.topic_name(TopicId(topic_id))
         except OperatingError:
             return None
+
+    def _produce_response(
+        self,
+        request: ProduceRequest,
+        context: RequestContext,
+        pending: Sequence[PendingAppend],
+        outcomes: Sequence[AppendOutcome],
+    ) -> ProduceResponse | None:
+        if request.acks == 0:
+            return None
+        ended = zip(pending, outcomes, strict=True)
+        hints: _ProduceHints | None = None
+        topics = []
+        for topic in request.topic_data:
+            parts = []
+            for _ in topic.partition_data:
+                one, outcome = next(ended)
+                part = _partition_outcome(one.topic_partition, outcome)
+                if outcome.code:
+                    hints = hints or self._produce_hints(context)
+                    part.current_leader = hints.leader_of(one.topic_partition, outcome.code)
+                parts.append(part)
+            topics.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=parts
+                )
+            )
+        endpoints = [] if hints is None else hints.endpoints()
+        return ProduceResponse(responses=topics, node_endpoints=endpoints)
+
+    def _produce_hints(self, context: RequestContext) -> _ProduceHints:
+        kinds = ProduceResponse.LeaderIdAndEpoch, ProduceResponse.NodeEndpoint
+        return self._hints(*kinds, context, _PRODUCE_HINTS_SINCE)
 
     # --- Fetch -----------------------------------------------------------------------------------
 
@@ -327,8 +356,7 @@ class ProduceFetchApis:
         self, request: FetchRequest, fetching: Sequence[_Fetching], context: RequestContext
     ) -> FetchResponse:
         found = iter(fetching)
-        kinds = FetchResponse.LeaderIdAndEpoch, FetchResponse.NodeEndpoint
-        hints = self._hints(*kinds, context, _FETCH_HINTS_SINCE)
+        hints: _FetchHints | None = None
         topics, sent_bytes = [], 0
         for topic in request.topics:
             parts = []
@@ -336,7 +364,10 @@ class ProduceFetchApis:
                 one = next(found)
                 data = one.data or FetchedData()
                 described = partition_data(part.partition, data)
-                described.current_leader = hints.leader_of(one.wanted.topic_partition, data.code)
+                if data.code:
+                    hints = hints or self._fetch_hints(context)
+                    partition = one.wanted.topic_partition
+                    described.current_leader = hints.leader_of(partition, data.code)
                 parts.append(described)
                 if data.records:
                     sent_bytes += len(data.records)
@@ -345,7 +376,12 @@ class ProduceFetchApis:
                 FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
             )
         self._metrics.count("BytesOutPerSec", sent_bytes)
-        return FetchResponse(responses=topics, node_endpoints=hints.endpoints())
+        endpoints = [] if hints is None else hints.endpoints()
+        return FetchResponse(responses=topics, node_endpoints=endpoints)
+
+    def _fetch_hints(self, context: RequestContext) -> _FetchHints:
+        kinds = FetchResponse.LeaderIdAndEpoch, FetchResponse.NodeEndpoint
+        return self._hints(*kinds, context, _FETCH_HINTS_SINCE)
 
     def _count_fetched(self, topic_partition: TopicPartition, size_bytes: int) -> None:
         replica = self._replicas.get(topic_partition)
@@ -369,47 +405,20 @@ def _refuse_produce(request: ProduceRequest) -> AppendOutcome | None:
     return None
 
 
-def _say_nothing(_ended: Sequence[AppendOutcome]) -> ProduceResponse | None:
-    return None
-
-
-def _produce_response(
-    request: ProduceRequest,
-    pending: Sequence[PendingAppend],
-    outcomes: Sequence[AppendOutcome],
-    hints: _ProduceHints,
-) -> ProduceResponse:
-    ended = zip(pending, outcomes, strict=True)
-    response = ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    _partition_outcome(*next(ended), hints) for _ in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
-    response.node_endpoints = hints.endpoints()
-    return response
-
-
 def _partition_outcome(
-    pending: PendingAppend, outcome: AppendOutcome, hints: _ProduceHints
+    topic_partition: TopicPartition, outcome: AppendOutcome
 ) -> PartitionProduceResponse:
-    topic_partition = pending.topic_partition
-    return PartitionProduceResponse(
+    part = PartitionProduceResponse(
         index=topic_partition.partition,
         error_code=outcome.code,
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time_ms,
         log_start_offset=outcome.log_start_offset,
-        record_errors=[
+        error_message=outcome.message,
+    )
+    if outcome.record_errors:
+        part.record_errors = [
             BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=why)
             for at, why in outcome.record_errors
-        ],
-        error_message=outcome.message,
-        current_leader=hints.leader_of(topic_partition, outcome.code),
-    )
+        ]
+    return part

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
@@ -78,8 +78,7 @@ class InternalProducer:
             leader_epoch=leader_epoch,
         )
         suspect_after_ms = min(self._suspect_after_ms, timeout_ms)
-        outcomes = self._appends.outcomes([appending], suspect_after_ms=suspect_after_ms)
-        return outcomes.map(lambda ended: ended[0])
+        return self._appends.outcomes([appending], _only, suspect_after_ms=suspect_after_ms)
 
     async def send(
         self,
@@ -150,7 +149,9 @@ class InternalProducer:
     ) -> None:
         appending = self._appends.append(partition, batch, acks=acks, timeout_ms=timeout_ms)
         suspect_after_ms = min(self._suspect_after_ms, timeout_ms)
-        (outcome,) = await self._appends.outcomes([appending], suspect_after_ms=suspect_after_ms)
+        outcome = await self._appends.outcomes(
+            [appending], _only, suspect_after_ms=suspect_after_ms
+        )
         _require_taken(partition, outcome.code, outcome.message)
 
     async def _produce(
@@ -171,6 +172,11 @@ class InternalProducer:
         )
         self._leader = leader
         return self._connection
+
+
+def _only(outcomes: Sequence[AppendOutcome]) -> AppendOutcome:
+    (outcome,) = outcomes
+    return outcome
 
 
 def _require_taken(partition: TopicPartition, code: int, said: str | None) -> None:

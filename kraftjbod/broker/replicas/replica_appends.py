@@ -21,8 +21,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.partitions.partition import ANY_EPOCH, NO_EPOCH, Partition
@@ -48,6 +49,8 @@ from kraftjbod.storage.log.log_values import AppendResult
 ACKS_ALL: Final = -1
 _NO_OFFSET: Final = -1
 _TIMER_SLACK_S: Final = 0.001
+
+R = TypeVar("R")
 
 
 class AppendOutcome(NamedTuple):
@@ -116,33 +119,47 @@ class PendingAppend(Completion[AppendOutcome]):
         return pending
 
 
-class _Outcomes(Completion[list[AppendOutcome]]):
-    """All of one produce request; done when each of them is, and in ``waiting`` until then."""
+class _Outcomes(Completion[R], Generic[R]):
+    """All of one produce request; done when each of them is, and in ``waiting`` until then.
 
-    __slots__ = ("_left", "_waiting", "deadline_s", "pending")
+    Its value is what ``make`` makes of them.
+    """
+
+    __slots__ = ("_left", "_make", "_waiting", "deadline_s", "pending")
 
     def __init__(
         self,
         pending: Sequence[PendingAppend],
+        make: Callable[[list[AppendOutcome]], R],
         deadline_s: float,
-        waiting: dict[_Outcomes, None],
+        waiting: dict[_Outcomes[Any], None],
     ) -> None:
         super().__init__()
         self.pending = pending
+        self._make = make
         #: Loop time from which on nobody waits for a directory any more.
         self.deadline_s = deadline_s
         self._waiting = waiting
         waiting[self] = None
-        self._left = len(pending) + 1
+        self._left = len(pending)
         for one in pending:
             one.add_done_callback(self._one_ended)
-        self._one_ended()
+        if not pending:
+            self._all_ended()
 
-    def _one_ended(self, _one: Completion[AppendOutcome] | None = None) -> None:
+    def _one_ended(self, _one: Completion[AppendOutcome]) -> None:
         self._left -= 1
         if self._left == 0:
-            del self._waiting[self]
-            self.set_result([one.result() for one in self.pending])
+            self._all_ended()
+
+    def _all_ended(self) -> None:
+        del self._waiting[self]
+        try:
+            made = self._make([one.result() for one in self.pending])
+        except Exception as e:
+            self.set_exception(e)
+        else:
+            self.set_result(made)
 
 
 class ReplicaAppends:
@@ -171,7 +188,7 @@ class ReplicaAppends:
         #: What waits until the records of an earlier append of its partition were checked.
         self._queued: dict[TopicPartition, deque[PendingAppend]] = {}
         #: Requests with outcomes that are not there yet; an ordered set.
-        self._waiting: dict[_Outcomes, None] = {}
+        self._waiting: dict[_Outcomes[Any], None] = {}
         #: One timer for them all, at or before the first deadline.
         self._give_up_timer: asyncio.TimerHandle | None = None
         self._give_up_at_s = math.inf
@@ -206,11 +223,15 @@ class ReplicaAppends:
             self._give_up_timer.cancel()
 
     def outcomes(
-        self, pending: Sequence[PendingAppend], *, suspect_after_ms: int
-    ) -> Completion[list[AppendOutcome]]:
-        """Every outcome, in order; each ends by itself at its own deadline."""
+        self,
+        pending: Sequence[PendingAppend],
+        make: Callable[[list[AppendOutcome]], R],
+        *,
+        suspect_after_ms: int,
+    ) -> Completion[R]:
+        """What ``make`` makes of all outcomes, in order; each ends by itself at its deadline."""
         deadline_s = asyncio.get_running_loop().time() + suspect_after_ms / 1000
-        outcomes = _Outcomes(pending, deadline_s, self._waiting)
+        outcomes = _Outcomes(pending, make, deadline_s, self._waiting)
         if deadline_s < self._give_up_at_s and not outcomes.done():
             self._give_up_at(deadline_s)
         return outcomes
@@ -240,7 +261,7 @@ class ReplicaAppends:
         except OperatingError as e:
             pending.set_result(AppendOutcome.of(e))
             return
-        writing.add_done_callback(lambda append: self._written(pending, append))
+        writing.add_done_callback(partial(self._written, pending))
         self._metrics.count("BytesInPerSec", len(pending.records))
 
     def _give_up_at(self, at_s: float) -> None:
@@ -267,7 +288,7 @@ class ReplicaAppends:
         """None if that takes longer; then it is tried again when it is done."""
         config = self._topic_configs.get(pending.topic_partition.topic)
         records = pending.records
-        (header,) = validate(records, max_batch_bytes=config.max_message_bytes)
+        header = validate(records, max_batch_bytes=config.max_message_bytes)
         rules = self._rules(config)
         checked = validate_quickly(records, header, rules)
         if checked is None:

@@ -56,19 +56,24 @@ class Completion(Generic[T]):
 
     def set_result(self, value: T) -> None:
         """Hand ``value`` on; what comes after the first word is not heard."""
-        if not self._is_done:
-            self._is_done = True
-            self._value = value
-            if self._callback is not None:
-                self._call_back()
+        if self._is_done:
+            return
+        self._is_done = True
+        self._value = value
+        # Who is called may hold this one: forgotten, they are no cycle that waits for a collector.
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            try:
+                callback(self)
+            except Exception as e:
+                self._callback_failed(e)
 
     def set_exception(self, error: BaseException) -> None:
         """As :meth:`set_result`, with an error."""
         if not self._is_done:
             self._is_done = True
             self._error = error
-            if self._callback is not None:
-                self._call_back()
+            self._call_back()
 
     def add_done_callback(self, callback: Callable[[Completion[T]], None]) -> None:
         """Have ``callback`` called when it is done, which may be now; only one may wait."""
@@ -107,14 +112,16 @@ class Completion(Generic[T]):
         return self.result()
 
     def _call_back(self) -> None:
-        # Who is called may hold this one: forgotten, they are no cycle that waits for a collector.
         callback, self._callback = self._callback, None
-        assert callback is not None, self
-        try:
-            callback(self)
-        except Exception as e:
-            context = {"message": f"the callback of {self!r} failed", "exception": e}
-            asyncio.get_running_loop().call_exception_handler(context)
+        if callback is not None:
+            try:
+                callback(self)
+            except Exception as e:
+                self._callback_failed(e)
+
+    def _callback_failed(self, error: Exception) -> None:
+        context = {"message": f"the callback of {self!r} failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
 
 
 async def to_its_end(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:

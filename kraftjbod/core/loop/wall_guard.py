@@ -46,18 +46,14 @@ class WallGuard:
         """``now_ms`` is the monotonic clock's."""
         offset_ms = wall_ms - now_ms
         if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= LARGEST_STEP_MS:
-            self._believe(offset_ms)
+            self._offset_ms, self._doubted_since_ms = offset_ms, None
             return PossibleNow(wall_ms, wall_ms)
         is_same = abs(offset_ms - self._doubted_offset_ms) <= LARGEST_STEP_MS
         if self._doubted_since_ms is None or not is_same:
             self._doubted_since_ms = now_ms
         elif now_ms - self._doubted_since_ms >= SETTLES_AFTER_MS:
-            self._believe(offset_ms)
+            self._offset_ms, self._doubted_since_ms = offset_ms, None
             return PossibleNow(wall_ms, wall_ms)
         self._doubted_offset_ms = offset_ms
         steady_ms = now_ms + self._offset_ms
         return PossibleNow(min(wall_ms, steady_ms), max(wall_ms, steady_ms))
-
-    def _believe(self, offset_ms: int) -> None:
-        self._offset_ms = offset_ms
-        self._doubted_since_ms = None

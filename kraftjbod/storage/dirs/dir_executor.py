@@ -22,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.completion import Completion
@@ -50,11 +50,8 @@ class _Job:
     may_be_taken_back: bool
 
 
-class _Done(NamedTuple):
-    job: _Job
-    result: Any
-    error: BaseException | None
-    elapsed_ms: int
+_Done = tuple[_Job, Any, BaseException | None, int]
+"""What was done, its result or its error, and how many ms that took."""
 
 
 class LogDirExecutor(Executor):
@@ -152,12 +149,12 @@ class LogDirExecutor(Executor):
         """
         if self._refusal is not None:
             raise self._refusal()
-        if self.is_full or (
-            size_bytes and self._waiting and self._queued_bytes + size_bytes > self._max_bytes
+        waiting = len(self._waiting)
+        if waiting >= self._max_ops or (
+            size_bytes and waiting and self._queued_bytes + size_bytes > self._max_bytes
         ):
             raise OverloadedError(
-                f"{self._name} has {len(self._waiting)} operations waiting, "
-                f"{self._queued_bytes} bytes in all"
+                f"{self._name} has {waiting} operations waiting, {self._queued_bytes} bytes in all"
             )
         done: Completion[Any] = Completion()
         job = _Job(op, settle, translate, on_error, done, size_bytes, group, may_be_taken_back)
@@ -251,7 +248,7 @@ class LogDirExecutor(Executor):
             result, error = _carry_out(job.op, job.on_error) if hold is None else (None, hold())
             elapsed_ms = self._clock.now_ms() - began_ms
             self._running_since_ms = _IDLE
-            self._hand_over(_Done(job, result, error, elapsed_ms))
+            self._hand_over((job, result, error, elapsed_ms))
 
     def _hand_over(self, done: _Done) -> None:
         with self._wakeup_lock:
@@ -269,9 +266,10 @@ class LogDirExecutor(Executor):
             self._wakeup_sent = False
             batch, self._done = self._done, deque()
         for done in batch:
-            if self._waiting.pop(done.job, _ABSENT) is _ABSENT:
+            job = done[0]
+            if self._waiting.pop(job, _ABSENT) is _ABSENT:
                 continue  # Abandoned: answered already.
-            self._queued_bytes -= done.job.size_bytes
+            self._queued_bytes -= job.size_bytes
             self._answer(done)
         if self.on_answers is not None:
             self.on_answers()

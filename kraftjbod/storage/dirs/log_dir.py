@@ -306,7 +306,8 @@ class LogDir(DirCondition):
 
         :raises KafkaStorageError: if the dir is or goes offline.
         """
-        self.require_allowed(OpKind.READ)
+        if self.state is not LogDirState.ONLINE:
+            self.require_allowed(OpKind.READ)
         if not self._cached_reads:
             return None
         try:

@@ -73,7 +73,8 @@ class PublishedLog:
         return self._begin(kind, op, 0).future()
 
     def _begin(self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int) -> Completion[T]:
-        self.require_open()
+        if self.is_closed:
+            self.require_open()
         log = self.log
         return self._log_dir.begin(
             kind,
@@ -114,7 +115,8 @@ class PublishedLog:
         rolled = view.segments[-1] is not before.segments[-1]
         if view.damages != before.damages or view.indexes_mended != before.indexes_mended:
             self._report_damage(before, view)
-        self._truncation = lower_truncation(self._truncation, truncation)
+        if truncation is not None:
+            self._truncation = lower_truncation(self._truncation, truncation)
         if retired:
             self._on_retired(retired)
         if rolled:

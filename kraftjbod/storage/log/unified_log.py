@@ -211,9 +211,10 @@ class UnifiedLog:
         now_ms: int,
     ) -> None:
         next_offset = headers[-1].next_offset
-        if not self.segments.active.is_ready:
-            self._damage.open(self.segments.active)
-        if must_roll(self.segments.active, self.config, headers, size_bytes):
+        active = self.segments.active
+        if not active.is_ready:
+            self._damage.open(active)
+        if must_roll(active, self.config, headers, size_bytes):
             self.roll()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:

@@ -151,14 +151,17 @@ class LogSegment:
         """Write ``buffers``, the batches of ``headers``, at the end."""
         file = self.open()
         indexes = self.indexes()
-        self.truncate_torn_tail()
+        if self._tail_is_torn:
+            self.truncate_torn_tail()
         self._tail_is_torn = True
-        with Undoing(self.truncate_torn_tail):
+        try:
             file.write_at(self.size_bytes, buffers)
+        except BaseException:
+            self.truncate_torn_tail()
+            raise
         self._tail_is_torn = False
         for header in headers:
-            indexes.note(header, self.size_bytes)
-            self.size_bytes += header.size_bytes
+            self.size_bytes += indexes.note(header, self.size_bytes)
         if self._first_timestamp is None:
             self._first_timestamp = headers[0].max_timestamp
 

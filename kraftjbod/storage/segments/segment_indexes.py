@@ -57,16 +57,17 @@ class SegmentIndexes:
         indexes._bytes_since_entry = interval_bytes + 1
         return indexes
 
-    def note(self, header: BatchHeader, position: int) -> None:
-        """Count the batch that comes next, and index it if it is time for an entry."""
-        last_offset = header.last_offset
+    def note(self, header: BatchHeader, position: int) -> int:
+        """Count the batch that comes next, and index it if it is time for an entry; its size."""
+        last_offset, size_bytes = header.last_offset, header.size_bytes
         if self.largest is None or header.max_timestamp > self.largest.timestamp:
             self.largest = TimeEntry(header.max_timestamp, last_offset)
         if self._bytes_since_entry > self._interval_bytes:
             self.offsets.append(last_offset, position)
             self.times.append(*self.largest)
             self._bytes_since_entry = 0
-        self._bytes_since_entry += header.size_bytes
+        self._bytes_since_entry += size_bytes
+        return size_bytes
 
     def lead_past(self, next_offset: int, position: int) -> None:
         """What lies before ``position`` is damaged: no walk to ``next_offset`` may begin there."""

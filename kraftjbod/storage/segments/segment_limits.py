@@ -8,10 +8,14 @@ removes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.segments.segment import LARGEST_RELATIVE_OFFSET, LogSegment
+
+_MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
 
 
 def must_roll(
@@ -25,7 +29,7 @@ def must_roll(
     if headers[-1].next_offset - active.base_offset > LARGEST_RELATIVE_OFFSET:
         return True
     first = active.first_timestamp()
-    newest = max(header.max_timestamp for header in headers)
+    newest = max(map(_MAX_TIMESTAMP, headers))
     return first is not None and newest - first > config.max_segment_ms
 
 

@@ -62,7 +62,7 @@ def test_header_of_a_foreign_batch(values: list[bytes], sequence: int) -> None:
     assert header.compression == 0
     assert header.has_producer_id
     check_crc(batch, 0, header)
-    assert validate(memoryview(batch), max_batch_bytes=LIMIT) == [header]
+    assert validate(memoryview(batch), max_batch_bytes=LIMIT) == header
 
 
 def test_a_batch_without_producer_has_no_sequence() -> None:

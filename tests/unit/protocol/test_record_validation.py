@@ -50,14 +50,14 @@ def bomb(unpacked_bytes: int, compression: Compression) -> bytes:
 
 def refusal(batch: bytes, rules: RecordRules = ANY) -> OperatingError:
     """The header is good, the records are not."""
-    (header,) = validate(batch, max_batch_bytes=1 << 30)
+    header = validate(batch, max_batch_bytes=1 << 30)
     with pytest.raises(OperatingError) as caught:
         validate_records(batch, header, rules)
     return caught.value
 
 
 def taken(batch: bytes, rules: RecordRules = ANY) -> bytes:
-    (header,) = validate(batch, max_batch_bytes=1 << 30)
+    header = validate(batch, max_batch_bytes=1 << 30)
     records, placed = validate_records(batch, header, rules)
     assert placed == read_header(records)._replace(crc=placed.crc)
     return bytes(records)

@@ -41,7 +41,7 @@ async def test_appends_that_are_queued_before_any_wait_keep_their_order():
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
         pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(5)]
-        outcomes = await appends.outcomes(pending, suspect_after_ms=60_000)
+        outcomes = await appends.outcomes(pending, list, suspect_after_ms=60_000)
         assert [outcome.base_offset for outcome in outcomes] == [0, 1, 2, 3, 4]
 
 
@@ -59,7 +59,7 @@ async def test_an_append_takes_effect_even_if_nobody_waits_any_more():
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
         pending = appends.append(TP, batch(2), acks=-1, timeout_ms=1_000)
-        waiting = appends.outcomes([pending], suspect_after_ms=60_000).future()
+        waiting = appends.outcomes([pending], list, suspect_after_ms=60_000).future()
         await asyncio.sleep(0)
         waiting.cancel()
         replica = rig.parts.hosted.get(TP)
@@ -166,7 +166,7 @@ async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same():
         with Gate(slow, "write_at", "*.log") as gate:
             pending = appends.append(TP, batch(3), acks=-1, timeout_ms=60_000)
             await gate.reached()
-            (outcome,) = await appends.outcomes([pending], suspect_after_ms=1)
+            (outcome,) = await appends.outcomes([pending], list, suspect_after_ms=1)
             assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
         replica = rig.parts.hosted.require(TP)
         await until(lambda: replica.partition and replica.partition.high_watermark == 3)
@@ -180,12 +180,12 @@ async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_wr
         assert replica is not None
         replica.gate.close()
         given_up = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
-        (outcome,) = await appends.outcomes([given_up], suspect_after_ms=1)
+        (outcome,) = await appends.outcomes([given_up], list, suspect_after_ms=1)
         assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
         pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(3)]
         assert not any(one.done() for one in pending)
         replica.gate.open()
-        outcomes = await appends.outcomes(pending, suspect_after_ms=60_000)
+        outcomes = await appends.outcomes(pending, list, suspect_after_ms=60_000)
         assert [one.base_offset for one in outcomes] == [0, 1, 2]
 
 
@@ -214,7 +214,7 @@ async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_on
         pending = [appends.append(TP, one, acks=1, timeout_ms=1_000) for one in sent]
         beside = appends.append(other, batch(), acks=1, timeout_ms=1_000)
         assert [one.is_being_checked for one in (*pending, beside)] == [False, *[True] * 4, False]
-        outcomes = await appends.outcomes([*pending, beside], suspect_after_ms=60_000)
+        outcomes = await appends.outcomes([*pending, beside], list, suspect_after_ms=60_000)
         assert [one.base_offset for one in outcomes] == [0, 1, 2001, 2003, 4003, 0]
         appends.close()
 
@@ -241,7 +241,7 @@ async def test_what_was_given_up_while_it_was_checked_is_not_written():
         busy = threading.Event()
         appends._checker.begin_op(busy.wait)
         pending = [appends.append(TP, one, acks=1, timeout_ms=9) for one in (large, batch())]
-        outcomes = await appends.outcomes(pending, suspect_after_ms=0)
+        outcomes = await appends.outcomes(pending, list, suspect_after_ms=0)
         assert [one.code for one in outcomes] == [ErrorCode.REQUEST_TIMED_OUT] * 2
         busy.set()
         after = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
@@ -285,7 +285,9 @@ def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too():
             appends = appends_of(rig)
             waiting = [
                 appends.outcomes(
-                    [appends.append(TP, batch(), acks=-1, timeout_ms=1)], suspect_after_ms=ms
+                    [appends.append(TP, batch(), acks=-1, timeout_ms=1)],
+                    list,
+                    suspect_after_ms=ms,
                 )
                 for ms in (0, 0, 1)
             ]
@@ -311,7 +313,7 @@ async def test_an_append_that_has_ended_leaves_its_records_to_nobody():
         others = _pending()
         try:
             pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
-            (outcome,) = await appends.outcomes([pending], suspect_after_ms=60_000)
+            (outcome,) = await appends.outcomes([pending], list, suspect_after_ms=60_000)
             assert outcome.code is ErrorCode.NONE
             del pending
             await asyncio.sleep(0)
