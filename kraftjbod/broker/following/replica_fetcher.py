@@ -303,11 +303,13 @@ class ReplicaFetcher:
         return await self._truncate(one, keep)
 
     async def _truncate(self, one: Followed, offset: int) -> bool:
-        """Truncate the log at ``offset``; whether that worked.
+        """Truncate the log at ``offset``; whether that worked, and the replica is followed still.
 
         An append of our own past as leader that is still on its way to the disk comes to light in
         the next fetch: the leader finds the divergence then.
         """
+        if not self._session.is_followed(one):
+            return False  # It may lead since this was decided.
         try:
             end_before = one.handle.log_end_offset
             await one.handle.truncate_to(offset)
@@ -383,6 +385,8 @@ class ReplicaFetcher:
     async def _append(
         self, one: Followed, data: FetchResponse.PartitionData, records: Buffer
     ) -> None:
+        if not self._session.is_followed(one):
+            return
         try:
             await one.handle.append_as_follower(records, may_have_gaps=data.may_have_gaps)
         except OperatingError as e:
@@ -428,6 +432,8 @@ class ReplicaFetcher:
 
     async def _start_anew(self, one: Followed, leader_log_start: int) -> None:
         """The leader has nothing left of where we are: begin where its log begins."""
+        if not self._session.is_followed(one):
+            return
         self._log.warning(
             "replica_starts_anew",
             partition=str(one.topic_partition),

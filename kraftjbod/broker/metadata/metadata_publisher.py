@@ -61,6 +61,7 @@ class BrokerMetadataPublisher:
         self._lifecycle = lifecycle
         self._dynamic_configs = dynamic_configs
         self._disk_work = BackgroundTasks(jobs)
+        self._later_roles = BackgroundTasks(jobs)
         self._memory = memory
         self._leaderships = leaderships
         self._is_open = False
@@ -98,11 +99,16 @@ class BrokerMetadataPublisher:
 
     async def close(self) -> None:
         self._is_open = False
+        await self._later_roles.close()
         await self._disk_work.close()
 
     def _carry_out(self, changes: ReplicaChanges) -> None:
         self._fetchers.unfollow(changes.unfollow)
         self._fetchers.follow(changes.follow)
+        for replica in changes.truncating:
+            self._later_roles.attempt(
+                partial(self._role_after_truncation, replica), f"role-{replica.topic_partition}"
+            )
         for topic_partition in changes.left:
             self._moves.end(topic_partition)
         for replica, is_accepted in changes.resume:
@@ -125,6 +131,11 @@ class BrokerMetadataPublisher:
             self._disk_work.attempt(
                 partial(self._create, replica), f"create-{replica.topic_partition}"
             )
+
+    async def _role_after_truncation(self, replica: HostedReplica) -> None:
+        if replica.handle is not None:
+            await replica.handle.truncations_over()
+        self._carry_out(self._replicas.apply_role(replica))
 
     async def _set_aside(self, topic_partition: TopicPartition) -> None:
         await self._memory.write()

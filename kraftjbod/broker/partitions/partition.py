@@ -239,7 +239,7 @@ class Partition:
         self._replication_factor = registration.replication_factor
         if self.role is Role.OFFLINE:
             return RoleChange.NONE
-        self.log_end_offset = log_end_offset
+        self.truncated(log_end_offset)  # If it was, nobody may have been left to say so.
         if self.awaits_new_epoch:
             return RoleChange.NONE
         if self.leader == self.broker_id:

@@ -386,9 +386,20 @@ class ReplicaManager:
                 key, LOST_DIR, lambda: self._assignments.assign(key, directory_id)
             )
 
+    def apply_role(self, replica: HostedReplica) -> ReplicaChanges:
+        """The truncation that its role waited for is over."""
+        changes = ReplicaChanges()
+        if self._replicas.is_current(replica) and replica.partition is not None:
+            self._apply_role(replica, changes)
+        return changes
+
     def _apply_role(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
         partition, handle = replica.partition, replica.handle
         assert partition is not None, replica
+        if handle is not None and handle.is_truncating:
+            # A leader's log never loses records, and where it begins to lead is where it ends.
+            changes.truncating.append(replica)
+            return
         high_watermark = partition.high_watermark
         change = partition.apply(
             replica.registration,
@@ -399,9 +410,9 @@ class ReplicaManager:
         match change:
             case RoleChange.LEADER:
                 changes.unfollow.append(replica.topic_partition)
-                self._end_waits_of_old_epoch(replica)
+                self._replicas.end_waits(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             case RoleChange.FOLLOWER:
-                self._end_waits_of_old_epoch(replica)
+                self._replicas.end_waits(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if replica.should_follow:
                     changes.follow.append(replica)
                 elif partition.leader == NO_LEADER:
@@ -412,9 +423,6 @@ class ReplicaManager:
                 assert_never(change)
         self._leaderships.note(replica)
         self._replicas.in_sync_set_changed(replica, high_watermark)
-
-    def _end_waits_of_old_epoch(self, replica: HostedReplica) -> None:
-        self._replicas.end_waits(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _correct_assignment(self, replica: HostedReplica, handle: LogHandle) -> None:
         """Report to the controller where the replica is, if it believes something else."""

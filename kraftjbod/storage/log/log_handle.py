@@ -98,8 +98,10 @@ class LogHandle:
         #: The largest value that the checkpoint file may hold for this log; the host's.
         self.checkpointed_recovery_point = checkpointed_recovery_point
         self.last_flush_ms = clock.now_ms()
-        #: While a truncation is on its way: no less will be left. Nothing after it is certain.
-        self._truncating_to: int | None = None
+        #: Of each truncation on its way: no less will be left. Nothing after it is certain.
+        self._truncating_to: list[int] = []
+        self._is_whole = asyncio.Event()
+        self._is_whole.set()
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
         #: Held while other threads use files, and while files are closed.
@@ -135,7 +137,16 @@ class LogHandle:
     def recovery_point(self) -> int:
         """Everything below is on the disk."""
         certain = self._published.view.recovery_point
-        return certain if self._truncating_to is None else min(certain, self._truncating_to)
+        return min([certain, *self._truncating_to])
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether a truncation is on its way: nobody may begin to lead with what is to go."""
+        return bool(self._truncating_to)
+
+    async def truncations_over(self) -> None:
+        """Wait for those on their way; as long as the disk hangs, if it does."""
+        await self._is_whole.wait()
 
     @property
     def damaged_from(self) -> int | None:
@@ -211,7 +222,7 @@ class LogHandle:
         :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
         :raises KafkaStorageError: if the dir is offline.
         """
-        if self._truncating_to is not None:
+        if self._truncating_to:
             return None
         self._published.require_open()
         try:
@@ -301,7 +312,9 @@ class LogHandle:
         self._published.require_open()
         # A truncation ends at a batch's beginning, which is not below the segment's.
         segment = self.view.segments[self.view.segment_index(offset)]
-        self._truncating_to = min(offset, segment.base_offset)
+        left = min(offset, segment.base_offset)
+        self._truncating_to.append(left)
+        self._is_whole.clear()
         done: asyncio.Future[None] | None = None
         try:
             await self._host.lower_recovery_point(self)
@@ -310,12 +323,14 @@ class LogHandle:
         finally:
             # Whoever waited may be gone; reads on the loop stay away until it is done.
             if done is None or done.done():
-                self._truncating_to = None
+                self._truncated(left)
             else:
-                done.add_done_callback(self._truncated)
+                done.add_done_callback(lambda _: self._truncated(left))
 
-    def _truncated(self, done: asyncio.Future[None]) -> None:
-        self._truncating_to = None
+    def _truncated(self, left: int) -> None:
+        self._truncating_to.remove(left)
+        if not self._truncating_to:
+            self._is_whole.set()
 
     async def flush(self) -> None:
         """Bring everything that was appended so far to the disk, and move the recovery point."""

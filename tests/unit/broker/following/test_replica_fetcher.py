@@ -10,6 +10,7 @@ from errno import EINVAL
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.net.kafka_client import KafkaConnection
@@ -26,7 +27,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import PATIENCE_S, until
+from tests.unit.broker.gates import PATIENCE_S, Gate, until
 
 
 def end(rig: BrokerRig) -> int:
@@ -204,6 +205,42 @@ async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leader
         assert last.error_code == 0
         assert bytes_of(rigs[0]) == bytes_of(rigs[1]) == bytes_of(rigs[2])
         assert [body for body in acknowledged if body not in bytes_of(rigs[1])] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("truncate", "*.log"), ("write_at", "*/recovery-point-offset-checkpoint*")]
+)
+async def test_a_log_that_is_being_truncated_leads_when_that_is_done(kind: str, path: str):
+    """What is to go when it begins to lead does not count as its own, and takes nothing along."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(2, sick, MemVfs()) as rigs:
+        await host(rigs)
+        await rigs[0].ask(produce(batch(2)), 9)
+        # Another replica, for which the fetcher of broker 1 stays.
+        for rig in rigs:
+            await rig.follow(partition(1, replicas=(1, 2), leader=2))
+        # Broker 1 has not heard that it leads no more.
+        rigs[1].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+        await rigs[0].ask(produce(batch(3), acks=1), 9)
+        handle, replica = rigs[0].logs.get(TP), rigs[0].parts.hosted.require(TP)
+        assert handle is not None and replica.partition is not None
+        await handle.flush()
+        await rigs[0].logs._checkpoint(handle.log_dir)
+        assert (end(rigs[0]), end(rigs[1])) == (5, 2)
+        with Gate(sick, kind, path) as gate:
+            rigs[0].replay(partition(replicas=(1, 2), leader=2, epoch=1))
+            await gate.reached()
+            rigs[0].replay(partition(replicas=(1, 2), isr=[1], leader=1, epoch=2))
+            asked = asyncio.ensure_future(rigs[0].ask(produce(batch(1), acks=1), 9))
+            await asyncio.sleep(0.05)
+            gate.open()
+            refused = only(await asked)
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await until(lambda: replica.partition is not None and replica.partition.is_leader)
+        assert end(rigs[0]) == 2
+        assert replica.partition.leader_epoch_start_offset == replica.partition.log_end_offset == 2
+        # The other one has what it had, and may come back in sync.
+        assert only(await rigs[0].ask(produce(batch(1), acks=1), 9)).base_offset == 2
 
 
 async def test_a_log_that_could_not_be_truncated_is_not_fetched_into():
