@@ -8,7 +8,7 @@ from typing import Final
 MEANINGS: Final[Mapping[str, str]] = {
     # broker: requests, groups, the controller
     "authentication_failed": (
-        "A client is not who it says; it was told so, and its connection ended."
+        "A client is not who it says; it was answered so, and its connection ended."
     ),
     "group_partition_loaded": "This broker coordinates the groups of that partition now.",
     "group_partition_not_loaded": "Not yet: its log cannot be read just now, and is tried again.",
@@ -18,7 +18,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "leadership_subscriber_failed": "A bug in what builds on leaderships; report it.",
     "offsets_topic_not_created": (
-        "There are too few brokers for it, and no groups until there are enough."
+        "No groups until it is there; mostly there are too few brokers for it."
     ),
     "replica_move_refused": "A move to another directory was asked for and cannot be made.",
     "topic_auto_creation_refused": (
@@ -57,7 +57,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     # broker: directories
     "arriving_logs_loading": "Logs of a directory that came back are loaded, as far as this.",
     "cordon_lifted": "A directory takes new replicas again, because an operator said so.",
-    "cordon_not_lifted": "The controller did not take that a cordon goes; the order has failed.",
+    "cordon_not_lifted": (
+        "The order is done but for the cordon: take the directory out of `cordoned.log.dirs`."
+    ),
     "cordoned_log_dirs_not_here": (
         "The configuration cordons directories that this broker does not have."
     ),
@@ -67,7 +69,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "log_dir_failure_unhandled": "A bug: the broker stops rather than lead what it cannot serve.",
     "log_dir_filling_up": "At this rate it will be full before long.",
     "log_dir_no_longer_filling_up": "It has space again, or grows no more.",
-    "log_dir_not_measured": "Its free space could not be asked for now.",
+    "log_dir_not_measured": ("How long a small write takes in it could not be measured now."),
     "log_dir_not_slow_any_more": "It answers as fast as its neighbours again.",
     "log_dir_operation_began": "An order about a directory (attach, forget, ...) is carried out.",
     "log_dir_operation_done": "It is done.",
@@ -81,7 +83,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "log_dir_replicas_recovered": "Its replicas take everything again.",
     "log_dir_slow": "It answers much slower than its neighbours.",
     "log_dir_still_offline": "It was tried again, in vain.",
-    "log_dirs_cordoned": "These take no new replicas.",
+    "log_dirs_cordoned": ("These take no new replicas from now on; all others do."),
     "replicas_in_unknown_log_dir": (
         "Metadata has replicas in a directory that this broker does not know."
     ),
@@ -92,7 +94,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     # broker: following
     "leader_log_start_not_followed": "A full replica could not let go what its leader deleted.",
     "leader_log_starts_unknown": "A leader could not be asked where its logs begin.",
-    "replica_fetch_delayed": "One partition's leader refuses; it is fetched again after a pause.",
+    "replica_fetch_delayed": (
+        "Its leader refuses, or its own directory does; it is fetched again after a pause."
+    ),
     "replica_fetch_failed": "A leader does not answer; it is asked again after a pause.",
     "replica_fetch_resumed": "It answers again.",
     "replica_starts_anew": (
@@ -102,7 +106,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     # broker: moves between directories
     "asked_move_not_forgotten": "A note of a move that is over could not be removed.",
     "replica_move_ended": "A move was given up: cancelled, or not wanted any more.",
-    "replica_move_failed": "A move has ended with an error; the replica stays where it is.",
+    "replica_move_failed": (
+        "A directory of a move failed, or its target is full; it is to be asked for anew."
+    ),
     "replica_move_paused": "It waits until a directory takes operations again.",
     "replica_move_phase": "It is a step further.",
     "replica_move_resumed": "It goes on after a restart.",
@@ -128,12 +134,12 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The copy that a move built takes the place of a replica that is gone."
     ),
     "future_replica_not_removed": (
-        "What a move left could not be removed; it is tried at the next start."
+        "What a move left could not be removed, as its directory failed or is impaired."
     ),
     "isr_change_refused": "The controller did not take a wish for an in-sync set.",
     "isr_members_lag": "Followers lag for too long and shall leave the in-sync set.",
     "last_in_sync_replica_lost": (
-        "The one replica with everything is gone: bring its disk back, or decide."
+        "The one replica with everything is gone: bring its disk back, or let another lead."
     ),
     "replica_awaits_impaired_dir": "A new replica waits until a directory takes it.",
     "replica_awaits_new_leader_epoch": (
@@ -150,14 +156,16 @@ MEANINGS: Final[Mapping[str, str]] = {
         "Its disk lost what it had confirmed: it leaves the in-sync set first."
     ),
     "replica_made_of_stray": "A copy that had been set aside is the wanted one, and is used.",
-    "replica_removal_failed": "A replica that left could not be removed; it is tried again.",
+    "replica_removal_failed": (
+        "A replica that left is not removed, as its directory failed; the next start finds it."
+    ),
     "replica_reported_lost": "The controller hears that its copy is gone, and others lead.",
     "stray_not_taken_back": "A copy that had been set aside is wanted and could not be used.",
     "stray_replica_set_aside": (
         "Metadata knows nothing of this copy; it is kept for a while, not served."
     ),
     "stray_taken_back": "A copy that had been set aside is wanted again.",
-    "storage_telemetry_dropped": "Samples could not be sent in time; told once per trouble.",
+    "storage_telemetry_dropped": ("Samples could not be sent in time; logged once per trouble."),
     "storage_telemetry_round_failed": "A bug in the samples cost one round; report it.",
     "storage_telemetry_sent_again": "That trouble is over.",
     "storage_telemetry_topic_created": "This broker had `__storage_telemetry` made.",
@@ -171,7 +179,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "broker_log_dirs_impaired": "Directories of the broker are full or hang.",
     "broker_log_dirs_offline": "Directories of the broker are dead; others lead what was there.",
-    "broker_log_dirs_well_again": "None is any more.",
+    "broker_log_dirs_well_again": ("None of the broker's directories is full or hangs any more."),
     "broker_registered": "A broker has introduced itself.",
     "broker_session_expired": "It has not been heard for too long, and is fenced.",
     "broker_shutting_down": "Its leaders move away.",
@@ -192,7 +200,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "daemon_crashed": "An error that nobody expected ends the process; report it.",
     "daemon_stopped": "The last word of an orderly end.",
     "logs_loading": "Logs are loaded at the start, as far as this.",
-    "loop_complaint": "The event loop met something that nobody awaited; report it.",
+    "loop_complaint": (
+        "A socket failed where nobody waited for it; report it if it comes again and again."
+    ),
     "metadata_log_forked": "The log was restored from a backup, and goes on as one of its own.",
     "min_insync_replicas_of_file_ignored": "The controllers' files decide that, not this one's.",
     "peer_warnings_left_out": "So many more warnings about one peer were not logged.",
@@ -233,9 +243,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "no_space_to_compact": "A pass needs more free space than there is.",
     "uncleanable_log_read": "It was read once more, so that what is damaged in it is known.",
     # log directories
-    "log_dir_answers_again": "The operation that hung has ended.",
+    "log_dir_answers_again": (
+        "Nothing in it runs too long any more; `state` says whether it is full."
+    ),
     "log_dir_has_space_again": "It takes records again.",
-    "log_dir_not_opened": "It cannot be used at the start; the reason says why.",
+    "log_dir_not_opened": (
+        "It cannot be used, at the start or by the order that brings it; the reason says why."
+    ),
     "log_dir_offline": (
         "It is dead for this broker: replace its disk, or mend it and attach it again."
     ),
@@ -248,7 +262,9 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The reserve was given up, so that deleting works on the full disk."
     ),
     "log_dir_saturated": "The disk is full: it takes no records until there is space.",
-    "log_dir_stalled": "An operation does not end: it is not waited for any more.",
+    "log_dir_stalled": (
+        "An operation does not end, or all are far too slow: nothing waits for it any more."
+    ),
     "added_log_dir_not_configured": "It was added at run time: put it into `log.dirs` too.",
     "known_log_dirs_not_written": "Which directories this broker has could not be noted.",
     # logs and replicas on disk
@@ -259,40 +275,46 @@ MEANINGS: Final[Mapping[str, str]] = {
     "replica_copy_not_removed": "A needless copy could not be removed.",
     "replica_copy_superseded": "Of two copies the better one is kept.",
     "replica_found_twice": "Two directories hold the same replica.",
-    "superseded_copy_not_removed": "The other one could not be removed.",
+    "superseded_copy_not_removed": ("The other one could not be set aside now; it is not served."),
     "superseded_future_not_removed": "What a finished move left could not be removed.",
     "asked_moves_unreadable": (
         "Notes of moves cannot be read; moves under way may have to be asked for again."
     ),
     "broken_future_copy_not_removed": "A half-built copy could not be removed.",
     "deleted_replica_not_known": (
-        "Something marked as deleted has no name that is known; it is left."
+        "Whose it was, what is marked as deleted, cannot be read; it is removed like the rest."
     ),
     "future_copy_dropped": "A half-built copy is not wanted any more.",
-    "future_copy_not_opened": "A half-built copy cannot be opened; its move begins anew.",
+    "future_copy_not_opened": (
+        "The copy of a swap that a crash broke off cannot be opened; the replaced one serves on."
+    ),
     "future_copy_not_removed": "It could not be removed.",
     "future_copy_not_resumed": "A move cannot go on with what it had copied, and begins anew.",
     "future_copy_of_no_use": "What it had copied is not the replica's any more.",
     "future_copy_unreadable": "Its state cannot be read; its move begins anew.",
-    "log_tail_truncated": "What a crash left half written at a log's end was cut off.",
+    "log_tail_truncated": ("What a crash left half written at a log's end was truncated."),
     "move_not_forgotten": "The note of a move that is over could not be removed.",
     "replica_not_loaded": "Its full directory had no space for what loading it writes.",
     "replica_set_aside_as_stray": (
         "Whose records these are is not known any more; they are kept, not served."
     ),
-    "stray_not_marked": "A stray could not be given its mark.",
+    "stray_not_marked": (
+        "A stray is set aside without the note that says whose it is, as its directory takes none."
+    ),
     "swap_mended": "A swap of two copies that a crash broke off was completed.",
     "swap_not_mended": "It could not be; the replica waits for its disk.",
-    "swap_not_undone": "A swap that failed could not be taken back now.",
-    "undone_swap_settled": "It is taken back.",
+    "swap_not_undone": ("A swap that failed could not be taken back; the next start does it."),
+    "undone_swap_settled": (
+        "After a swap that was undone there were two copies: the one that had stayed is served."
+    ),
     "unknown_names_in_log_dir": "These are none of the broker's files, and are left alone.",
     # the scrub
     "log_damage_found_by_scrub": (
-        "Records on disk have gone bad; the replica is healed from others."
+        "Records on disk have gone bad; the replica is healed from others, where there are others."
     ),
     "log_scrub_began": "All cold segments of the directory are read and checked.",
-    "log_scrub_completed": "They all were.",
-    "log_scrub_ended": "It ended before that.",
+    "log_scrub_completed": ("They all were; `damages` says how many places were bad."),
+    "log_scrub_ended": ("The directory went offline before that."),
     "log_scrub_passed_over": "A segment was deleted, or moved away, while it was read.",
     "log_scrub_position_not_saved": "After a restart it will read some segments twice.",
     "log_scrub_put_off": "The directory has more urgent things to do.",
