@@ -43,6 +43,7 @@ from kraftjbod.metadata.records import (
     Record,
     ResourceType,
 )
+from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_config_messages import (
     DescribeDynamicConfigsRequest,
@@ -292,6 +293,21 @@ class ControlManagers:
     def connection_closed(self, connection: ConnectionId, now_ms: int) -> None:
         """Its other side closed it."""
         self._heartbeats.connection_closed(connection, now_ms)
+
+    def take_suspects(self, now_ms: int) -> list[BrokerRegistration]:
+        """Unfenced brokers that may be dead, each once: whoever asks sees whether they are."""
+        brokers = self.state.brokers
+        return [
+            brokers[broker_id]
+            for broker_id, epoch in self._heartbeats.take_suspects(now_ms)
+            if broker_id in brokers
+            and brokers[broker_id].epoch == epoch
+            and not brokers[broker_id].fenced
+        ]
+
+    def refused(self, broker: BrokerRegistration) -> None:
+        """Nobody listens at the addresses of a suspect."""
+        self._heartbeats.refused(broker.broker_id, broker.epoch)
 
     def stood_still(self, pause_ms: int, now_ms: int) -> bool:
         """The controller heard nobody meanwhile, which is not their fault; True if for long."""

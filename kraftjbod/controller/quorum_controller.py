@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kraftjbod.controller.brokers.foreign_metadata import require_same_log
+from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.session_watch import SessionWatch
 from kraftjbod.core.errors import (
     ErrorCode,
     ForeignMetadataError,
@@ -71,7 +73,6 @@ from kraftjbod.raft.messages import Entry
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
 _SNAPSHOT_SLICE_RECORDS: Final = 500
-_SWEEP_INTERVAL_MS: Final = 200
 _FOREIGN_METADATA_INTERVAL_MS: Final = 30_000
 
 
@@ -91,12 +92,14 @@ class QuorumController:
         preferred_interval_ms: int | None,
         unclean_interval_ms: int,
         max_fetch_bytes: int,
+        is_refused: IsRefused,
     ) -> None:
         """
         :param make_managers: called for managers that know nothing yet.
         :param features: feature levels that an empty log begins with.
         :param min_insync_replicas: the cluster's, if its metadata does not say one yet.
         :param preferred_interval_ms: how often leaderships go back; None for never.
+        :param is_refused: asked about brokers that closed their connections.
         """
         #: Whoever needs them asks for them here each time, so that others can take their place.
         self._managers = make_managers()
@@ -105,7 +108,6 @@ class QuorumController:
         self._metrics = metrics
         self._features = features
         self._min_insync_replicas = min_insync_replicas
-        self._session_timeout_ms = session_timeout_ms
         self._preferred_interval_ms = preferred_interval_ms
         self._unclean_interval_ms = unclean_interval_ms
         self._max_fetch_bytes = max_fetch_bytes
@@ -115,12 +117,18 @@ class QuorumController:
         self._reader = EntryReader()
         #: The last one that changed the broker's registration.
         self._last_about: dict[BrokerId, Proposal] = {}
-        #: Known to be silent, and not fenced yet: that may have to wait for free space.
-        self._expired: set[BrokerId] = set()
         #: When a broker that knows another metadata log may be logged again.
         self._foreign_metadata_due_ms = 0
         #: Something that a pass wants has no space on the disk.
         self._passes_wait = False
+        self._sessions = SessionWatch(
+            managers=lambda: self._managers,
+            clock=clock,
+            metrics=metrics,
+            session_timeout_ms=session_timeout_ms,
+            is_refused=is_refused,
+            do_pass=self._do_pass,
+        )
         self._tasks: list[asyncio.Task[None]] = []
         #: Ends with what left the state other than the log says.
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -147,7 +155,8 @@ class QuorumController:
             await self._commit(bootstrap)
         except LogDirImpairedError as e:
             raise StartupError(e.message) from e
-        self._tasks.append(asyncio.create_task(self._sweep_sessions()))
+        self._tasks.append(asyncio.create_task(self._sessions.sweep()))
+        self._tasks.append(asyncio.create_task(self._sessions.probe()))
         self._tasks.append(
             asyncio.create_task(
                 self._repeat(self._unclean_interval_ms, lambda: self._managers.elect_unclean())
@@ -206,7 +215,7 @@ class QuorumController:
 
     def connection_closed(self, connection: ConnectionId) -> None:
         """The other side closed it: whose last request came on it may have died."""
-        self._managers.connection_closed(connection, self._clock.now_ms())
+        self._sessions.connection_closed(connection)
 
     async def _handle(self, request: RpcRequest, connection: ConnectionId | None) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
@@ -430,31 +439,6 @@ class QuorumController:
 
     # --- periodic work ---------------------------------------------------------------------------
 
-    async def _sweep_sessions(self) -> None:
-        last_ms = self._clock.now_ms()
-        while True:
-            until_gone_ms = self._managers.until_gone_ms(self._clock.now_ms())
-            wait_ms = min(_SWEEP_INTERVAL_MS, until_gone_ms or _SWEEP_INTERVAL_MS)
-            await asyncio.sleep(wait_ms / 1000)
-            now_ms = self._clock.now_ms()
-            # While this process stands still, heartbeats wait in its sockets: silence that it
-            # slept through proves nothing.
-            pause_ms = max(0, now_ms - last_ms - wait_ms)
-            if self._managers.stood_still(pause_ms, now_ms):
-                self._log.warning("controller_was_paused", pause_ms=pause_ms)
-            last_ms = now_ms
-            await self._do_pass(self._fence_stale)
-
-    def _fence_stale(self) -> ControllerResult[None]:
-        now_ms = self._clock.now_ms()
-        broker_id = self._managers.find_stale_broker(now_ms)
-        if broker_id is None:
-            return ControllerResult(response=None)
-        if broker_id not in self._expired:
-            self._expired.add(broker_id)
-            self._log_expired(broker_id, is_gone=self._managers.is_gone(broker_id, now_ms))
-        return self._managers.fence_broker(broker_id)
-
     async def _repeat(self, interval_ms: int, decide: Callable[[], ControllerResult[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
@@ -475,15 +459,6 @@ class QuorumController:
             self._log.warning("controller_pass_failed", reason=e.message)
 
     # --- telemetry -------------------------------------------------------------------------------
-
-    def _log_expired(self, broker_id: BrokerId, *, is_gone: bool) -> None:
-        if is_gone:
-            self._log.warning("broker_gone", broker_id=broker_id)
-            return
-        self._metrics.count("TimedOutBrokerHeartbeatCount")
-        self._log.warning(
-            "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
-        )
 
     def _log_foreign_metadata(self, error: ForeignMetadataError) -> None:
         """Brokers go on asking until somebody has put it right: said now and then only."""
@@ -528,7 +503,7 @@ class QuorumController:
                 offline=list(map(str, broker.offline_log_dirs)),
             )
         if record.fenced:
-            self._expired.discard(record.broker_id)
+            self._sessions.fenced(record.broker_id)
             log.warning("broker_fenced")
         elif record.fenced is False:
             log.info("broker_unfenced")

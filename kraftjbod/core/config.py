@@ -58,7 +58,7 @@ class ControllerConfig(NodeConfig):
     """A broker that was not heard of for this long is fenced, and its leaders move."""
     broker_reconnect_grace_ms: int = Field(default=1000, ge=0)
     """So is one whose process closed its connection, as dying ones do, and made no new one for so
-    long; 0 for never."""
+    long, or whose address refuses connections meanwhile; 0 for never."""
     leader_imbalance_check_interval_seconds: int = Field(default=300, ge=1)
     """How often leaders go home to their preferred replicas."""
     auto_leader_rebalance_enable: bool = True

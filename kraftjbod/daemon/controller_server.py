@@ -25,7 +25,7 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import run_daemon
-from kraftjbod.net.connection import ConnectionLimits
+from kraftjbod.net.connection import ConnectionLimits, is_refused
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_server import rpc_server
@@ -202,6 +202,7 @@ class ControllerServer:
             preferred_interval_ms=imbalance_interval_ms if rebalances else None,
             unclean_interval_ms=config.unclean_leader_election_interval_ms,
             max_fetch_bytes=config.metadata_max_fetch_bytes,
+            is_refused=is_refused,
         )
 
     def _build_door(self, controller: QuorumController) -> Listener:

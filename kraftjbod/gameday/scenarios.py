@@ -24,7 +24,8 @@ MAX_GAP_MS: Final[dict[str, int]] = {
     "hung-disk": 4_000,
     # Nothing fails and nobody leaves: writes wait for the slow disk, one after the other.
     "slow-disk": 10_000,
-    # A second in which it could come back (broker.reconnect.grace.ms), then an election.
+    # A second in which it could come back (broker.reconnect.grace.ms), then an election, of which
+    # some clients hear when they ask the next time, once a second.
     "broker-kill": 4_000,
     # Only who watches knows what to expect.
     OBSERVE: 10_000,

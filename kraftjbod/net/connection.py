@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -296,6 +297,20 @@ async def connect(
     except OSError as e:
         raise ConnectionLostError(f"cannot connect to {host}:{port}: {e}") from e
     return made[0]
+
+
+async def is_refused(host: str, port: int, *, timeout_ms: int = 500) -> bool:
+    """Whether nobody listens there; False also if that cannot be told, or not in time."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
+    except TimeoutError:
+        return False
+    except OSError as e:
+        return e.errno == errno.ECONNREFUSED
+    transport.abort()
+    return False
 
 
 async def listen(

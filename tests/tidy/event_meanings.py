@@ -171,7 +171,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "storage_telemetry_topic_created": "This broker had `__storage_telemetry` made.",
     # controller
     "broker_gone": (
-        "Its process closed its connection, as dying ones do, and did not come back: it is fenced."
+        "Its connection closed, as those of dying processes do, and it did not come back, or "
+        "nobody listens at its address: it is fenced."
     ),
     "broker_fenced": "The broker leads nothing and counts for nothing until it is back.",
     "broker_knows_other_metadata": (

@@ -2,10 +2,11 @@
 
 A session ends by silence, or sooner by a sign of death: the broker's side closed the connection
 that its last request came on, as the kernel does for a process that dies, and within the grace no
-request came on another one. A broker that lives connects again at once; one that was fenced by
-mistake is unfenced by its next heartbeat, and fencing is always safe, since leader epochs move.
-Until it is heard again, another incarnation may take its place; likewise when a new controller did
-not hear of it within the grace, which those that live do.
+request came on another one; or its address refuses connections, which needs no grace. A broker that
+lives connects again at once; one that was fenced by mistake is unfenced by its next heartbeat, and
+fencing is always safe, since leader epochs move. Until it is heard again, another incarnation may
+take its place; likewise when a new controller did not hear of it within the grace, which those that
+live do.
 
 Nothing in here is replicated. A controller that takes leadership starts with fresh contact times
 for those that metadata does not call fenced: who died since then costs one more session timeout.
@@ -100,6 +101,9 @@ class _Contact:
     closed_ms: int | None = None
     #: Not heard by this controller yet, which took over at ``last_ms``.
     is_inherited: bool = False
+    #: Somebody was sent to see whether it is still there; and nobody listens at its address.
+    is_probed: bool = False
+    is_refused: bool = False
 
 
 class BrokerHeartbeatManager:
@@ -124,6 +128,7 @@ class BrokerHeartbeatManager:
         if contact is None or contact.epoch != epoch:
             contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
         contact.last_ms = now_ms
+        contact.is_probed = contact.is_refused = False
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
         contact.connection, contact.closed_ms, contact.is_inherited = connection, None, False
 
@@ -169,19 +174,40 @@ class BrokerHeartbeatManager:
         return is_heard and not self.is_gone(broker_id, now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """It closed its connection, and had time enough for another one."""
+        """It closed its connection, and had time enough for another one, or nobody is there."""
         contact = self._contacts.get(broker_id)
-        closed_ms = None if contact is None else contact.closed_ms
-        return closed_ms is not None and now_ms - closed_ms >= self._reconnect_grace_ms
+        if contact is None:
+            return False
+        closed_ms = contact.closed_ms
+        is_late = closed_ms is not None and now_ms - closed_ms >= self._reconnect_grace_ms
+        return contact.is_refused or is_late
+
+    def take_suspects(self, now_ms: int) -> list[tuple[BrokerId, BrokerEpoch]]:
+        """Who shows no sign of life when those that live do; each once until it is heard again."""
+        suspects = []
+        for broker_id, contact in self._contacts.items():
+            if not contact.is_probed and self._is_suspect(contact, now_ms):
+                contact.is_probed = True
+                suspects.append((broker_id, contact.epoch))
+        return suspects
+
+    def refused(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
+        """Nobody listens at the address of a suspect. Means nothing if it was heard since."""
+        contact = self._contacts.get(broker_id)
+        if contact is not None and contact.epoch == epoch and contact.is_probed:
+            contact.is_refused = True
+
+    def _is_suspect(self, contact: _Contact, now_ms: int) -> bool:
+        grace_ms = self._reconnect_grace_ms
+        stays_away = contact.is_inherited and 0 < grace_ms <= now_ms - contact.last_ms
+        return contact.closed_ms is not None or stays_away
 
     def may_be_replaced(self, broker_id: BrokerId, now_ms: int) -> bool:
         """Whether another incarnation may register: nothing shows that the last one lives."""
         contact = self._contacts.get(broker_id)
         if contact is None or not self.has_valid_session(broker_id, now_ms):
             return True
-        grace_ms = self._reconnect_grace_ms
-        stays_away = contact.is_inherited and 0 < grace_ms <= now_ms - contact.last_ms
-        return contact.closed_ms is not None or stays_away
+        return self._is_suspect(contact, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
         """How long until the next of those that closed their connections is gone."""

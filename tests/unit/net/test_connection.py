@@ -10,7 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, RemoteProtocolError, StartupError
-from kraftjbod.net.connection import Connection, ConnectionLimits, connect, listen, stop_listening
+from kraftjbod.net.connection import (
+    Connection,
+    ConnectionLimits,
+    connect,
+    is_refused,
+    listen,
+    stop_listening,
+)
 from kraftjbod.protocol.framing import Frame
 
 LIMITS = ConnectionLimits(max_frame_bytes=1 << 20, write_pause_bytes=1 << 16)
@@ -187,8 +194,10 @@ async def test_a_stopped_listener_accepts_nothing_though_a_duplicate_lives() -> 
     """As after kill -9 with a thread stuck in the kernel: the socket itself stays alive."""
     async with Pair() as pair:
         with pair.server.sockets[0].dup():
+            assert not await is_refused("127.0.0.1", pair.port)
             with capture_logs() as logs:
                 stop_listening(pair.server)
+            assert await is_refused("127.0.0.1", pair.port)
             with pytest.raises(ConnectionLostError):
                 await connect(
                     "127.0.0.1", pair.port, make_receiver=Recorder, limits=LIMITS, timeout_ms=5000

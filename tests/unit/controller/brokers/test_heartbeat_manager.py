@@ -138,6 +138,8 @@ class _Process:
     """Since when what it was heard on last is closed."""
     is_heard: bool = True
     """By the controller of now."""
+    is_probed: bool = False
+    is_refused: bool = False
 
 
 def _registration(broker_id: BrokerId, epoch: BrokerEpoch) -> BrokerRegistration:
@@ -168,12 +170,15 @@ class _Brokers:
         self.former: list[_Process] = []
         self.last_connection = 0
         self.last_epoch = 0
+        #: Under way.
+        self.probes: list[tuple[BrokerId, BrokerEpoch]] = []
 
     def step(self) -> None:
         self.rng.choice(
             (
                 *(self.wait, self.connect, self.heartbeat, self.heartbeat),
                 *(self.close, self.register, self.register, self.restart_controller),
+                *(self.probe, self.say_refused),
             )
         )()
         self.check()
@@ -210,8 +215,8 @@ class _Brokers:
         """Another process of a broker tries; refused while the one before it may live."""
         broker_id = self.rng.choice((ONE, TWO))
         before = self.current.get(broker_id)
-        may = before is None or before.cut_off_ms is not None or self._is_silent(before)
-        may = may or self._stays_away(before)
+        may = before is None or before.is_refused or self._is_silent(before)
+        may = may or self._is_suspect(before)
         assert self.heartbeats.may_be_replaced(broker_id, self.now_ms) is may
         if may:
             if before is not None:
@@ -227,22 +232,42 @@ class _Brokers:
         self.heartbeats.touch(broker_id, process.epoch, self.now_ms, connection=connection)
         process.last_on, process.cut_off_ms = connection, None
         process.last_heard_ms, process.is_heard = self.now_ms, True
+        process.is_probed = process.is_refused = False
 
     def restart_controller(self) -> None:
         """Nobody is connected to it, and none of them is fenced."""
         for process in self.current.values():
             process.connections, process.last_on, process.cut_off_ms = [], None, None
             process.last_heard_ms, process.is_heard = self.now_ms, False
+            process.is_probed = process.is_refused = False
         self.former.clear()
         registered = [_registration(b, p.epoch) for b, p in self.current.items()]
         self.heartbeats.restart(registered, self.now_ms)
 
-    def _stays_away(self, process: _Process | None) -> bool:
-        """From a controller that took over long enough ago."""
-        return (
-            process is not None
-            and not process.is_heard
-            and self.now_ms - process.last_heard_ms >= GRACE_MS
+    def probe(self) -> None:
+        suspects = [
+            (broker_id, process.epoch)
+            for broker_id, process in self.current.items()
+            if not process.is_probed and self._is_suspect(process)
+        ]
+        assert sorted(self.heartbeats.take_suspects(self.now_ms)) == sorted(suspects)
+        for broker_id, _ in suspects:
+            self.current[broker_id].is_probed = True
+        self.probes += suspects
+
+    def say_refused(self) -> None:
+        """Late perhaps: it may have come back meanwhile, or another incarnation of it."""
+        if self.probes:
+            broker_id, epoch = self.probes.pop(self.rng.randrange(len(self.probes)))
+            self.heartbeats.refused(broker_id, epoch)
+            process = self.current[broker_id]
+            process.is_refused |= process.epoch == epoch and process.is_probed
+
+    def _is_suspect(self, process: _Process | None) -> bool:
+        """Cut off, or not come to a controller that took over long enough ago."""
+        return process is not None and (
+            process.cut_off_ms is not None
+            or (not process.is_heard and self.now_ms - process.last_heard_ms >= GRACE_MS)
         )
 
     def _is_silent(self, process: _Process) -> bool:
@@ -255,6 +280,7 @@ class _Brokers:
             is_gone = cut_off_ms is not None and self.now_ms - cut_off_ms >= GRACE_MS
             if cut_off_ms is not None and not is_gone:
                 waits.append(cut_off_ms + GRACE_MS - self.now_ms)
+            is_gone |= process.is_refused
             assert self.heartbeats.is_gone(broker_id, self.now_ms) is is_gone
             is_valid = not is_gone and not self._is_silent(process)
             assert self.heartbeats.has_valid_session(broker_id, self.now_ms) is is_valid

@@ -1,0 +1,106 @@
+"""LOOP. ``SessionWatch``: has the controller fence brokers whose sessions have ended.
+
+When that is so ``controller/brokers/heartbeat_manager.py`` says; here is when it is asked: again
+and again, at the end of each grace, and whenever a suspect was called on and nobody was there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kraftjbod.controller.brokers.suspect_probe import IsRefused, SuspectProbe
+from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.ids import BrokerId, ConnectionId
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.metadata.registrations import BrokerRegistration
+
+_SWEEP_INTERVAL_MS: Final = 200
+
+Decide = Callable[[], ControllerResult[None]]
+
+
+class SessionWatch:
+    """``sweep()`` and ``probe()`` are tasks that never end."""
+
+    def __init__(
+        self,
+        *,
+        managers: Callable[[], ControlManagers],
+        clock: Clock,
+        metrics: Metrics,
+        session_timeout_ms: int,
+        is_refused: IsRefused,
+        do_pass: Callable[[Decide], Awaitable[None]],
+    ) -> None:
+        """
+        :param managers: those of the moment.
+        :param do_pass: makes decisions so, until there are none left.
+        """
+        self._managers = managers
+        self._clock = clock
+        self._metrics = metrics
+        self._session_timeout_ms = session_timeout_ms
+        self._do_pass = do_pass
+        #: Known to be silent or gone, and not fenced yet: that may have to wait for free space.
+        self._expired: set[BrokerId] = set()
+        self._probe = SuspectProbe(
+            take_suspects=lambda: managers().take_suspects(clock.now_ms()),
+            is_refused=is_refused,
+            on_refused=self._fence_refused,
+        )
+        self._log = get_logger(component="controller")
+
+    def connection_closed(self, connection: ConnectionId) -> None:
+        """Its other side closed it."""
+        self._managers().connection_closed(connection, self._clock.now_ms())
+        self._probe.wake()
+
+    def fenced(self, broker_id: BrokerId) -> None:
+        """What was to come of a session's end has."""
+        self._expired.discard(broker_id)
+
+    async def probe(self) -> None:
+        await self._probe.run()
+
+    async def sweep(self) -> None:
+        last_ms = self._clock.now_ms()
+        while True:
+            until_gone_ms = self._managers().until_gone_ms(self._clock.now_ms())
+            wait_ms = min(_SWEEP_INTERVAL_MS, until_gone_ms or _SWEEP_INTERVAL_MS)
+            await asyncio.sleep(wait_ms / 1000)
+            now_ms = self._clock.now_ms()
+            # While this process stands still, heartbeats wait in its sockets: silence that it
+            # slept through proves nothing.
+            pause_ms = max(0, now_ms - last_ms - wait_ms)
+            if self._managers().stood_still(pause_ms, now_ms):
+                self._log.warning("controller_was_paused", pause_ms=pause_ms)
+            last_ms = now_ms
+            await self._do_pass(self._fence_stale)
+            self._probe.wake()
+
+    async def _fence_refused(self, broker: BrokerRegistration) -> None:
+        self._managers().refused(broker)
+        await self._do_pass(self._fence_stale)
+
+    def _fence_stale(self) -> ControllerResult[None]:
+        managers, now_ms = self._managers(), self._clock.now_ms()
+        broker_id = managers.find_stale_broker(now_ms)
+        if broker_id is None:
+            return ControllerResult(response=None)
+        if broker_id not in self._expired:
+            self._expired.add(broker_id)
+            self._log_expired(broker_id, is_gone=managers.is_gone(broker_id, now_ms))
+        return managers.fence_broker(broker_id)
+
+    def _log_expired(self, broker_id: BrokerId, *, is_gone: bool) -> None:
+        if is_gone:
+            self._log.warning("broker_gone", broker_id=broker_id)
+            return
+        self._metrics.count("TimedOutBrokerHeartbeatCount")
+        self._log.warning(
+            "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
+        )
