@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from kraftjbod.core.errors import InconsistentStorageError, InvalidUuidText, MetadataDirError
@@ -46,6 +47,7 @@ class MetaProperties:
         return {key: value for key, value in sorted(values.items()) if value is not None}
 
 
+@lru_cache(maxsize=64)  # Every check of a disk asks the same of the same text.
 def parse_meta_properties(text: str, path: str) -> MetaProperties:
     """:raises InconsistentStorageError: naming ``path``, for whatever the file may not say."""
     values = parse_properties(text, path)

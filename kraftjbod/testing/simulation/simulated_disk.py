@@ -30,6 +30,7 @@ _LATENCY_US: Final[Mapping[str, tuple[int, int]]] = {
     "sync_dir": (300, 4_000),
     "close": (1, 3),
 }
+_OTHER_LATENCY_US: Final = _LATENCY_US["open"]
 #: How much a disk reads or writes in a microsecond.
 _BYTES_PER_US: Final = 200
 #: Of reads that do not wait, so many find the bytes in memory.
@@ -65,8 +66,8 @@ class SimulatedDisk:
 
     def before(self, kind: str, path: str, size: int = 0) -> None:
         """An operation of a thread begins: it takes its time, and is in the trace."""
-        low, high = _LATENCY_US.get(kind, _LATENCY_US["open"])
-        took_us = self.rng.randint(low, high) + size // _BYTES_PER_US
+        low, high = _LATENCY_US.get(kind, _OTHER_LATENCY_US)
+        took_us = low + self.rng.random() * (high - low) + size / _BYTES_PER_US
         pause(int(took_us * self.slowness))
         self.gate.pass_through()
         self.faults.strike(kind, path)
@@ -109,7 +110,7 @@ class ProcessVfs:
 
     def check(self, path: str, late: int) -> None:
         """:raises OSError: ``late``, if what lies below has been given up."""
-        if self.is_detached or any(path.startswith(root) for root in self._given_up):
+        if self.is_detached or (self._given_up and path.startswith(tuple(self._given_up))):
             raise error(late, path)
 
     def _begin(self, kind: str, path: str, size: int = 0) -> MemVfs:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 #: Of an event: when it really was, and tracebacks, which name the files of this machine.
 _NOT_HASHED: Final = frozenset({"timestamp", "exception"})
+_HASHED_AT_ONCE: Final = 2_000
 _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
@@ -34,6 +35,8 @@ class Trace:
         self.now_us: Callable[[], int] = lambda: 0
         self._on_line = on_line
         self._hash = hashlib.blake2b(digest_size=16)
+        #: What is to be hashed, in pieces.
+        self._unhashed: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Trace {self.hash} lines={sum(self.counts.values())}>"
@@ -41,13 +44,18 @@ class Trace:
     @property
     def hash(self) -> str:
         """Of everything so far, 32 hexadecimal digits."""
+        self._hash_all()
         return self._hash.hexdigest()
+
+    def _hash_all(self) -> None:
+        self._hash.update("".join(self._unhashed).encode())
+        self._unhashed.clear()
 
     def note(self, host: str, kind: str, text: str) -> None:
         """One line; ``kind`` is what it is counted as."""
         line = f"{self.now_us() / 1e6:.6f} {host} {kind} {text}"
         self.counts[kind] += 1
-        self._hash.update(line.encode())
+        self._unhashed.append(line)
         self.lines.append(line)
         if kind == "bug":
             self.bugs.append(line)
@@ -56,7 +64,9 @@ class Trace:
 
     def step(self, now_us: int, callbacks: int) -> None:
         """Time went on to ``now_us``; so many callbacks ran before."""
-        self._hash.update(b"%d/%d;" % (now_us, callbacks))
+        self._unhashed.append(f"{now_us}/{callbacks};")
+        if len(self._unhashed) > _HASHED_AT_ONCE:
+            self._hash_all()
 
     def event(self, host: str, event: Mapping[str, Any]) -> None:
         """What a daemon logged."""

@@ -117,21 +117,22 @@ class World:
             self._most_callbacks = self.callbacks + MAX_CALLBACKS_AT_ONCE
         self.now_us = now_us
         self.trace.step(now_us, self.callbacks)
-        while self._due and self._due[0][0] <= now_us:
-            handle = heappop(self._due)[2]
-            if not handle.cancelled():
-                self.ready.append(handle)
+        due = self._due
+        while due and due[0][0] <= now_us:
+            self.ready.append(heappop(due)[2])
 
     def _run_ready(self, stop: asyncio.Future[Any] | None) -> None:
         ready, current = self.ready, None
+        take, enter = ready.popleft, events._set_running_loop
+        handle: Any  # Of its insides what a loop reads; its own is a ProcessLoop: all are ours.
         while ready:
-            handle = ready.popleft()
-            loop: Any = handle._loop  # type: ignore[attr-defined] # a ProcessLoop: all are ours
-            if handle.cancelled() or loop.is_dead:
+            handle = take()
+            loop = handle._loop
+            if handle._cancelled or loop.is_dead:
                 continue
             if loop is not current:
                 current = self.running = loop
-                events._set_running_loop(loop)
+                enter(loop)
             handle._run()
             self.callbacks += 1
             if self.callbacks % _CALLBACKS_PER_COLLECTION == 0:

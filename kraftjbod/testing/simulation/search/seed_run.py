@@ -131,7 +131,7 @@ class SeedRun:
         )
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
-        pause_ms = random.Random(f"load {seed}").choice((60, 150, 400))
+        pause_ms = random.Random(f"load {seed}").choice((100, 250, 800))
         self._topics = {
             SAFE: LoadedTopic(name=SAFE, partitions=shape.partitions, pause_ms=pause_ms),
             LOOSE: LoadedTopic(name=LOOSE, partitions=1, acks=1, pause_ms=pause_ms),
