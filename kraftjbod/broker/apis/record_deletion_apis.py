@@ -34,6 +34,8 @@ Wanted = DeleteRecordsRequest.DeleteRecordsPartition
 Deleted = DeleteRecordsResponse.DeleteRecordsPartitionResult
 _HIGH_WATERMARK: Final = -1
 _UNKNOWN_LOW_WATERMARK: Final = -1
+#: What the leader's own part may take in any case: as in Kafka, a request's time is for the others.
+_LEAST_TIMEOUT_MS: Final = 1_000
 
 
 def _refused(part: Wanted) -> Deleted:
@@ -70,10 +72,11 @@ class RecordDeletionApis:
 
     async def _delete(self, topic: str, part: Wanted, timeout_ms: int) -> Deleted:
         result = Deleted(partition_index=part.partition_index, low_watermark=_UNKNOWN_LOW_WATERMARK)
+        due_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(max(timeout_ms, _LEAST_TIMEOUT_MS) / 1000):
                 result.low_watermark = await self._start_at(
-                    TopicPartition(topic, part.partition_index), part.offset, timeout_ms
+                    TopicPartition(topic, part.partition_index), part.offset, due_s
                 )
         except TimeoutError:
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -81,8 +84,8 @@ class RecordDeletionApis:
             result.error_code = e.code
         return result
 
-    async def _start_at(self, topic_partition: TopicPartition, offset: int, timeout_ms: int) -> int:
-        """Where the log starts then, on every live replica."""
+    async def _start_at(self, topic_partition: TopicPartition, offset: int, due_s: float) -> int:
+        """Where the log starts then, on every live replica; they have until ``due_s``."""
         await self._pass_gate(topic_partition)
         replica = self._replicas.require(topic_partition)
         partition, handle = replica.require_open()
@@ -106,7 +109,8 @@ class RecordDeletionApis:
         low_watermark = self._replicas.low_watermark(replica)
         if low_watermark >= wanted:
             return low_watermark
-        code = await self._replicas.deletions.wait(topic_partition, wanted, timeout_ms)
+        left_ms = max(0, int((due_s - asyncio.get_running_loop().time()) * 1000))
+        code = await self._replicas.deletions.wait(topic_partition, wanted, left_ms)
         if code is not ErrorCode.NONE:
             raise OperatingError(f"not all live replicas start at {wanted} yet", code=code)
         return max(wanted, self._replicas.low_watermark(replica))

@@ -60,9 +60,3 @@ def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tu
         # The log knows later epochs only: whoever asks must go back to where they began.
         return epoch, entries[0].start_offset
     return entries[at - 1].epoch, entries[at].start_offset
-
-
-def epoch_at(entries: EpochEntries, offset: int) -> int:
-    """The epoch of the record at ``offset``; -1 if unknown."""
-    at = bisect_right(entries, offset, key=lambda e: e.start_offset)
-    return entries[at - 1].epoch if at > 0 else UNDEFINED_EPOCH

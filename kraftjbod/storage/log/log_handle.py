@@ -281,9 +281,11 @@ class LogHandle:
         return search.answer
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        return await asyncio.shield(
-            self._published.ask(OpKind.READ, lambda log: log.offset_of_max_timestamp())
+        """The first of the records with the largest timestamp, or None; as above."""
+        largest = await asyncio.shield(
+            self._published.ask(OpKind.READ, lambda log: log.max_timestamp())
         )
+        return None if largest is None else await self.offset_for_timestamp(largest)
 
     def _cached_reader(self, segment: LogSegment) -> ReadAt | None:
         file = segment.file

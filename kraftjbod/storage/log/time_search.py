@@ -19,7 +19,6 @@ from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.raw_records import TimeSearch
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.protocol.records import open_body
-from kraftjbod.storage.log.leader_epochs import EpochEntries, epoch_at
 from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.segments.batch_walk import walk_to
 from kraftjbod.storage.segments.segment import LogSegment
@@ -100,15 +99,6 @@ class LogTimeSearch:
             self.answer = _first_in(found.data, header, self._timestamp, start)
         # The log may start within this batch, and its young records be before that.
         self.is_over = self.answer is not None
-
-
-def youngest(segments: Sequence[LogSegment], epochs: EpochEntries) -> FoundTimestamp | None:
-    """The largest timestamp, and the last offset of its batch."""
-    largest = [found for segment in segments if (found := segment.largest_timestamp())]
-    if not largest:
-        return None
-    entry = max(largest, key=lambda found: found.timestamp)
-    return FoundTimestamp(entry.timestamp, entry.offset, epoch_at(epochs, entry.offset))
 
 
 def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _Seen | None:

@@ -43,7 +43,6 @@ from kraftjbod.storage.log.log_values import (
     AppendResult,
     CarriedState,
     FlushPlan,
-    FoundTimestamp,
     LogContent,
     carry_out,
 )
@@ -58,7 +57,7 @@ from kraftjbod.storage.log.producer_state import (
     ProducerLimits,
     ProducerState,
 )
-from kraftjbod.storage.log.time_search import LogTimeSearch, youngest
+from kraftjbod.storage.log.time_search import LogTimeSearch
 from kraftjbod.storage.segments.batch_walk import require_sound, sent_batches
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
@@ -324,9 +323,10 @@ class UnifiedLog:
         """One turn of a search by time; what it found is opened in another thread."""
         search.scan(self.segments.all, self._start, self._damage.by_index)
 
-    def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        """The largest timestamp, and the last offset of its batch."""
-        return youngest(self.segments.all, self._epochs)
+    def max_timestamp(self) -> int | None:
+        """The largest; None of an empty log."""
+        largest = [found for one in self.segments.all if (found := one.largest_timestamp())]
+        return max((found.timestamp for found in largest), default=None)
 
     # -- shorten ----------------------------------------------------------------------------
 

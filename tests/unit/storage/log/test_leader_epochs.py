@@ -9,7 +9,6 @@ from kraftjbod.storage.log.leader_epochs import (
     EpochEntry,
     assign_epoch,
     end_offset_for,
-    epoch_at,
     truncate_epochs_before,
     truncate_epochs_from,
 )
@@ -35,7 +34,6 @@ def test_end_offsets(epoch: int, answer: tuple[int, int]):
 
 def test_an_empty_log_has_no_answer():
     assert end_offset_for((), 0, 0) == (-1, -1)
-    assert epoch_at((), 0) == -1
 
 
 def test_assigning():
@@ -49,7 +47,3 @@ def test_cutting():
     assert truncate_epochs_from(ENTRIES, 30) == ENTRIES[:2]
     assert truncate_epochs_before(ENTRIES, 25) == (EpochEntry(5, 25), EpochEntry(6, 30))
     assert truncate_epochs_before(ENTRIES, 5) == ENTRIES
-
-
-def test_epoch_of_an_offset():
-    assert [epoch_at(ENTRIES, offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 5, 6]

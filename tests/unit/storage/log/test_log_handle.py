@@ -13,6 +13,8 @@ from kraftjbod.core.errors import (
     OffsetOutOfRangeError,
 )
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import Compression
+from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -167,9 +169,11 @@ async def test_times():
     assert found is not None
     assert tuple(found) == (102, 2, 3)
     assert await handle.offset_for_timestamp(104) is None
-    youngest = await handle.offset_of_max_timestamp()
-    assert youngest is not None
-    assert tuple(youngest) == (103, 3, 3)
+    assert await handle.offset_of_max_timestamp() == (103, 3, 3)
+    within = [Record(key=b"k", timestamp_ms=timestamp) for timestamp in (5, 900, 900, 7)]
+    data = build_batch(within, compression=Compression.GZIP)
+    await handle.append_as_leader(data, headers_of(data), 3)
+    assert await handle.offset_of_max_timestamp() == (900, 5, 3), "a record, not its batch"
 
 
 async def test_dead_dir_answers_at_once():

@@ -10,9 +10,8 @@ import pytest
 from kraftjbod.protocol.raw_records import empty_batch
 from kraftjbod.protocol.record_batch import HEADER_BYTES, Compression, read_header
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.storage.log.leader_epochs import EpochEntry
 from kraftjbod.storage.log.log_values import FoundTimestamp
-from kraftjbod.storage.log.time_search import ByIndex, LogTimeSearch, youngest
+from kraftjbod.storage.log.time_search import ByIndex, LogTimeSearch
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import headers_of
@@ -111,13 +110,6 @@ def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it():
 
     assert first_from(made, 150, 0, by_index) == FoundTimestamp(200, 1, 1)
     assert asked == [1]
-
-
-def test_the_largest_timestamp():
-    made = segments([at(0, 100), at(1, 900)], [at(2, 300)])
-    epochs = (EpochEntry(0, 0), EpochEntry(1, 1), EpochEntry(2, 2))
-    assert youngest(made, epochs) == FoundTimestamp(900, 1, 1)
-    assert youngest([], epochs) is None
 
 
 # -- what anyone may ask ---------------------------------------------------------------------------

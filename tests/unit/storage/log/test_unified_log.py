@@ -277,9 +277,7 @@ def test_every_offset_is_found_by_its_time():
         assert found is not None
         assert (found.timestamp, found.offset) == (1000 + 10 * i, 2 * i)
     assert found_by_time(log, 2000) is None
-    youngest = log.offset_of_max_timestamp()
-    assert youngest is not None
-    assert youngest.timestamp == 1490
+    assert log.max_timestamp() == 1490
 
 
 def test_damaged_index_files_are_rebuilt():
