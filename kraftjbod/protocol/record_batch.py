@@ -61,7 +61,7 @@ _MAX_TIMESTAMP_AT: Final = 35
 
 COMPRESSION_BITS: Final = 0x07
 _APPEND_TIME_BIT: Final = 0x08
-_TRANSACTIONAL_BIT: Final = 0x10
+TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 HORIZON_BIT: Final = 0x40
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
@@ -140,7 +140,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:

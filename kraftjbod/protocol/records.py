@@ -23,6 +23,7 @@ from kraftjbod.protocol.record_batch import (
     MAGIC,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     Compression,
     TimestampType,
@@ -73,6 +74,7 @@ def build_batch(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
     is_control: bool = False,
+    is_transactional: bool = False,
     compression: Compression = Compression.NONE,
 ) -> bytes:
     """``records`` (one or more) as one batch."""
@@ -90,7 +92,9 @@ def build_batch(
         partition_leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
-        attributes=compression | (CONTROL_BIT if is_control else 0),
+        attributes=compression
+        | (CONTROL_BIT if is_control else 0)
+        | (TRANSACTIONAL_BIT if is_transactional else 0),
         last_offset_delta=len(records) - 1,
         base_timestamp=base_timestamp,
         max_timestamp=max(record.timestamp_ms for record in records),

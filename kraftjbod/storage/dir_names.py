@@ -45,6 +45,10 @@ CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+#: Aborted transactions that end in the segment; a segment without any may have no such file.
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+#: What a segment's ``.log`` may have beside it.
+INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 #: What compaction is writing, and what it has written and is putting in place.

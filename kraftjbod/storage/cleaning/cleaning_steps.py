@@ -23,12 +23,13 @@ from kraftjbod.protocol.record_batch import (
     check_crc,
     read_header,
 )
+from kraftjbod.storage.cleaning.cleaned_transactions import CleanedTransactions
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
-from kraftjbod.storage.cleaning.compaction import BatchFilter, Dirt, put_keys
+from kraftjbod.storage.cleaning.compaction import NO_TRANSACTIONS, BatchFilter, Dirt, put_keys
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.log_view import LogView
 from kraftjbod.storage.segments.segment import LogSegment
-from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from kraftjbod.storage.segments.segment_swap import CleaningFiles, write_target_transactions
 from kraftjbod.storage.vfs import Vfs, VfsFile
 
 #: So much is read and judged in one step; the interpreter is busy with it for some milliseconds.
@@ -116,9 +117,11 @@ class KeyReading:
         first: int,
         step_bytes: int = STEP_BYTES,
         beat: Callable[[], None] = lambda: None,
+        transactions: CleanedTransactions = NO_TRANSACTIONS,
     ) -> None:
         """Records below the offset ``first`` are passed over; ``beat`` says that a step goes on."""
         self._found = found
+        self._transactions = transactions
         self._beat = beat
         self._step_bytes = step_bytes
         self._reader = _Reader(segment, file, end_offset)
@@ -133,7 +136,9 @@ class KeyReading:
                 read_bytes += header.size_bytes
                 if header.last_offset < self._first:
                     continue
-                if not put_keys(self._found, data, position, header, self._first, self._beat):
+                if not put_keys(
+                    self._found, data, position, header, self._first, self._beat, self._transactions
+                ):
                     self.is_map_full = True
                     return Stepped(read_bytes, 0, True)
         return Stepped(read_bytes, 0, self._reader.is_done)
@@ -157,6 +162,7 @@ class GroupRewriting:
         parts = zip(sources, files.sources, ends, strict=True)
         self._readers = [_Reader(*part) for part in parts]
         self._vfs = vfs
+        self._sources = sources
         self._target = files.target
         self._end_offset = end_offset
         #: After the last batch that was written.
@@ -180,15 +186,19 @@ class GroupRewriting:
             read_bytes += header.size_bytes
             is_last = header.next_offset == self._end_offset
             left = self._keeps.thin(data, position, header, is_last=is_last)
-            self.is_changed |= left is None or len(left) != header.size_bytes
-            if left is not None:
-                buffers.append(left)
-                headers.append(read_header(left))
-                self._next_offset = header.next_offset
+            if left is None:
+                self.is_changed = True
+                continue
+            buffers.append(left)
+            headers.append(read_header(left))
+            self.is_changed |= headers[-1] != header
+            self._next_offset = header.next_offset
         written_bytes = sum(map(len, buffers))
         self._require_space(written_bytes)
         if headers:
             self._target.append(buffers, headers)
+        for aborted in self._keeps.transactions.take_kept():
+            self._target.note_aborted(aborted)
         return Stepped(read_bytes, written_bytes, False)
 
     def _require_end(self) -> None:
@@ -202,6 +212,7 @@ class GroupRewriting:
         """What was written becomes certain."""
         with FailsAs(OpKind.FLUSH):
             self._target.open().sync()
+        write_target_transactions(self._vfs, self._sources, self._target)
 
     def _require_space(self, size_bytes: int) -> None:
         usable_bytes = self._vfs.space(self._target.directory).usable_bytes

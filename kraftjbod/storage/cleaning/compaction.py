@@ -6,14 +6,16 @@
   remembers when that is over.
 * A batch whose records are all gone is kept without them if it is the last of its group, so that
   segments end where they always ended, or if a producer is known by it.
+* What aborted transactions wrote goes, and in time the markers of all (cleaned_transactions.py).
 * Records without a key are of no use to anybody once a topic is compacted, and go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from kraftjbod.protocol.control_records import read_marker
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.raw_records import (
     NO_HORIZON,
@@ -25,9 +27,14 @@ from kraftjbod.protocol.raw_records import (
 )
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.protocol.records import open_body
+from kraftjbod.storage.cleaning.cleaned_transactions import CleanedTransactions
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
+from kraftjbod.storage.log.producer_state import KeptBatches
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
 _RECORDS_PER_BEAT: Final = 10_000
+NO_TRANSACTIONS: Final = CleanedTransactions()
+"""Of a log without aborted ones; it is only asked."""
 
 
 def _silent() -> None:
@@ -100,14 +107,17 @@ def put_keys(
     header: BatchHeader,
     first_offset: int,
     beat: Callable[[], None] = _silent,
+    transactions: CleanedTransactions = NO_TRANSACTIONS,
 ) -> bool:
     """Note the keys of the batch at ``position``, from ``first_offset`` on; False: the map is full.
 
-    ``beat`` is called from time to time: a batch may have very many records.
+    Keys of what was aborted do not count. ``beat`` is called from time to time: a batch may have
+    very many records.
 
     :raises CorruptRecordError: if its records cannot be opened.
     """
-    if not header.is_control and header.record_count:
+    is_void = header.is_control or transactions.aborted(header) is not None
+    if not is_void and header.record_count:
         body = open_body(data, position, header)
         records = raw_records(body, header.record_count, header.last_offset_delta)
         for number, record in enumerate(records):
@@ -131,15 +141,17 @@ class BatchFilter:
         *,
         now_ms: int,
         delete_retention_ms: int,
-        kept_batches: frozenset[int],
+        kept_batches: KeptBatches,
         beat: Callable[[], None] = _silent,
+        aborted: Iterable[AbortedTransaction] = (),
     ) -> None:
-        """``now_ms`` is the wall clock's; ``kept_batches`` are last offsets; ``beat`` as above."""
+        """``now_ms`` is the wall clock's; ``beat`` as above; ``aborted`` are all of the log's."""
         self._latest = latest
         self._beat = beat
         self._now_ms = now_ms
         self._horizon_ms = now_ms + delete_retention_ms
         self._kept_batches = kept_batches
+        self.transactions = CleanedTransactions(aborted)
 
     def thin(
         self, data: Buffer, position: int, header: BatchHeader, *, is_last: bool
@@ -151,9 +163,13 @@ class BatchFilter:
         :raises CorruptRecordError: if its records cannot be opened.
         """
         whole = memoryview(data)[position : position + header.size_bytes]
-        if header.is_control or header.base_offset > self._latest.latest_offset:
+        if header.is_control:
+            return self._thin_marker(data, position, header, whole, is_last=is_last)
+        stays = is_last or header.last_offset in self._kept_batches.last_offsets
+        if self.transactions.met_batch(header):
+            return empty_batch(header) if stays else None
+        if header.base_offset > self._latest.latest_offset:
             return whole
-        stays = is_last or header.last_offset in self._kept_batches
         if header.record_count == 0:
             return whole if stays else None
         body, horizon = open_body(data, position, header), delete_horizon(header)
@@ -170,6 +186,31 @@ class BatchFilter:
         if has_tombstones and horizon == NO_HORIZON:
             return thinned_batch(header, body, kept, self._horizon_ms)
         return whole if len(kept) == header.record_count else thinned_batch(header, body, kept)
+
+    def _thin_marker(
+        self,
+        data: Buffer,
+        position: int,
+        header: BatchHeader,
+        whole: memoryview,
+        *,
+        is_last: bool,
+    ) -> Buffer | None:
+        """A control batch, which goes once nothing needs it, and then not at once."""
+        if not self.transactions.met_marker(header, read_marker(data, position, header)):
+            return whole
+        marked = (header.producer_id, header.producer_epoch)
+        stays = is_last or marked in self._kept_batches.marked_epochs
+        if header.record_count == 0:
+            return whole if stays else None
+        horizon = delete_horizon(header)
+        if horizon == NO_HORIZON:
+            body = open_body(data, position, header)
+            records = list(raw_records(body, header.record_count, header.last_offset_delta))
+            return thinned_batch(header, body, records, self._horizon_ms)
+        if self._now_ms < horizon:
+            return whole
+        return empty_batch(header) if stays else None
 
     def _keeps(self, header: BatchHeader, record: RawRecord, horizon: int) -> bool:
         offset = header.base_offset + record.offset_delta

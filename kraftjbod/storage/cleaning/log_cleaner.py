@@ -30,6 +30,7 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock, TokenBucket
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.cleaning.cleaned_transactions import CleanedTransactions
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.cleaning.cleaning_pause import CleaningPauses
@@ -251,7 +252,7 @@ class LogCleaner:
 
     async def _examine(self, handle: LogHandle) -> Cleanable | None:
         first_dirty = self._offsets.first_dirty(handle)
-        limit = handle.high_watermark
+        limit = handle.last_stable_offset
         closed = [s.base_offset for s in handle.view.segments[1:] if s.base_offset <= limit]
         if not closed or closed[-1] <= first_dirty:
             return None  # Nothing that is closed is dirty: no need to trouble the thread.
@@ -272,7 +273,10 @@ class LogCleaner:
             max_bytes=self._limits.map_bytes // self._limits.threads,
             expected_keys=cleanable.end_offset - cleanable.first_dirty,
         )
-        await self._read_keys(work, latest)
+        aborted = await handle.aborted_between(
+            cleanable.segments[0].base_offset, cleanable.end_offset
+        )
+        await self._read_keys(work, latest, CleanedTransactions(aborted))
         now = self._clock.possible_now()
         keeps = BatchFilter(
             latest,
@@ -280,6 +284,7 @@ class LogCleaner:
             delete_retention_ms=config.delete_retention_ms + now.doubt_ms,
             kept_batches=await handle.kept_producer_batches(),
             beat=self._executor_of(handle.log_dir).beat,
+            aborted=aborted,
         )
         ends = [*(s.base_offset for s in cleanable.segments[1:]), cleanable.end_offset]
         known = [s for s in cleanable.segments if s.base_offset <= latest.latest_offset]
@@ -307,7 +312,9 @@ class LogCleaner:
             took_ms=self._clock.now_ms() - began_ms,
         )
 
-    async def _read_keys(self, work: _Work, latest: CleanerMap) -> None:
+    async def _read_keys(
+        self, work: _Work, latest: CleanerMap, transactions: CleanedTransactions
+    ) -> None:
         handle, cleanable = work
         ends = [*(s.base_offset for s in cleanable.segments[1:]), cleanable.end_offset]
         for segment, end_offset in zip(cleanable.segments, ends, strict=True):
@@ -322,6 +329,7 @@ class LogCleaner:
                 cleanable.first_dirty,
                 self._limits.step_bytes,
                 self._executor_of(handle.log_dir).beat,
+                transactions,
             )
             try:
                 await self._step_through(handle, reading.step)

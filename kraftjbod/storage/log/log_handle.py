@@ -22,6 +22,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dirs.log_dir import LogDir
@@ -29,13 +30,16 @@ from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log.log_values import AppendResult, CarriedState, FoundTimestamp, carry_out
 from kraftjbod.storage.log.log_view import LogView, Truncation, damage_error, read_view
+from kraftjbod.storage.log.producer_state import KeptBatches, KnownProducer
 from kraftjbod.storage.log.published_log import PublishedLog
 from kraftjbod.storage.log.time_search import LogTimeSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 from kraftjbod.storage.vfs import VfsFile
 
 T = TypeVar("T")
@@ -93,8 +97,8 @@ class LogHandle:
         self.checkpointed_high_watermark = min(
             max(checkpointed_high_watermark, self.log_start_offset), self.log_end_offset
         )
-        #: Set by the partition's owner; retention stays below it.
-        self.high_watermark = self.checkpointed_high_watermark
+        self._high_watermark = self.checkpointed_high_watermark
+        log.high_watermark = self._high_watermark
         #: The largest value that the checkpoint file may hold for this log; the host's.
         self.checkpointed_recovery_point = checkpointed_recovery_point
         self.last_flush_ms = clock.now_ms()
@@ -118,6 +122,22 @@ class LogHandle:
     @property
     def log_end_offset(self) -> int:
         return self._published.view.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Set by the partition's owner; retention stays below it."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        self._high_watermark = offset
+        # A number, replaced as a whole: the thread sees the old or the new one.
+        self._published.log.high_watermark = offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed records see nothing from here on (KIP-98)."""
+        return self._published.view.last_stable_offset(self._high_watermark)
 
     @property
     def latest_epoch(self) -> int:
@@ -174,12 +194,16 @@ class LogHandle:
     # -- append -----------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: Buffer, headers: Sequence[BatchHeader], leader_epoch: int
+        self,
+        records: Buffer,
+        headers: Sequence[BatchHeader],
+        leader_epoch: int,
+        terms: ProducerTerms = ORDINARY_TERMS,
     ) -> Completion[AppendResult]:
         """Append validated batches; offsets are assigned when the write happens.
 
-        That fails with OperatingError OUT_OF_ORDER_SEQUENCE_NUMBER or
-        INVALID_PRODUCER_EPOCH, or with KafkaStorageError.
+        That fails with OperatingError as :meth:`UnifiedLog.append_as_leader` does, or with
+        KafkaStorageError.
 
         :raises KafkaStorageError: at once, if the dir is offline.
         :raises OverloadedError: at once, if too much waits for the dir.
@@ -187,8 +211,34 @@ class LogHandle:
         now_ms = self._clock.wall_ms()
         return self._published.begin(
             OpKind.APPEND,
-            lambda log: log.append_as_leader(records, headers, leader_epoch, now_ms),
+            lambda log: log.append_as_leader(records, headers, leader_epoch, now_ms, terms),
             size_bytes=len(records),
+        )
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        *,
+        transaction_version: int,
+        leader_epoch: int,
+    ) -> Completion[AppendResult]:
+        """End a producer's transaction, as :meth:`UnifiedLog.append_marker` does.
+
+        Raises as :meth:`append_as_leader`.
+        """
+        now_ms = self._clock.wall_ms()
+        return self._published.begin(
+            OpKind.APPEND,
+            lambda log: log.append_marker(
+                producer_id,
+                producer_epoch,
+                marker,
+                transaction_version=transaction_version,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+            ),
         )
 
     def append_as_follower(
@@ -261,6 +311,27 @@ class LogHandle:
         if not records and damage is not None and damage.offset <= start_offset:
             raise damage_error(damage)
         return self._result(records)
+
+    def aborted_cached(self, first_offset: int, end_offset: int) -> list[AbortedTransaction] | None:
+        """Aborted transactions that reach into ``[first_offset, end_offset)``, which is stable.
+
+        None if the disk has to be asked: :meth:`aborted_between` does.
+        """
+        return self.view.aborted_between(first_offset, end_offset)
+
+    async def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """:meth:`aborted_cached` in the dir's thread."""
+        return await asyncio.shield(
+            self._published.ask(
+                OpKind.READ, lambda log: log.aborted_between(first_offset, end_offset)
+            )
+        )
+
+    async def known_producers(self) -> list[KnownProducer]:
+        """Everybody who is remembered to have written here."""
+        return await asyncio.shield(
+            self._published.ask(OpKind.READ, lambda log: log.known_producers())
+        )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
@@ -396,7 +467,7 @@ class LogHandle:
         """``op`` in the dir's thread, on what is so then."""
         return await self._published.run(OpKind.READ, lambda log: op(log.view()))
 
-    async def kept_producer_batches(self) -> frozenset[int]:
+    async def kept_producer_batches(self) -> KeptBatches:
         """See :attr:`UnifiedLog.kept_producer_batches`."""
         return await self._published.run(OpKind.READ, lambda log: log.kept_producer_batches)
 

@@ -27,13 +27,13 @@ from kraftjbod.storage.dir_names import (
     CLUSTER_METADATA_DIR,
     FUTURE_CHECKPOINT,
     GAPS_MARK,
-    INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LEADER_EPOCH_CHECKPOINT,
     LEFTOVER_SUFFIXES,
     LOG_SUFFIX,
     OWN_FILES,
     PARTITION_METADATA,
-    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     ReplicaDir,
     offset_file_name,
     parse_offset_file,
@@ -163,6 +163,8 @@ class LogLoader:
         self._epochs: EpochEntries = ()
         self._epochs_on_disk: EpochEntries | None = None
         self._scanned_bytes = 0
+        #: The first segment that recovery went through, by its number.
+        self._scanned_from: int | None = None
         self._truncated_bytes = 0
         self._was_future = False
         self._may_have_gaps = False
@@ -209,7 +211,12 @@ class LogLoader:
             epochs=epochs,
             epochs_on_disk=self._epochs_on_disk,
             producers=load_producers(
-                self._vfs, self._directory, segments, end, self._producer_limits
+                self._vfs,
+                self._directory,
+                segments,
+                end,
+                self._producer_limits,
+                mend_from=self._scanned_from,
             ),
         )
 
@@ -239,6 +246,7 @@ class LogLoader:
         finish_swaps(self._vfs, self._directory)
         logs: dict[int, int] = {}
         indexes: list[tuple[int, str]] = []
+        aborting: set[int] = set()
         for entry in self._vfs.list_dir(self._directory):
             if entry.name.endswith(LEFTOVER_SUFFIXES):
                 self._vfs.unlink_if_exists(f"{self._directory}/{entry.name}")
@@ -250,13 +258,22 @@ class LogLoader:
                 continue
             if parsed[1] == LOG_SUFFIX:
                 logs[parsed[0]] = entry.size_bytes
-            elif parsed[1] in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            elif parsed[1] in INDEX_SUFFIXES:
                 indexes.append((parsed[0], entry.name))
+                if parsed[1] == TRANSACTION_INDEX_SUFFIX:
+                    aborting.add(parsed[0])
         for base_offset, name in indexes:
             if base_offset not in logs:
                 self._vfs.unlink_if_exists(f"{self._directory}/{name}")
         found = [
-            LogSegment.on_disk(self._vfs, self._directory, base_offset, size_bytes, self._config)
+            LogSegment.on_disk(
+                self._vfs,
+                self._directory,
+                base_offset,
+                size_bytes,
+                self._config,
+                has_transaction_index=base_offset in aborting,
+            )
             for base_offset, size_bytes in sorted(logs.items())
         ]
         for segment in found:
@@ -274,6 +291,7 @@ class LogLoader:
         """Scan from the recovery point on, truncate what is not sound; the log's end."""
         bases = [segment.base_offset for segment in segments]
         at = max(0, bisect_right(bases, self._recovery_point) - 1)
+        self._scanned_from = at
         # Snapshots after the recovery point may describe a past that was truncated away.
         drop_snapshots_outside(self._vfs, self._directory, 0, self._recovery_point)
         self._epochs = truncate_epochs_from(self._epochs, bases[at])
@@ -289,7 +307,7 @@ class LogLoader:
             at += 1
             if segment.size_bytes < on_disk:
                 self._truncated_bytes += on_disk - segment.size_bytes
-                segment.truncate(segment.size_bytes)
+                segment.truncate(segment.size_bytes, end)
                 break
         for unreachable in reversed(segments[at:]):
             self._truncated_bytes += unreachable.size_bytes
@@ -307,7 +325,7 @@ class LogLoader:
         """Nothing here is to be seen; in the oldest file's place, so that it needs no space."""
         for segment in reversed(segments[1:]):
             segment.remove()
-        segments[0].truncate(0)
+        segments[0].truncate(0, segments[0].base_offset)
         fresh = segments[0].reborn(start)
         fresh.truncate_torn_tail()
         with FailsAs(OpKind.FLUSH):

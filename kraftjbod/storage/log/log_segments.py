@@ -13,6 +13,7 @@ Owned by the dir's thread.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from kraftjbod.core.errors import OverloadedError
@@ -68,6 +69,11 @@ class LogSegments:
     def active(self) -> LogSegment:
         return self.all[-1]
 
+    def from_recovery_at(self, recovery_point: int) -> list[LogSegment]:
+        """Those that recovery would go through after a crash."""
+        at = bisect_right(self.all, recovery_point, key=lambda s: s.base_offset)
+        return self.all[max(0, at - 1) :]
+
     # -- they grow and come -----------------------------------------------------------------
 
     def append(
@@ -110,10 +116,10 @@ class LogSegments:
         retired, self._retired = self._retired, []
         return retired
 
-    def shorten(self, segment: LogSegment, size_bytes: int) -> None:
-        """Truncate one of them to ``size_bytes``, the beginning of a batch."""
+    def shorten(self, segment: LogSegment, size_bytes: int, end_offset: int) -> None:
+        """Truncate one of them to ``size_bytes``, the beginning of a batch, where it then ends."""
         truncated_bytes = segment.size_bytes - size_bytes
-        segment.truncate(size_bytes)
+        segment.truncate(size_bytes, end_offset)
         self.size_bytes -= truncated_bytes
 
     def go_on_in_place(self, offset: int) -> LogSegment:

@@ -43,6 +43,9 @@ class FlushPlan(NamedTuple):
     end_offset: int
     #: How often the log had been truncated; a plan from before a truncation says nothing.
     truncations: int
+    #: Index files that nobody can make anew without reading all of the log; a name that is gone
+    #: is no longer needed.
+    index_paths: tuple[str, ...] = ()
 
 
 class CarriedState(NamedTuple):
@@ -76,4 +79,15 @@ def carry_out(vfs: Vfs, plan: FlushPlan) -> None:
     with FailsAs(OpKind.FLUSH):
         for file in plan.files:
             file.sync()
+        for path in plan.index_paths:
+            _sync_if_exists(vfs, path)
         vfs.sync_dir(plan.directory)
+
+
+def _sync_if_exists(vfs: Vfs, path: str) -> None:
+    file = vfs.open_if_exists(path)
+    if file is not None:
+        try:
+            file.sync()
+        finally:
+            file.close()

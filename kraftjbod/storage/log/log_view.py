@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import CorruptRecordError, OffsetOutOfRangeError
 from kraftjbod.storage.log.leader_epochs import EpochEntries
+from kraftjbod.storage.log.open_transactions import UnstableTransaction, last_stable_offset
 from kraftjbod.storage.segments.batch_walk import Damage, ReadAt
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
 _NOTHING: Final = memoryview(b"")
 
@@ -54,6 +56,32 @@ class LogView(NamedTuple):
     indexes_mended: int = 0
     #: Compaction may have taken offsets away.
     may_have_gaps: bool = False
+    #: In the order of their beginnings.
+    unstable: tuple[UnstableTransaction, ...] = ()
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction is decided, if so much is replicated."""
+        return last_stable_offset(
+            self.unstable,
+            log_start_offset=self.log_start_offset,
+            high_watermark=min(high_watermark, self.log_end_offset),
+        )
+
+    def aborted_between(
+        self, first_offset: int, end_offset: int
+    ) -> list[AbortedTransaction] | None:
+        """Aborted transactions that reach into ``[first_offset, end_offset)``.
+
+        For whoever reads no more than what is stable. None if the disk has to be asked.
+        """
+        found: list[AbortedTransaction] = []
+        for segment in self.segments[self.segment_index(first_offset) :]:
+            transactions = segment.transactions
+            if transactions is None:
+                return None
+            if transactions and not transactions.collect(first_offset, end_offset, found):
+                break
+        return found
 
     def segment_index(self, offset: int) -> int:
         """Which segment holds ``offset``."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from kraftjbod.protocol.control_records import TransactionMarker, read_marker
 from kraftjbod.storage.dir_names import SNAPSHOT_SUFFIX, offset_file_name, parse_offset_file
 from kraftjbod.storage.log.producer_state import (
     DEFAULT_PRODUCER_LIMITS,
     ProducerLimits,
     ProducerState,
 )
+from kraftjbod.storage.segments.batch_walk import Located
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 _SNAPSHOTS_KEPT: Final = 2
@@ -27,15 +30,25 @@ def snapshot_offsets(vfs: Vfs, directory: str) -> list[int]:
 
 
 def write_snapshot(
-    vfs: Vfs, directory: str, state: ProducerState, offset: int, *, sync: bool
+    vfs: Vfs,
+    directory: str,
+    state: ProducerState,
+    offset: int,
+    *,
+    sync: bool,
+    recovery_base: int = 0,
 ) -> None:
     """Write ``state`` as of ``offset``, and forget all but the newest snapshots.
 
-    If it fails, the older ones are still there.
+    The newest one up to ``recovery_base``, where a walk after a crash begins, stays as well: what
+    was aborted after it can be known by it alone. If it fails, the older ones are still there.
     """
     write_atomically(vfs, _path(directory, offset), state.to_snapshot(), sync=sync)
-    for old in snapshot_offsets(vfs, directory)[:-_SNAPSHOTS_KEPT]:
-        vfs.unlink_if_exists(_path(directory, old))
+    offsets = snapshot_offsets(vfs, directory)
+    base = max((one for one in offsets if one <= recovery_base), default=None)
+    for old in offsets[:-_SNAPSHOTS_KEPT]:
+        if old != base:
+            vfs.unlink_if_exists(_path(directory, old))
 
 
 def drop_snapshots_outside(vfs: Vfs, directory: str, start_offset: int, end_offset: int) -> None:
@@ -51,11 +64,18 @@ def load_producers(
     segments: Sequence[LogSegment],
     end_offset: int,
     limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+    *,
+    mend_from: int | None = None,
 ) -> ProducerState:
-    """From the newest sound snapshot not after ``end_offset``, and the batches after it."""
-    state, begin = ProducerState(), segments[0].base_offset
+    """From the newest sound snapshot not after ``end_offset``, and the batches after it.
+
+    The transaction indexes of the segments from number ``mend_from`` on are made anew.
+    """
+    state, begin, latest = ProducerState(), segments[0].base_offset, end_offset
+    if mend_from is not None:
+        latest = min(end_offset, segments[mend_from].base_offset)
     for offset in reversed(snapshot_offsets(vfs, directory)):
-        if offset > end_offset or offset < begin:
+        if offset > latest or offset < begin:
             continue
         data = vfs.read_if_exists(_path(directory, offset))
         found = None if data is None else ProducerState.from_snapshot(bytes(data))
@@ -63,12 +83,51 @@ def load_producers(
             state, begin = found, offset
             break
     for i, segment in enumerate(segments):
-        is_last = i == len(segments) - 1
-        if begin < (end_offset if is_last else segments[i + 1].base_offset):
-            for header in segment.headers_from(begin):
-                if header.has_producer_id:
-                    state.record(header, header.base_offset, limits=limits)
+        segment_end = end_offset if i == len(segments) - 1 else segments[i + 1].base_offset
+        aborted: list[AbortedTransaction] = []
+        if begin < segment_end:
+            aborted = _replay(state, segment, begin, segment_end, limits)
+        if mend_from is not None and mend_from <= i:
+            segment.take_transactions(TransactionIndex(aborted))
+        if segment_end >= end_offset:
+            break
     return state
+
+
+def transactions_of(
+    vfs: Vfs,
+    directory: str,
+    segments: Sequence[LogSegment],
+    at: int,
+    end_offset: int,
+    limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+) -> TransactionIndex:
+    """The index of the segment number ``at``, which ends at ``end_offset``, from the log."""
+    segment = segments[at]
+    before = load_producers(vfs, directory, segments, segment.base_offset, limits)
+    return TransactionIndex(_replay(before, segment, segment.base_offset, end_offset, limits))
+
+
+def _replay(
+    state: ProducerState, segment: LogSegment, begin: int, end: int, limits: ProducerLimits
+) -> list[AbortedTransaction]:
+    """What the segment's batches from ``begin`` up to ``end`` make of ``state``; what aborted."""
+    aborted = []
+    for located in segment.batches_from(begin):
+        header = located.header
+        if header.base_offset >= end:
+            break
+        if header.has_producer_id:
+            marker = _marker_at(segment, located) if header.is_control else None
+            ended = state.record(header, header.base_offset, limits=limits, marker=marker)
+            if ended is not None:
+                aborted.append(ended)
+    return aborted
+
+
+def _marker_at(segment: LogSegment, located: Located) -> TransactionMarker | None:
+    data = segment.open().read_at(located.position, located.header.size_bytes)
+    return read_marker(data, 0, located.header)
 
 
 def _path(directory: str, offset: int) -> str:

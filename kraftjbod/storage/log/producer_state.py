@@ -13,20 +13,32 @@ while all are such. Time counts from the append, not by what the records say.
 Kafka writes one entry per producer, with its last batch; we write one for each remembered batch,
 oldest first, because what was in flight at an orderly stop is sent again after it.
 Kafka's reader lets later entries replace earlier ones, so it finds there what it expects.
-Transactions are not known here.
+
+A producer may have one transaction open (open_transactions.py); who has one is never forgotten.
+Who may begin one is verification_guards.py's part.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 import crc32c
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.log.open_transactions import OpenTransactions
+from kraftjbod.storage.log.verification_guards import (
+    ORDINARY_TERMS,
+    ProducerTerms,
+    VerificationGuards,
+)
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
 _BATCHES_KEPT: Final = 5
 _LARGEST_SEQUENCE: Final = 2**31 - 1
@@ -38,6 +50,10 @@ _UNKNOWN: Final = -1
 _NO_SEQUENCE: Final = -1
 _NO_OFFSET: Final = -1
 _NO_COORDINATOR: Final = -1
+#: Greatest epoch there is: no producer has it, only markers.
+_LAST_EPOCH: Final = 2**15 - 1
+#: Since which version of transactions every marker's epoch is a new one (KIP-890).
+_EPOCH_BUMP_SINCE: Final = 2
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = struct.Struct(">hI")
@@ -71,6 +87,28 @@ class _Producer:
     appended_ms: int
     #: Oldest first, of ``epoch`` only; empty if only an older incarnation is remembered.
     batches: tuple[AppendedBatch, ...] = ()
+    #: Of its last marker here.
+    coordinator_epoch: int = _NO_COORDINATOR
+
+
+class KnownProducer(NamedTuple):
+    """One producer as others are shown it; -1 where there is none of it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    #: Wall-clock ms.
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+class KeptBatches(NamedTuple):
+    """By which batches producers would be known if nothing else were left."""
+
+    last_offsets: frozenset[int] = frozenset()
+    #: (producer id, epoch) of those that are known by a marker alone.
+    marked_epochs: frozenset[tuple[int, int]] = frozenset()
 
 
 class ProducerState:
@@ -79,50 +117,85 @@ class ProducerState:
     def __init__(self) -> None:
         #: Who sent something least recently comes first.
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        self.transactions = OpenTransactions()
+        self._guards = VerificationGuards()
 
     def __len__(self) -> int:
         return len(self._producers)
 
+    # -- may it be appended -----------------------------------------------------------------
+
     def check(
-        self, header: BatchHeader, now_ms: int, limits: ProducerLimits
+        self,
+        header: BatchHeader,
+        now_ms: int,
+        limits: ProducerLimits,
+        terms: ProducerTerms = ORDINARY_TERMS,
     ) -> AppendedBatch | None:
         """None if the batch may be appended; the batch it repeats if it is a duplicate.
 
-        :raises OperatingError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER; or
-            THROTTLING_QUOTA_EXCEEDED, for one producer too many.
+        :raises NotVerifiedError: a transaction would begin, and ``terms`` have no guard.
+        :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
+            INVALID_TXN_STATE; or THROTTLING_QUOTA_EXCEEDED, for one producer too many.
         """
         known = self._producers.get(header.producer_id)
         if known is None:
-            # Nothing is remembered (any more): any sequence may begin.
             self._require_capacity(header.producer_id, now_ms, limits.max_producers)
-            return None
-        if header.producer_epoch < known.epoch:
+        elif (twin := _twin(known, header)) is not None and terms.checks_sequence:
+            return twin
+        elif header.producer_epoch < known.epoch:
+            raise _fenced(header.producer_id, header.producer_epoch, known.epoch)
+        is_open = self.transactions.first_offset(header.producer_id) is not None
+        if header.is_transactional:
+            is_its = is_open and known is not None and known.epoch == header.producer_epoch
+            if terms.is_guarded and not is_its:
+                self._guards.require(header, terms, now_ms, limits.max_producers)
+        elif is_open:
             raise OperatingError(
-                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
-                f"newer is {known.epoch}",
-                code=ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has a transaction open here, and this batch is in "
+                "none",
+                code=ErrorCode.INVALID_TXN_STATE,
             )
-        if header.producer_epoch > known.epoch:
-            _require_sequence(header, 0)
-            return None
-        for batch in known.batches:
-            if (batch.base_sequence, batch.last_sequence) == (
-                header.base_sequence,
-                header.last_sequence,
-            ):
-                return batch
-        if known.batches:
-            last = known.batches[-1].last_sequence
-            _require_sequence(header, 0 if last == _LARGEST_SEQUENCE else last + 1)
+        if terms.checks_sequence:
+            _check_sequence(header, known, terms)
         return None
+
+    def check_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        transaction_version: int,
+    ) -> None:
+        """Whether a coordinator may end the producer's transaction here.
+
+        :raises OperatingError: INVALID_PRODUCER_EPOCH: a newer one has been here;
+            TRANSACTION_COORDINATOR_FENCED: so has a newer coordinator.
+        """
+        known = self._producers.get(producer_id)
+        if known is None:
+            return
+        least = known.epoch
+        if transaction_version >= _EPOCH_BUMP_SINCE:
+            # The epoch of a marker is its own; where nothing is open this is the marker once more.
+            is_open = self.transactions.first_offset(producer_id) is not None
+            least += is_open and known.epoch != _LAST_EPOCH
+        if producer_epoch < least:
+            raise _fenced(producer_id, producer_epoch, known.epoch)
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise OperatingError(
+                f"coordinator epoch {marker.coordinator_epoch} ends a transaction of producer "
+                f"{producer_id}, newer is {known.coordinator_epoch}",
+                code=ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            )
 
     def _require_capacity(self, producer_id: int, now_ms: int, max_producers: int) -> None:
         if len(self._producers) < max_producers:
             return
-        idlest = next(iter(self._producers.values()))
-        if idlest.appended_ms == _UNKNOWN:
+        idlest = next((self._producers[one] for one in self._idle()), None)
+        if idlest is not None and idlest.appended_ms == _UNKNOWN:
             idlest.appended_ms = now_ms
-        if now_ms - idlest.appended_ms >= RETRIES_END_AFTER_MS:
+        if idlest is not None and now_ms - idlest.appended_ms >= RETRIES_END_AFTER_MS:
             return
         raise OperatingError(
             f"producer {producer_id} is one too many: {len(self._producers)} others sent something "
@@ -130,44 +203,99 @@ class ProducerState:
             code=ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         )
 
+    def _idle(self) -> Iterator[int]:
+        """Producers without an open transaction, who sent something least recently first."""
+        for producer_id in self._producers:
+            if self.transactions.first_offset(producer_id) is None:
+                yield producer_id
+
+    # -- it was appended --------------------------------------------------------------------
+
     def record(
         self,
         header: BatchHeader,
         base_offset: int,
         now_ms: int = _UNKNOWN,
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
-    ) -> None:
+        marker: TransactionMarker | None = None,
+    ) -> AbortedTransaction | None:
         """The batch was appended with ``base_offset``, at ``now_ms`` of the wall clock.
 
+        ``marker`` is what a control batch says. What it aborted is returned, for the index.
         Who sent something least recently is forgotten if there are too many now. A leader asked
         :meth:`check` before; a follower remembers the same ones by this.
         """
-        known = self._producers.pop(header.producer_id, None)
-        if known is None or known.epoch != header.producer_epoch:
+        producer_id, last_offset = header.producer_id, base_offset + header.last_offset_delta
+        known = self._producers.pop(producer_id, None)
+        if known is None:
             known = _Producer(header.producer_epoch, now_ms)
-        self._producers[header.producer_id] = known
+        elif known.epoch != header.producer_epoch:
+            known.epoch, known.batches = header.producer_epoch, ()
+        self._producers[producer_id] = known
         known.appended_ms = now_ms
-        if not header.is_control:
-            last_offset = base_offset + header.last_offset_delta
+        aborted = None
+        if marker is not None:
+            known.coordinator_epoch = marker.coordinator_epoch
+            self._guards.marker_appended(producer_id, header.producer_epoch)
+            first_offset = self.transactions.end(producer_id, last_offset)
+            if first_offset is not None and not marker.is_commit:
+                stable = self.transactions.stable_after(last_offset)
+                aborted = AbortedTransaction(producer_id, first_offset, last_offset, stable)
+        elif not header.is_control:
             batch = AppendedBatch(
                 header.base_sequence, header.last_sequence, base_offset, last_offset
             )
             known.batches = (*known.batches[1 - _BATCHES_KEPT :], batch)
-        while len(self._producers) > limits.max_producers:
-            self._producers.popitem(last=False)
+            self._guards.data_appended(producer_id)
+            if header.is_transactional:
+                self.transactions.begin(producer_id, base_offset)
+        if len(self._producers) > limits.max_producers:
+            self._forget_idlest(len(self._producers) - limits.max_producers, producer_id)
+        return aborted
+
+    def _forget_idlest(self, count: int, newest: int) -> None:
+        for producer_id in list(islice(self._idle(), count)):
+            if producer_id != newest:
+                del self._producers[producer_id]
 
     def expire(self, now_ms: int, limits: ProducerLimits) -> None:
         """Forget producers that have sent nothing for too long."""
         for producer_id, known in list(self._producers.items()):
             if not 0 <= known.appended_ms <= now_ms:
                 known.appended_ms = now_ms  # Never later: a clock may have been ahead.
-            elif known.appended_ms < now_ms - limits.expiration_ms:
+            elif known.appended_ms >= now_ms - limits.expiration_ms:
+                continue
+            elif self.transactions.first_offset(producer_id) is None:
                 del self._producers[producer_id]
+        self._guards.expire(now_ms, limits.expiration_ms)
 
-    def last_offsets(self) -> frozenset[int]:
-        """Of the batches that are remembered."""
-        known = self._producers.values()
-        return frozenset(batch.last_offset for one in known for batch in one.batches)
+    # -- what is known ----------------------------------------------------------------------
+
+    def kept_batches(self) -> KeptBatches:
+        """Of all producers that are remembered."""
+        known = self._producers.items()
+        return KeptBatches(
+            frozenset(batch.last_offset for _, one in known for batch in one.batches),
+            frozenset((producer_id, one.epoch) for producer_id, one in known if not one.batches),
+        )
+
+    def known(self) -> list[KnownProducer]:
+        """Everybody, who sent something least recently first."""
+        return [
+            KnownProducer(
+                producer_id,
+                one.epoch,
+                one.batches[-1].last_sequence if one.batches else _NO_SEQUENCE,
+                one.appended_ms,
+                one.coordinator_epoch,
+                self._first_offset(producer_id),
+            )
+            for producer_id, one in self._producers.items()
+        ]
+
+    def _first_offset(self, producer_id: int) -> int:
+        first_offset = self.transactions.first_offset(producer_id)
+        return _NO_OFFSET if first_offset is None else first_offset
 
     def to_snapshot(self) -> bytes:
         """Version, CRC-32C of the rest, count, and one entry of 46 bytes per batch.
@@ -182,8 +310,8 @@ class ProducerState:
                 batch.last_offset,
                 batch.last_offset - batch.base_offset,
                 known.appended_ms,
-                _NO_COORDINATOR,
-                _NO_OFFSET,
+                known.coordinator_epoch,
+                self._first_offset(producer_id),
             )
             for producer_id, known in self._producers.items()
             for batch in known.batches or [_NO_BATCH]
@@ -211,10 +339,13 @@ class ProducerState:
             last_offset,
             delta,
             timestamp,
-            _,
-            _,
+            coordinator_epoch,
+            transaction_first_offset,
         ) in _ENTRY.iter_unpack(body[_COUNT.size :]):
             known = state._producers.setdefault(producer_id, _Producer(epoch, timestamp))
+            known.coordinator_epoch = coordinator_epoch
+            if transaction_first_offset != _NO_OFFSET:
+                state.transactions.begin(producer_id, transaction_first_offset)
             if last_offset != _NO_OFFSET:
                 first = (last_sequence - delta) & _LARGEST_SEQUENCE
                 batch = AppendedBatch(first, last_sequence, last_offset - delta, last_offset)
@@ -223,6 +354,41 @@ class ProducerState:
 
 
 _NO_BATCH: Final = AppendedBatch(_NO_SEQUENCE, _NO_SEQUENCE, _NO_OFFSET, _NO_OFFSET)
+
+
+def _twin(known: _Producer, header: BatchHeader) -> AppendedBatch | None:
+    """The batch that this one repeats."""
+    if header.producer_epoch != known.epoch:
+        return None
+    sequences = header.base_sequence, header.last_sequence
+    for batch in known.batches:
+        if (batch.base_sequence, batch.last_sequence) == sequences:
+            return batch
+    return None
+
+
+def _check_sequence(header: BatchHeader, known: _Producer | None, terms: ProducerTerms) -> None:
+    guard = terms.guard
+    if guard is not None:
+        if guard.supports_epoch_bump and (known is None or not known.batches):
+            _require_sequence(header, 0)
+        if header.base_sequence > guard.lowest_sequence:
+            # Others came before it, and were not appended.
+            _require_sequence(header, guard.lowest_sequence)
+    if known is None:
+        return  # Nothing is remembered (any more): any sequence may begin.
+    if header.producer_epoch > known.epoch or not known.batches:
+        _require_sequence(header, 0)
+        return
+    last = known.batches[-1].last_sequence
+    _require_sequence(header, 0 if last == _LARGEST_SEQUENCE else last + 1)
+
+
+def _fenced(producer_id: int, epoch: int, newer: int) -> OperatingError:
+    return OperatingError(
+        f"producer {producer_id} has epoch {epoch}, newer is {newer}",
+        code=ErrorCode.INVALID_PRODUCER_EPOCH,
+    )
 
 
 def _require_sequence(header: BatchHeader, expected: int) -> None:

@@ -18,7 +18,7 @@ Roles, high watermarks and waiting are not known here.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -26,8 +26,14 @@ from typing import Final, TypeVar
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.control_records import (
+    Markers,
+    TransactionMarker,
+    build_marker,
+    markers_in,
+)
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.protocol.record_batch import BatchHeader, place_batches
+from kraftjbod.protocol.record_batch import BatchHeader, place_batches, read_header
 from kraftjbod.storage.checkpoints import format_leader_epochs
 from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
@@ -50,18 +56,23 @@ from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation
 from kraftjbod.storage.log.producer_snapshots import (
     drop_snapshots_outside,
     load_producers,
+    transactions_of,
     write_snapshot,
 )
 from kraftjbod.storage.log.producer_state import (
     DEFAULT_PRODUCER_LIMITS,
+    KeptBatches,
+    KnownProducer,
     ProducerLimits,
     ProducerState,
 )
 from kraftjbod.storage.log.time_search import LogTimeSearch
+from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import require_sound, sent_batches
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
 _NO_TIMESTAMP: Final = -1
@@ -101,6 +112,8 @@ class UnifiedLog:
         self._epochs = content.epochs
         self._epochs_on_disk = content.epochs_on_disk
         self._producers = content.producers
+        #: Set by who owns the partition, from any thread: what ended below it is replicated.
+        self.high_watermark = content.log_start_offset
         self._truncation: Truncation | None = None
         self._damage = LogDamage(self.segments.all, lambda: self._end)
 
@@ -124,17 +137,23 @@ class UnifiedLog:
             self._damage.damages,
             self._damage.indexes_mended,
             segments.may_have_gaps,
+            self._producers.transactions.unstable,
         )
 
     def carried_state(self) -> CarriedState:
         """Epochs, producers and indexes, to go on in another directory."""
         producers = self._producers.to_snapshot()
-        return CarriedState(self.view(), producers, self.segments.active.indexes().to_files())
+        self._open(len(self.segments.all) - 1)
+        return CarriedState(self.view(), producers, self.segments.active.index_files())
 
     @property
-    def kept_producer_batches(self) -> frozenset[int]:
-        """Last offsets of batches without which producers would not be known after a crash."""
-        return self._producers.last_offsets()
+    def kept_producer_batches(self) -> KeptBatches:
+        """Batches without which producers would not be known after a crash."""
+        return self._producers.kept_batches()
+
+    def known_producers(self) -> list[KnownProducer]:
+        """Everybody who is remembered."""
+        return self._producers.known()
 
     def take_truncation(self) -> Truncation | None:
         """The lowest truncation since the last call."""
@@ -149,21 +168,54 @@ class UnifiedLog:
         headers: Sequence[BatchHeader],
         leader_epoch: int,
         now_ms: int,
+        terms: ProducerTerms = ORDINARY_TERMS,
     ) -> AppendResult:
         """Give the batches of ``records`` the next offsets and write them.
 
         At most one batch per producer id; ``headers`` are those of ``records``, in order.
 
-        :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or, for
-            one producer too many, THROTTLING_QUOTA_EXCEEDED.
+        :raises NotVerifiedError: a transaction would begin that nobody has verified.
+        :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER,
+            INVALID_TXN_STATE or, for one producer too many, THROTTLING_QUOTA_EXCEEDED.
         """
         for header in headers:
             if header.has_producer_id and (
-                twin := self._producers.check(header, now_ms, self._producer_limits)
+                twin := self._producers.check(header, now_ms, self._producer_limits, terms)
             ):
                 return AppendResult(
                     twin.base_offset, twin.last_offset, _NO_TIMESTAMP, self._start, True
                 )
+        return self._append(records, headers, leader_epoch, now_ms, {})
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        *,
+        transaction_version: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """End the producer's transaction, open or not, as its coordinator decided.
+
+        :raises OperatingError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+        """
+        self._producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
+        records = build_marker(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
+        )
+        header = read_header(records)
+        return self._append(records, [header], leader_epoch, now_ms, {self._end: marker})
+
+    def _append(
+        self,
+        records: Buffer,
+        headers: Sequence[BatchHeader],
+        leader_epoch: int,
+        now_ms: int,
+        markers: Markers,
+    ) -> AppendResult:
         append_time_ms = None
         if self.config.message_timestamp_type == "LogAppendTime":
             append_time_ms = now_ms
@@ -177,7 +229,7 @@ class UnifiedLog:
             append_time_ms=append_time_ms,
         )
         epochs = assign_epoch(self._epochs, leader_epoch, base_offset)
-        self._write(buffers, placed, len(records), epochs, now_ms)
+        self._write(buffers, placed, len(records), epochs, now_ms, markers)
         stamped_ms = _NO_TIMESTAMP if append_time_ms is None else append_time_ms
         return AppendResult(base_offset, self._end - 1, stamped_ms, self._start, False)
 
@@ -194,11 +246,12 @@ class UnifiedLog:
         headers = sent_batches(records, base_offset, may_have_gaps=may_have_gaps)
         for header in headers:
             epochs = assign_epoch(epochs, header.partition_leader_epoch, header.base_offset)
+        markers = markers_in(records, headers)
         if headers:
             size = sum(header.size_bytes for header in headers)
             if may_have_gaps:
                 self.segments.expect_gaps()
-            self._write([memoryview(records)[:size]], headers, size, epochs, now_ms)
+            self._write([memoryview(records)[:size]], headers, size, epochs, now_ms, markers)
         return AppendResult(base_offset, self._end - 1, _NO_TIMESTAMP, self._start, False)
 
     def _write(
@@ -208,11 +261,12 @@ class UnifiedLog:
         size_bytes: int,
         epochs: EpochEntries,
         now_ms: int,
+        markers: Markers,
     ) -> None:
         next_offset = headers[-1].next_offset
         active = self.segments.active
-        if not active.is_ready:
-            self._damage.open(active)
+        if not active.is_ready or active.transactions is None:
+            self._open(len(self.segments.all) - 1)
         if must_roll(active, self.config, headers, size_bytes):
             self.roll()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
@@ -224,30 +278,73 @@ class UnifiedLog:
         self._end = next_offset
         for header in headers:
             if header.has_producer_id:
-                self._producers.record(header, header.base_offset, now_ms, self._producer_limits)
+                self._note_producer(header, markers.get(header.base_offset), now_ms)
         if is_flush_due:
             self.flush()
+
+    def _note_producer(
+        self, header: BatchHeader, marker: TransactionMarker | None, now_ms: int
+    ) -> None:
+        limits = self._producer_limits
+        if marker is not None:
+            self._producers.transactions.replicated(self.high_watermark)
+        aborted = self._producers.record(header, header.base_offset, now_ms, limits, marker)
+        if aborted is not None:
+            self.segments.active.note_aborted(aborted)
 
     def roll(self) -> None:
         """Begin a new segment at the log's end; the old one's indexes go to disk.
 
         If that fails the old one is still the active one.
         """
+        self._open(len(self.segments.all) - 1)
         self.segments.active.truncate_torn_tail()
         self.segments.active.write_indexes()
         with FailsAs(OpKind.CHECKPOINT):
-            write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=False)
+            self._write_snapshot(sync=False)
         self.segments.begin(self._end, self.config.index_interval_bytes)
+
+    def _write_snapshot(self, *, sync: bool) -> None:
+        base = self.segments.from_recovery_at(self._recovery_point)[0].base_offset
+        write_snapshot(
+            self._vfs, self.directory, self._producers, self._end, sync=sync, recovery_base=base
+        )
+
+    def _open(self, at: int) -> LogSegment:
+        """The segment number ``at`` with its file open and its indexes at hand, mended or not."""
+        segment = self.segments.all[at]
+        self._damage.open(segment)
+        if not segment.load_transactions():
+            self._mend_transactions(at)
+        return segment
+
+    def _mend_transactions(self, at: int) -> None:
+        segments = self.segments.all
+        is_active = at == len(segments) - 1
+        end = self._end if is_active else segments[at + 1].base_offset
+        made = transactions_of(self._vfs, self.directory, segments, at, end, self._producer_limits)
+        segments[at].take_transactions(made)
+        self._damage.indexes_mended += 1
 
     # -- flush ------------------------------------------------------------------------------
 
     def flush_plan(self) -> FlushPlan:
-        """Files that hold what is not certain yet; leader epochs are written out now."""
-        segments = self.segments.all
-        at = bisect_right(segments, self._recovery_point, key=lambda s: s.base_offset)
-        files = tuple(segment.open() for segment in segments[max(0, at - 1) :])
+        """Files that hold what is not certain yet; leader epochs are written out now.
+
+        So are indexes of transactions that recovery has made anew; they are synced with the rest.
+        """
+        segments = self.segments.from_recovery_at(self._recovery_point)
+        for segment in segments[:-1]:
+            segment.write_transactions()
+        aborting = tuple(one.transactions_path for one in segments[:-1] if one.transactions)
         self._write_epochs(self._epochs)
-        return FlushPlan(files, self.directory, self._end, self.segments.truncations)
+        return FlushPlan(
+            tuple(segment.open() for segment in segments),
+            self.directory,
+            self._end,
+            self.segments.truncations,
+            aborting,
+        )
 
     def flushed(self, plan: FlushPlan) -> None:
         """``plan`` was carried out."""
@@ -315,9 +412,24 @@ class UnifiedLog:
             require_sound(found, start_offset, gaps_below)
         return found
 
+    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """See :meth:`LogView.aborted_between`; opens what it needs."""
+        view = self.view()
+        while (found := view.aborted_between(first_offset, end_offset)) is None:
+            for at in range(view.segment_index(first_offset), len(view.segments)):
+                if self.segments.all[at].transactions is None:
+                    self._open(at)
+                    break
+        return found
+
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Believe a scrub of a closed segment; False if that is another one by now."""
-        return self._damage.take_scrubbed(scrub)
+        if not self._damage.take_scrubbed(scrub):
+            return False
+        if scrub.is_transaction_index_wrong and not scrub.damages:
+            self._mend_transactions(self.segments.all.index(scrub.segment))
+            scrub.segment.write_transactions(sync=True)
+        return True
 
     def search(self, search: LogTimeSearch) -> None:
         """One turn of a search by time; what it found is opened in another thread."""
@@ -339,7 +451,7 @@ class UnifiedLog:
             self.truncate_fully_and_start_at(offset)
             return
         at = bisect_left(self.segments.all, offset, key=lambda s: s.base_offset) - 1
-        active, (position, end) = self.segments.all[at], self._truncation_point(at, offset)
+        active, (position, end) = self._open(at), self._truncation_point(at, offset)
         if self.segments.may_have_gaps:
             # Not in the middle of a gap: a log ends where its last batch does.
             end = active.next_offset(position)
@@ -348,7 +460,7 @@ class UnifiedLog:
         with Undoing(self._reload_producers):
             self._retire_after(active)
             if position < active.size_bytes:
-                self.segments.shorten(active, position)
+                self.segments.shorten(active, position, end)
             self._forget_from(end, Truncation(active.base_offset, active.size_bytes))
         self._reload_producers()
         self.segments.sync_names()
@@ -383,7 +495,7 @@ class UnifiedLog:
         with Undoing(self._reload_producers):
             self._retire_after(oldest)
             # Before it gets its new name: under that it must not speak of other offsets.
-            self.segments.shorten(oldest, 0)
+            self.segments.shorten(oldest, 0, oldest.base_offset)
             self._forget_from(oldest.base_offset, Truncation(0, 0))
         self._producers = ProducerState()
         self._epochs = ()
@@ -477,8 +589,10 @@ class UnifiedLog:
             self.segments.name_compacted()
             self.segments.active.truncate_torn_tail()
             self.flush()
-            self.segments.active.write_indexes()
+            active = self._open(len(self.segments.all) - 1)
+            active.write_transactions(sync=True)
+            active.write_indexes()
             if self._end > 0:
-                write_snapshot(self._vfs, self.directory, self._producers, self._end, sync=True)
+                self._write_snapshot(sync=True)
         finally:
             self.segments.close()

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.checkpoints import (
     CorruptCheckpointError,
     format_leader_epochs,
@@ -28,10 +29,12 @@ from kraftjbod.storage.dir_names import (
     FUTURE_CHECKPOINT,
     GAPS_MARK,
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_METADATA,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     future_dir_name,
     offset_file_name,
     parse_offset_file,
@@ -53,13 +56,14 @@ from kraftjbod.storage.moves.future_copy import (
     plan_copy,
 )
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.transaction_index import TransactionIndex
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 #: So much is copied between two syncs while the copy lags far,
 _SYNC_BYTES: Final = 64 * 1024 * 1024
 #: and so much may be left to sync when it has caught up, because appends wait for that.
 _TAIL_BYTES: Final = 1024 * 1024
-_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_REMADE_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class Copied(NamedTuple):
@@ -290,14 +294,31 @@ class FutureLog:
         is_whole = self._copied.get(base_offset) == segment.size_bytes
         if base_offset in self._indexed or not is_whole:
             return
-        for suffix in _INDEX_SUFFIXES:
+        for suffix in _REMADE_SUFFIXES:
             name = offset_file_name(base_offset, suffix)
-            self._reading = (f"{segment.directory}/{name}", 0, 1)
-            data = source_vfs.read_if_exists(f"{segment.directory}/{name}")
-            self._reading = None
-            if data is not None:
+            if (data := self._read_source(source_vfs, segment, name)) is not None:
                 self._write(name, data)
+        self._copy_transactions(segment, source_vfs)
         self._indexed.add(base_offset)
+
+    def _copy_transactions(self, segment: LogSegment, source_vfs: Vfs) -> None:
+        """Their index cannot be made anew: what is in memory may be ahead of the file."""
+        name = offset_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+        if (transactions := segment.transactions) is not None:
+            data: Buffer | None = transactions.to_bytes()
+        else:
+            data = self._read_source(source_vfs, segment, name)
+        if data:
+            self._write(name, bytes(data), sync=True)
+        else:
+            self._vfs.unlink_if_exists(f"{self.directory}/{name}")
+
+    def _read_source(self, source_vfs: Vfs, segment: LogSegment, name: str) -> Buffer | None:
+        path = f"{segment.directory}/{name}"
+        self._reading = (path, 0, 1)
+        data = source_vfs.read_if_exists(path)
+        self._reading = None
+        return data
 
     # -- what is certain --------------------------------------------------------------------
 
@@ -390,8 +411,12 @@ class FutureLog:
         view = carried.view
         assert self.extents == extents_of(view), (self.extents, extents_of(view))
         active = view.segments[-1].base_offset
-        for suffix, data in carried.index_files.items():
-            self._write(offset_file_name(active, suffix), data)
+        for suffix in INDEX_SUFFIXES:
+            name, data = offset_file_name(active, suffix), carried.index_files.get(suffix)
+            if data is None:
+                self._vfs.unlink_if_exists(f"{self.directory}/{name}")
+            else:
+                self._write(name, data, sync=suffix == TRANSACTION_INDEX_SUFFIX)
         epochs = format_leader_epochs(view.epochs)
         write_atomically(self._vfs, f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}", epochs)
         if view.log_end_offset > 0:
@@ -414,10 +439,13 @@ class FutureLog:
         directory = f"{self.directory.rpartition('/')[0]}/{self.topic_partition}"
         self.move_to(directory)
         segments = [
-            LogSegment.on_disk(self._vfs, directory, *extent, config) for extent in self.extents
+            LogSegment.on_disk(self._vfs, directory, *extent, config, has_transaction_index=True)
+            for extent in self.extents
         ]
         for segment in segments:
             segment.may_have_gaps = view.may_have_gaps
+            if not self._vfs.exists(segment.transactions_path):
+                segment.transactions = TransactionIndex()
         return UnifiedLog(
             vfs=self._vfs,
             directory=directory,
@@ -475,7 +503,7 @@ class FutureLog:
         return file
 
     def _truncate(self, base_offset: int, size_bytes: int) -> None:
-        for suffix in _INDEX_SUFFIXES:
+        for suffix in INDEX_SUFFIXES:
             self._vfs.unlink_if_exists(self._path(base_offset, suffix))
         self._indexed.discard(base_offset)
         file = self._file(base_offset)
@@ -487,13 +515,13 @@ class FutureLog:
     def _unlink(self, base_offset: int) -> None:
         if base_offset in self._files:
             self._files.pop(base_offset).close()
-        for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             self._vfs.unlink_if_exists(self._path(base_offset, suffix))
         self._torn.discard(base_offset)
         self._indexed.discard(base_offset)
 
-    def _write(self, name: str, data: bytes) -> None:
-        write_atomically(self._vfs, f"{self.directory}/{name}", data, sync=False)
+    def _write(self, name: str, data: Buffer, *, sync: bool = False) -> None:
+        write_atomically(self._vfs, f"{self.directory}/{name}", bytes(data), sync=sync)
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(base_offset, suffix)}"

@@ -1,4 +1,4 @@
-"""DISK. ``LogSegment``: one ``.log`` file of whole batches, with its two indexes.
+"""DISK. ``LogSegment``: one ``.log`` file of whole batches, with its indexes.
 
 * ``size_bytes`` counts what was written whole; bytes after it, left by a write that failed,
   are truncated at once, and at the latest before anything is written after them or the segment is
@@ -32,8 +32,10 @@ from kraftjbod.protocol.record_batch import (
 from kraftjbod.storage.dir_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     offset_file_name,
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
@@ -51,6 +53,7 @@ from kraftjbod.storage.segments.batch_walk import (
 )
 from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry
 from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 _EMPTY: Final = memoryview(b"")
@@ -75,12 +78,14 @@ class LogSegment:
         "_index_interval_bytes",
         "_indexes",
         "_tail_is_torn",
+        "_transactions_on_disk",
         "_vfs",
         "base_offset",
         "directory",
         "file",
         "may_have_gaps",
         "size_bytes",
+        "transactions",
     )
 
     def __init__(
@@ -92,7 +97,9 @@ class LogSegment:
         size_bytes: int,
         index_interval_bytes: int,
         may_have_gaps: bool = False,
+        has_transaction_index: bool = False,
     ) -> None:
+        """``has_transaction_index``: there is such a file, and it is this segment's."""
         self._vfs = vfs
         #: Compaction, here or on a leader, may have taken offsets away.
         self.may_have_gaps = may_have_gaps
@@ -107,12 +114,23 @@ class LogSegment:
         self._indexes: SegmentIndexes | None = None
         if size_bytes == 0:
             self._indexes = SegmentIndexes(base_offset, index_interval_bytes)
+        #: None while it is in its file only; replaced as a whole, or appended to.
+        self.transactions = None if has_transaction_index else TransactionIndex()
+        #: The file says the same.
+        self._transactions_on_disk = True
         self._first_timestamp: int | None = None
         self._tail_is_torn = False
 
     @classmethod
     def on_disk(
-        cls, vfs: Vfs, directory: str, base_offset: int, size_bytes: int, config: TopicConfig
+        cls,
+        vfs: Vfs,
+        directory: str,
+        base_offset: int,
+        size_bytes: int,
+        config: TopicConfig,
+        *,
+        has_transaction_index: bool = False,
     ) -> LogSegment:
         """One whose file is there, or made next, for a topic of that configuration."""
         return cls(
@@ -121,6 +139,7 @@ class LogSegment:
             base_offset=base_offset,
             size_bytes=size_bytes,
             index_interval_bytes=config.index_interval_bytes,
+            has_transaction_index=has_transaction_index,
         )
 
     def __repr__(self) -> str:
@@ -179,30 +198,38 @@ class LogSegment:
         for suffix, data in self.indexes().to_files().items():
             with FailsAs(OpKind.INDEX):
                 write_atomically(self._vfs, self._path(suffix), data, sync=False)
+        self.write_transactions()
 
-    def truncate(self, size_bytes: int) -> None:
+    def truncate(self, size_bytes: int, end_offset: int) -> None:
         """Truncate the file to ``size_bytes``, the beginning of a batch; certain once this returns.
 
-        What was truncated may not come back after a crash, after or below what is appended next.
-        The index files go first: if that fails, or the truncation does, the segment is what it was.
+        What is left ends at ``end_offset``. What was truncated may not come back after a crash,
+        after or below what is appended next. The index files go first: if that fails, or the
+        truncation does, the segment is what it was.
         """
         file = self.open()
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        self._transactions_on_disk = False
+        for suffix in INDEX_SUFFIXES:
             self._vfs.unlink_if_exists(self._path(suffix))
         file.truncate(size_bytes)
+        if self.transactions is not None:
+            self.transactions = self.transactions.below(end_offset)
         self.size_bytes = size_bytes
         self._tail_is_torn = False
         self.rebuild_index()
         with FailsAs(OpKind.FLUSH):
             file.sync()
 
-    def retire(self, *, at_once: bool = False) -> None:
+    def retire(self, *, at_once: bool = False, keeps_transactions: bool = False) -> None:
         """Take the names away; readers may finish, :meth:`purge` does the rest later.
 
         The log's own name goes last: until then the segment can be read, and this be repeated.
         Another name may need space. ``at_once`` leaves none; what is open can still be read.
+        ``keeps_transactions``: that index has the name still, until another one takes its place.
         """
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+            if keeps_transactions and suffix == TRANSACTION_INDEX_SUFFIX:
+                continue
             path = self._path(suffix)
             if at_once:
                 self._vfs.unlink_if_exists(path)
@@ -224,7 +251,7 @@ class LogSegment:
             index_interval_bytes=self._index_interval_bytes,
             may_have_gaps=self.may_have_gaps,
         )
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in INDEX_SUFFIXES:
             self._vfs.unlink_if_exists(self._path(suffix))
         if fresh.path != self.path:
             self._vfs.rename(self.path, fresh.path)
@@ -234,13 +261,13 @@ class LogSegment:
 
     def remove(self) -> None:
         """Take files and space away at once; nobody knows of this segment. No name is made."""
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
             self._vfs.unlink_if_exists(self._path(suffix))
         self.close()
 
     def purge(self) -> None:
         """Give the space back. Nobody may read any more."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             self._vfs.unlink_if_exists(self._path(suffix) + DELETED_SUFFIX)
         self.close()
 
@@ -310,6 +337,54 @@ class LogSegment:
         All that is not sound; the indexes lead around it.
         """
         return self._rewalk(check_crc_of_each=True, end_offset=end_offset, on_progress=on_progress)
+
+    # -- transactions -----------------------------------------------------------------------
+
+    @property
+    def transactions_path(self) -> str:
+        return self._path(TRANSACTION_INDEX_SUFFIX)
+
+    def load_transactions(self) -> bool:
+        """Have :attr:`transactions` ready; False if the file cannot be this segment's."""
+        if self.transactions is None:
+            with FailsAs(OpKind.INDEX):
+                data = self._vfs.read_if_exists(self.transactions_path)
+            if data is not None:
+                self.transactions = TransactionIndex.from_bytes(self.base_offset, data)
+        return self.transactions is not None
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """The marker that was appended last has ended that one."""
+        assert self.transactions is not None, self
+        self._transactions_on_disk = False
+        self.transactions.append(aborted)
+
+    def take_transactions(self, transactions: TransactionIndex) -> None:
+        """Go on by an index that was made from the log."""
+        self._transactions_on_disk = False
+        self.transactions = transactions
+
+    def write_transactions(self, *, sync: bool = False) -> None:
+        """Bring the index to its file, unless that says the same; where it is empty there is none.
+
+        Whoever trusts the segment after a crash trusts this file, so it has to be synced by then.
+        """
+        if self._transactions_on_disk or self.transactions is None:
+            return
+        with FailsAs(OpKind.INDEX):
+            if self.transactions:
+                data = self.transactions.to_bytes()
+                write_atomically(self._vfs, self.transactions_path, data, sync=sync)
+            else:
+                self._vfs.unlink_if_exists(self.transactions_path)
+        self._transactions_on_disk = True
+
+    def index_files(self) -> dict[str, bytes]:
+        """What all index files would say, by suffix; no file stands for an empty one of some."""
+        files = self.indexes().to_files()
+        if self.transactions:
+            files[TRANSACTION_INDEX_SUFFIX] = self.transactions.to_bytes()
+        return files
 
     # -- walking ----------------------------------------------------------------------------
 
@@ -430,13 +505,13 @@ class LogSegment:
         position = self.indexes().offsets.position_before(offset)
         return walk_to(self.open().read_at, position, self.size_bytes, offset)
 
-    def headers_from(self, offset: int) -> list[BatchHeader]:
-        """Headers of all batches that end with or after ``offset``, damaged ones left out."""
+    def batches_from(self, offset: int) -> list[Located]:
+        """All batches that end with or after ``offset``, damaged ones left out."""
         try:
             located = self.position_of(offset)
             found = []
             while located is not None:
-                found.append(located.header)
+                found.append(located)
                 position = located.position + located.header.size_bytes
                 located = walk_to(self.open().read_at, position, self.size_bytes, offset)
         except CorruptRecordError:
@@ -446,8 +521,8 @@ class LogSegment:
                 check_crc_of_each=False,
                 end_offset=NO_LIMIT,
             )
-            sound = [one.header for one in every if isinstance(one, Located)]
-            return [header for header in sound if header.last_offset >= offset]
+            sound = [one for one in every if isinstance(one, Located)]
+            return [one for one in sound if one.header.last_offset >= offset]
         return found
 
     def read(

@@ -6,7 +6,8 @@ step.
   after each step, so that the disk is read, and what consumers read stays in memory instead.
 * Batches are walked as a survey does it, CRC included. The index files are held against them:
   each entry has to point at a batch that begins and ends there. A file that is absent is none of
-  our business: whoever needs it makes it.
+  our business: whoever needs it makes it. Not so the index of aborted transactions: where some
+  have records and marker in the segment, it has to name them.
 
 What becomes of the findings is storage/scrubbing/scrub.py's part.
 """
@@ -16,11 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
+from kraftjbod.protocol.control_records import read_marker
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kraftjbod.storage.segments.batch_walk import Damage, Located
 from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry, TimeIndex
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.vfs import Vfs, VfsFile
 
 #: What one step reads: little enough that nobody waits long for the disk or the interpreter.
@@ -43,6 +46,12 @@ class SegmentScrub:
         self.fresh = segment.fresh_indexes()
         #: An index file was there and does not fit.
         self.is_index_wrong = False
+        #: The file of aborted transactions is not what the segment says.
+        self.is_transaction_index_wrong = False
+        #: What that file says, by the offset of the marker; each entry goes when it was met.
+        self._aborted: dict[int, AbortedTransaction] = {}
+        #: Producers with transactional records since their last marker in the segment.
+        self._open: set[int] = set()
         self._file: VfsFile | None = None
         self._walk: Iterator[Located | Damage] = iter(())
         self._offsets: _Entries[tuple[int, int]] = _Entries(iter(()))
@@ -81,6 +90,8 @@ class SegmentScrub:
             self.fresh.take(found)
             if isinstance(found, Located):
                 self._compare(found.position, found.header)
+                if found.header.is_transactional:
+                    self._compare_transaction(found.position, found.header)
             if self._read_bytes - before >= STEP_BYTES:
                 break
         else:
@@ -108,6 +119,7 @@ class SegmentScrub:
 
     def _read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         base_offset, stem = self.segment.base_offset, self.segment.path.rpartition(".")[0]
+        self._read_transactions(base_offset)
         data = self._vfs.read_if_exists(stem + INDEX_SUFFIX)
         time_data = self._vfs.read_if_exists(stem + TIME_INDEX_SUFFIX)
         index = times = None
@@ -130,8 +142,36 @@ class SegmentScrub:
             self.is_index_wrong |= time_entry != (header.max_timestamp, header.last_offset)
             self._times.advance()
 
+    def _read_transactions(self, base_offset: int) -> None:
+        data = self._vfs.read_if_exists(self.segment.transactions_path)
+        if data is None:
+            return
+        index = TransactionIndex.from_bytes(base_offset, data)
+        if index is None:
+            self.is_transaction_index_wrong = True
+        else:
+            self._aborted = {entry.last_offset: entry for entry in index.entries}
+
+    def _compare_transaction(self, position: int, header: BatchHeader) -> None:
+        """A sound transactional batch: a marker that aborts is an entry, and no other batch is."""
+        if not header.is_control:
+            self._open.add(header.producer_id)
+            return
+        marker = read_marker(self._read_at(position, header.size_bytes), 0, header)
+        entry = self._aborted.pop(header.last_offset, None)
+        has_records = header.producer_id in self._open
+        self._open.discard(header.producer_id)
+        is_abort = marker is not None and not marker.is_commit
+        if entry is None:
+            self.is_transaction_index_wrong |= is_abort and has_records
+        else:
+            is_its = is_abort and entry.producer_id == header.producer_id
+            self.is_transaction_index_wrong |= not is_its
+
     def _compare_end(self) -> None:
         """Entries that are left point at no batch."""
+        if self._aborted:
+            self.is_transaction_index_wrong = True
         if self._offsets.next is not None or self._times.next is not None:
             self.is_index_wrong = True
 

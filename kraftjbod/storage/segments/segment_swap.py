@@ -7,6 +7,8 @@ The order, in which a crash leaves all of the old segments or all of the new one
 3. the old ones become ``.deleted``, the newest first,
 4. it becomes ``<base>.log``.
 
+The index of aborted transactions goes the same way, ahead of the segment at each step, and takes
+the place of the old one's: it cannot be made anew. There is one, maybe empty, wherever there was.
 The base is that of the oldest of the old ones. The new segment ends where the newest of them ended,
 because the last batch of a group is always kept, so the file itself says what it replaces.
 What fails for lack of space in 3 or 4 is asked for again by :meth:`SegmentSwap.finish`.
@@ -21,17 +23,19 @@ from typing import NamedTuple
 from kraftjbod.storage.dir_names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     offset_file_name,
     parse_offset_file,
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
-from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
-_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_REMADE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class CleaningFiles(NamedTuple):
@@ -81,6 +85,17 @@ def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
     files.close_sources()
     files.target.close()
     vfs.unlink_if_exists(files.target.path + CLEANED_SUFFIX)
+    for suffix in (CLEANED_SUFFIX, SWAP_SUFFIX):
+        vfs.unlink_if_exists(files.target.transactions_path + suffix)
+
+
+def write_target_transactions(vfs: Vfs, sources: Sequence[LogSegment], target: LogSegment) -> None:
+    """Write the target's index of aborted transactions, synced, if it or the old ones need one."""
+    assert target.transactions is not None, target
+    if target.transactions or any(one.transactions is None or one.transactions for one in sources):
+        path = target.transactions_path + CLEANED_SUFFIX
+        with FailsAs(OpKind.INDEX):
+            write_atomically(vfs, path, target.transactions.to_bytes())
 
 
 class SegmentSwap:
@@ -94,17 +109,20 @@ class SegmentSwap:
 
     def begin(self) -> None:
         """Make it certain that the target is the log. If that fails, nothing has changed."""
-        cleaned, swap = self.target.path + CLEANED_SUFFIX, self.target.path + SWAP_SUFFIX
-        self._vfs.rename(cleaned, swap)
+        for path in (self.target.transactions_path, self.target.path):
+            if self._vfs.exists(path + CLEANED_SUFFIX):
+                self._vfs.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self.target.directory)
 
     def finish(self) -> None:
         """Give everything its name; may be asked for again if it fails."""
-        path = self.target.path
+        path, transactions = self.target.path, self.target.transactions_path
         if self._vfs.exists(path + SWAP_SUFFIX):
             for source in reversed(self.sources):
-                source.retire()
+                source.retire(keeps_transactions=source is self.sources[0])
+            if self._vfs.exists(transactions + SWAP_SUFFIX):
+                self._vfs.rename(transactions + SWAP_SUFFIX, transactions)
             self._vfs.rename(path + SWAP_SUFFIX, path)
         self.target.write_indexes()
         with FailsAs(OpKind.FLUSH):
@@ -121,9 +139,12 @@ def finish_swaps(vfs: Vfs, directory: str) -> None:
             continue
         end_offset = _end_of(vfs, directory, name, found[0])
         for base in sorted({base for base in bases if found[0] <= base < end_offset}, reverse=True):
-            suffixes = _INDEX_SUFFIXES if base == found[0] else (*_INDEX_SUFFIXES, LOG_SUFFIX)
+            suffixes = _REMADE_SUFFIXES if base == found[0] else (*INDEX_SUFFIXES, LOG_SUFFIX)
             for suffix in suffixes:
                 vfs.unlink_if_exists(f"{directory}/{offset_file_name(base, suffix)}")
+        transactions = f"{directory}/{offset_file_name(found[0], TRANSACTION_INDEX_SUFFIX)}"
+        if vfs.exists(transactions + SWAP_SUFFIX):
+            vfs.rename(transactions + SWAP_SUFFIX, transactions)
         vfs.rename(f"{directory}/{name}", f"{directory}/{offset_file_name(*found)}")
         vfs.sync_dir(directory)
 

@@ -11,6 +11,7 @@ from kraftjbod.protocol.record_batch import read_header
 from kraftjbod.protocol.records import Record, build_batch, read_records
 from kraftjbod.storage.cleaning.cleaner_map import ENTRY_BYTES, CleanerMap
 from kraftjbod.storage.cleaning.compaction import BatchFilter, Dirt, group_segments, put_keys
+from kraftjbod.storage.log.producer_state import KeptBatches
 
 NOW_MS = 50_000
 
@@ -93,7 +94,9 @@ def thinned(
     kept: frozenset[int] = frozenset(),
     is_last: bool = False,
 ) -> bytes | None:
-    keeps = BatchFilter(latest, now_ms=now_ms, delete_retention_ms=100, kept_batches=kept)
+    keeps = BatchFilter(
+        latest, now_ms=now_ms, delete_retention_ms=100, kept_batches=KeptBatches(kept)
+    )
     left = keeps.thin(data, 0, read_header(data), is_last=is_last)
     return None if left is None else bytes(left)
 

@@ -113,7 +113,7 @@ def test_an_append_that_found_no_space_counts_for_nothing():
 def test_shorter_by_a_batch():
     vfs = MemVfs()
     segments = four(vfs)
-    segments.shorten(segments.active, BATCH_BYTES)
+    segments.shorten(segments.active, BATCH_BYTES, 1)
     require_true(segments, vfs, 0, 4, 8, 12)
     assert segments.size_bytes == 7 * BATCH_BYTES
 

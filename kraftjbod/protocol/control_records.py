@@ -1,0 +1,78 @@
+"""PURE. Transaction markers: the control batches that end a producer's transaction in a partition.
+
+A marker is a batch of one record (KIP-98): its key says COMMIT or ABORT, its value the epoch of the
+coordinator that decided. It carries the producer's id and epoch and no sequence.
+Control records of other types belong to other logs and other times; readers pass over them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kraftjbod.core.errors import CorruptRecordError, OperatingError
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.protocol.records import Record, build_batch, read_records
+
+_KEY: Final = struct.Struct(">hh")
+_VALUE: Final = struct.Struct(">hi")
+_VERSION: Final = 0
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+class TransactionMarker(NamedTuple):
+    """How a transaction ended, and in which epoch its coordinator said so."""
+
+    is_commit: bool
+    coordinator_epoch: int
+
+
+#: What control batches say, by their base offsets.
+Markers = Mapping[int, TransactionMarker]
+
+
+def build_marker(
+    marker: TransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
+) -> bytes:
+    """The control batch of ``marker``, to be placed in a log."""
+    key = _KEY.pack(_VERSION, _COMMIT if marker.is_commit else _ABORT)
+    value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    return build_batch(
+        [Record(key=key, value=value, timestamp_ms=timestamp_ms)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_control=True,
+        is_transactional=True,
+    )
+
+
+def read_marker(buf: Buffer, position: int, header: BatchHeader) -> TransactionMarker | None:
+    """What the control batch at ``position`` says; None if it ends no transaction.
+
+    Compaction leaves control batches without a record; later versions are read as the first. The
+    CRC is not checked: one that does not open says nothing.
+    """
+    if not header.record_count:
+        return None
+    try:
+        record = next(read_records(buf, position))
+        version, kind = _KEY.unpack_from(record.key or b"")
+        value_version, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
+    except (CorruptRecordError, OperatingError, struct.error):
+        return None
+    if min(version, value_version) < _VERSION or kind not in (_ABORT, _COMMIT):
+        return None
+    return TransactionMarker(kind == _COMMIT, coordinator_epoch)
+
+
+def markers_in(buf: Buffer, headers: Sequence[BatchHeader]) -> Markers:
+    """Of the batches that ``buf`` begins with, whose ``headers`` are given in order."""
+    found, position = dict[int, TransactionMarker](), 0
+    for header in headers:
+        if header.is_control and (marker := read_marker(buf, position, header)) is not None:
+            found[header.base_offset] = marker
+        position += header.size_bytes
+    return found

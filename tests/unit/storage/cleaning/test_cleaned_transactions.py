@@ -1,0 +1,102 @@
+"""What compaction makes of transactions: aborted records, markers, and the index of both."""
+
+from __future__ import annotations
+
+from kraftjbod.protocol.control_records import TransactionMarker
+from kraftjbod.protocol.record_batch import batches
+from kraftjbod.protocol.records import build_batch, read_records
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log.verification_guards import ProducerTerms
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.cleaning.compaction_rig import (
+    NO_LIMIT,
+    NOW_MS,
+    compacting_dir,
+    compacting_manager,
+    flush_and_roll,
+    keyed,
+)
+from tests.faults.rig import TOPIC_ID, TP, ManualClock, format_dir, headers_of
+
+UNGUARDED = ProducerTerms(is_guarded=False, checks_sequence=False)
+
+
+async def send(handle: LogHandle, producer_id: int, *pairs: tuple[str, str]) -> None:
+    data = build_batch(
+        keyed(*pairs),
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=producer_id >= 0,
+    )
+    await handle.append_as_leader(data, headers_of(data), 0, UNGUARDED)
+
+
+async def end(handle: LogHandle, producer_id: int, *, commits: bool) -> None:
+    marker = TransactionMarker(commits, 0)
+    await handle.append_marker(producer_id, 0, marker, transaction_version=0, leader_epoch=0)
+
+
+async def content(handle: LogHandle) -> list[str]:
+    """``key=value`` of records, and markers."""
+    found, offset = [], handle.log_start_offset
+    while offset < handle.log_end_offset:
+        data = (await handle.read_checked(offset, 4096, NO_LIMIT, True)).records
+        for position, header in batches(data):
+            for record in read_records(data, position):
+                key, value = record.key or b"", record.value or b""
+                is_commit = key[-1:] == b"\x01"
+                text = (
+                    f"{key.decode()}={value.decode()}"
+                    if not header.is_control
+                    else (f"{'commit' if is_commit else 'abort'} {header.producer_id}")
+                )
+                found.append(text)
+            offset = header.next_offset
+    return found
+
+
+async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_other():
+    vfs, clock = MemVfs(), ManualClock(NOW_MS)
+    format_dir(vfs, "/d1", 1)
+    manager = compacting_manager([compacting_dir(vfs)], clock=clock)
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+
+    async def compact() -> None:
+        await send(handle, -1, ("filler", str(handle.log_end_offset)))
+        handle.high_watermark = handle.log_end_offset
+        await flush_and_roll(handle)
+        while await manager.cleaner.clean_dirtiest(manager.dirs()[0]):
+            pass
+
+    await send(handle, -1, ("a", "old"))
+    await send(handle, 1, ("a", "aborted"), ("b", "aborted"))
+    await send(handle, 2, ("c", "kept"))
+    await flush_and_roll(handle)
+    await end(handle, 1, commits=False)
+    # Producer 1 is known by another batch than the aborted one from here on.
+    for number in range(6):
+        await send(handle, 1, ("d", str(number)))
+    # Nothing is decided about 2: no part of the log that it reaches into may be cleaned.
+    await compact()
+    assert "a=aborted" in await content(handle)
+    await end(handle, 2, commits=True)
+    await end(handle, 1, commits=True)
+    await send(handle, 2, ("c", "newer"))
+    await end(handle, 2, commits=True)
+    await compact()
+    first = await content(handle)
+    assert "a=old" in first and not [one for one in first if "aborted" in one]
+    assert "abort 1" in first
+    assert [one[0] for one in await handle.aborted_between(0, 5)] == [1]
+    # Nothing of it was met any more: it is out of the index, and its marker has a horizon.
+    await compact()
+    assert "abort 1" in await content(handle)
+    assert await handle.aborted_between(0, 5) == []
+    clock.ms += 5_000
+    await compact()
+    last = await content(handle)
+    assert "abort 1" not in last
+    # A committed transaction with records that are left has its marker.
+    assert last.index("d=5") < last.index("commit 1")

@@ -1,0 +1,325 @@
+"""Transactions in a log, its indexes and snapshots, against a list that is simply gone through.
+
+The walk mixes producers, markers, truncations, deletions, retention, flushes, clean and unclean
+restarts, moves and replication. After every step a reader of committed records, who goes by the
+batches and by the list of aborted transactions as Java's consumer does, must get what the model
+says was committed; and the last stable offset must hold back what is not decided.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.core.ids import DirectoryId, Uuid
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.control_records import TransactionMarker, read_marker
+from kraftjbod.protocol.record_batch import batches, read_header
+from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.storage.log.log_loader import LogLoader, create_log
+from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS, ProducerState
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log.verification_guards import ProducerTerms
+from kraftjbod.storage.moves.future_log import FutureLog
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import TOPIC_ID, TP
+
+CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_bytes=2000)
+UNGUARDED = ProducerTerms(is_guarded=False, checks_sequence=False)
+NOW_MS = 1_000_000
+SOURCE = DirectoryId(bytes(15) + b"\x01")
+GOLDEN = Path(__file__).parents[3] / "golden" / "kafka_transactions"
+
+
+@dataclass
+class Batch:
+    producer_id: int
+    base: int
+    last: int
+    is_transactional: bool
+    commits: bool | None = None
+    """Of a marker."""
+
+
+@dataclass
+class Model:
+    """The log as a list, and what follows from it."""
+
+    batches: list[Batch] = field(default_factory=list)
+    start: int = 0
+
+    def truncate(self, end: int) -> None:
+        self.batches = [one for one in self.batches if one.last < end]
+
+    def transactions(self) -> list[tuple[int, int, int, bool | None]]:
+        """(first, marker or infinity, producer, how it ended)."""
+        found, begun = [], dict[int, int]()
+        for one in self.batches:
+            if one.commits is not None:
+                first = begun.pop(one.producer_id, None)
+                if first is not None:
+                    found.append((first, one.last, one.producer_id, one.commits))
+            elif one.is_transactional:
+                begun.setdefault(one.producer_id, one.base)
+        return found + [(first, 2**62, pid, None) for pid, first in begun.items()]
+
+    def stable(self, high_watermark: int, start: int) -> tuple[int, int]:
+        """The last stable offset, if all is known, and if replaying has forgotten what ended."""
+        every = self.transactions()
+        strict = min((first for first, last, *_ in every if last >= high_watermark), default=2**62)
+        loose = min((first for first, *_, how in every if how is None), default=2**62)
+        clamp = [min(max(one, start), high_watermark) for one in (strict, loose)]
+        return clamp[0], clamp[1]
+
+    def committed(self, begin: int, end: int) -> list[int]:
+        """Base offsets of batches that a reader shall get."""
+        fate = {}
+        for first, last, pid, how in self.transactions():
+            for one in self.batches:
+                if one.producer_id == pid and one.is_transactional and first <= one.base <= last:
+                    fate[one.base] = how
+        return [
+            one.base
+            for one in self.batches
+            if one.commits is None
+            and begin <= one.base
+            and one.last < end
+            and fate.get(one.base, True)
+        ]
+
+
+def read_committed(log: UnifiedLog, begin: int, end: int, max_bytes: int) -> tuple[list[int], int]:
+    """As Java's consumer reads one answer: what it delivers, and where it goes on."""
+    data = log.read(begin, max_bytes, end, True)
+    headers = list(batches(data))
+    if not headers:
+        return [], end
+    upper = headers[-1][1].next_offset
+    waiting = sorted(log.aborted_between(begin, upper), key=lambda one: one.first_offset)
+    active, got = set(), []
+    for position, header in headers:
+        while waiting and waiting[0].first_offset <= header.last_offset:
+            active.add(waiting.pop(0).producer_id)
+        if header.is_control:
+            marker = read_marker(data, position, header)
+            if marker is not None and not marker.is_commit:
+                active.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in active:
+            continue
+        elif header.base_offset >= begin:
+            got.append(header.base_offset)
+    return got, upper
+
+
+class Walk:
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.vfs = MemVfs()
+        self.vfs.make_dirs("/d1")
+        self.vfs.make_dirs("/d2")
+        self.log = create_log(self.vfs, "/d1", TP, TOPIC_ID, CONFIG)
+        self.follower_vfs = MemVfs()
+        self.follower_vfs.make_dirs("/d1")
+        self.follower = create_log(self.follower_vfs, "/d1", TP, TOPIC_ID, CONFIG)
+        self.model = Model()
+        self.high_watermark = 0
+        self.epoch = 0
+        self.has_forgotten = False
+
+    def append(self) -> None:
+        pid, count = self.dice.randrange(5), self.dice.randrange(1, 4)
+        is_open = any(p == pid and how is None for *_, p, how in self.model.transactions())
+        is_transactional = is_open or self.dice.random() < 0.7
+        data = build_batch(
+            [Record(key=b"k", value=bytes(self.dice.randrange(30)), timestamp_ms=NOW_MS)] * count,
+            producer_id=pid,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=is_transactional,
+        )
+        header = read_header(data)
+        done = self.log.append_as_leader(data, [header], self.epoch, NOW_MS, UNGUARDED)
+        self.model.batches.append(Batch(pid, done.base_offset, done.last_offset, is_transactional))
+
+    def end(self) -> None:
+        pid, commits = self.dice.randrange(5), self.dice.random() < 0.5
+        done = self.log.append_marker(
+            pid,
+            0,
+            TransactionMarker(commits, 0),
+            transaction_version=0,
+            leader_epoch=self.epoch,
+            now_ms=NOW_MS,
+        )
+        self.model.batches.append(Batch(pid, done.base_offset, done.last_offset, True, commits))
+
+    def commit(self) -> None:
+        ends = [one.last + 1 for one in self.model.batches]
+        possible = [end for end in ends if end >= self.high_watermark]
+        self.high_watermark = self.dice.choice(possible or [self.high_watermark])
+        self.log.high_watermark = self.high_watermark
+
+    def truncate(self) -> None:
+        end = self.log.view().log_end_offset
+        offset = self.dice.randint(self.high_watermark, end)
+        self.log.truncate_to(offset)
+        self._ends_at(self.log.view().log_end_offset)
+        self.epoch += 1
+
+    def flush(self) -> None:
+        self.log.flush()
+
+    def delete(self) -> None:
+        offset = self.dice.randint(self.model.start, self.high_watermark)
+        self.log.start_at(offset)
+        self.model.start = self.log.view().log_start_offset
+
+    def retain(self) -> None:
+        self.log.delete_old_segments(NOW_MS, self.high_watermark)
+        for segment in self.log.segments.take_retired():
+            segment.purge()
+        self.model.start = self.log.view().log_start_offset
+
+    def stop(self) -> None:
+        self.log.close()
+        self._reload(self.log.view().recovery_point, was_clean=True)
+
+    def crash(self) -> None:
+        point = self.dice.choice([0, self.log.view().recovery_point])
+        self.vfs = self.vfs.crash_clone(self.dice.randrange(10**6))
+        self._reload(point, was_clean=False)
+
+    def _reload(self, recovery_point: int, *, was_clean: bool) -> None:
+        self.log = (
+            LogLoader(
+                vfs=self.vfs,
+                directory=f"/d1/{TP}",
+                topic_partition=TP,
+                config=CONFIG,
+                was_clean=was_clean,
+                recovery_point=recovery_point,
+                log_start_offset=self.model.start,
+            )
+            .load()
+            .log
+        )
+        self._ends_at(self.log.view().log_end_offset)
+        self.model.start = self.log.view().log_start_offset
+        self.high_watermark = max(min(self.high_watermark, self.model_end), self.model.start)
+        self.log.high_watermark = self.high_watermark
+
+    @property
+    def model_end(self) -> int:
+        return self.log.view().log_end_offset
+
+    def _ends_at(self, end: int) -> None:
+        self.model.truncate(end)
+        self.has_forgotten = True
+        if self.follower.view().log_end_offset > end:
+            self.follower.truncate_to(end)
+
+    def move(self) -> None:
+        """To another directory of the same disk and back under the old name."""
+        copy = FutureLog.create(
+            self.vfs, "/d2", TP, TOPIC_ID, move_id=Uuid(bytes(16)), source_directory_id=SOURCE
+        )
+        view = self.log.view()
+        while not copy.step(view, None, self.vfs, max_bytes=200, by_kernel=False).is_mirror:
+            pass
+        carried = self.log.carried_state()
+        copy.finish(carried)
+        self.log.segments.close()
+        self.vfs.remove_tree(self.log.directory)
+        self.log = copy.become_current(carried, CONFIG, DEFAULT_PRODUCER_LIMITS)
+        self.log.segments.move_to(f"/d1/{TP}")
+        self.log.high_watermark = self.high_watermark
+        self.has_forgotten = True
+
+    def spoil(self) -> None:
+        """The index of a closed segment rots while nobody has it open."""
+        self.stop()
+        for segment in self.log.segments.all[:-1]:
+            if segment.transactions is None and self.dice.random() < 0.5:
+                self.vfs.open(segment.transactions_path, OpenMode.READ_WRITE).truncate(33)
+
+    def replicate(self) -> None:
+        start, theirs = self.follower.view().log_end_offset, self.log.view()
+        if start < theirs.log_start_offset:
+            self.follower.truncate_fully_and_start_at(theirs.log_start_offset)
+            start = theirs.log_start_offset
+        while start < theirs.log_end_offset:
+            data = self.log.read(start, 300, 2**62, True)
+            first = read_header(data).base_offset
+            if first < start:
+                # A log begins with a batch; a start in the middle of one is not for followers.
+                self.follower.truncate_fully_and_start_at(first)
+            self.follower.append_as_follower(data, NOW_MS)
+            start = self.follower.view().log_end_offset
+        for log in (self.log, self.follower):
+            self.check(log, theirs.log_end_offset, exact=False)
+
+    def check(self, log: UnifiedLog, high_watermark: int, *, exact: bool) -> None:
+        view = log.view()
+        strict, loose = self.model.stable(high_watermark, view.log_start_offset)
+        stable = view.last_stable_offset(high_watermark)
+        if exact:
+            assert stable == strict, (stable, strict)
+        elif self.model.start == 0:
+            assert strict <= stable <= loose, (strict, stable, loose)
+        else:
+            # What began before the log does may be forgotten with its records.
+            assert strict <= stable
+        begin = self.dice.randint(view.log_start_offset, max(stable, view.log_start_offset))
+        while begin < stable:
+            got, after = read_committed(log, begin, stable, self.dice.choice([1, 150, 10**6]))
+            assert got == self.model.committed(begin, after), (begin, after)
+            begin = after
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed):
+    walk = Walk(seed)
+    steps = {
+        walk.append: 12,
+        walk.end: 7,
+        walk.commit: 4,
+        walk.replicate: 2,
+        walk.flush: 1,
+        walk.truncate: 1,
+        walk.stop: 1,
+        walk.crash: 1,
+        walk.move: 0.5,
+        walk.spoil: 0.5,
+        walk.delete: 0.3,
+        walk.retain: 0.3,
+    }
+    for _ in range(50):
+        walk.dice.choices(list(steps), list(steps.values()))[0]()
+        walk.check(walk.log, walk.high_watermark, exact=not walk.has_forgotten)
+
+
+def test_kafkas_own_files_are_read_and_written_alike():
+    """Kafka 4.3 wrote them: two producers, of whose transactions three were aborted."""
+    logs = [one.read_bytes() for one in sorted(GOLDEN.glob("*.log"))]
+    vfs = MemVfs()
+    vfs.make_dirs("/d1")
+    log = create_log(vfs, "/d1", TP, TOPIC_ID, CONFIG)
+    log.append_as_follower(logs[0], NOW_MS)
+    log.roll()
+    log.append_as_follower(logs[1], NOW_MS)
+    log.close()
+    theirs = (GOLDEN / "00000000000000000004.txnindex").read_bytes()
+    assert vfs.read_if_exists(f"/d1/{TP}/00000000000000000004.txnindex") == theirs
+    assert not vfs.exists(f"/d1/{TP}/00000000000000000000.txnindex")
+    snapshot = ProducerState.from_snapshot((GOLDEN / "00000000000000000015.snapshot").read_bytes())
+    assert snapshot is not None
+    ours = {one.producer_id: one._replace(last_timestamp_ms=0) for one in log.known_producers()}
+    kafkas = {one.producer_id: one._replace(last_timestamp_ms=0) for one in snapshot.known()}
+    assert ours == kafkas
+    # The snapshot forgets what has ended, replicated or not.
+    still_open = tuple(one for one in log.view().unstable if one.is_open)
+    assert snapshot.transactions.unstable == still_open

@@ -1,0 +1,160 @@
+"""Who may begin a transaction, and who may end it: Kafka's rules, one by one (KIP-890)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.control_records import TransactionMarker, build_marker
+from kraftjbod.protocol.record_batch import BatchHeader, read_header
+from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS, ProducerState
+from kraftjbod.storage.log.verification_guards import (
+    NotVerifiedError,
+    ProducerTerms,
+    VerificationGuard,
+)
+
+NOW_MS = 1_000_000
+PID = 7
+
+
+def header(
+    sequence: int = 0, *, epoch: int = 0, transactional: bool = True, records: int = 1
+) -> BatchHeader:
+    data = build_batch(
+        [Record(value=b"x")] * records,
+        producer_id=PID,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=transactional,
+    )
+    return read_header(data)
+
+
+class Leader:
+    """A partition's leader, as far as one producer goes."""
+
+    def __init__(self) -> None:
+        self.state = ProducerState()
+        self.end_offset = 0
+
+    def ask(self, one: BatchHeader, *, bumps: bool = False) -> VerificationGuard:
+        with pytest.raises(NotVerifiedError) as raised:
+            self.append(one, ProducerTerms(supports_epoch_bump=bumps))
+        return raised.value.guard
+
+    def append(self, one: BatchHeader, terms: ProducerTerms) -> None:
+        twin = self.state.check(one, NOW_MS, DEFAULT_PRODUCER_LIMITS, terms)
+        if twin is None:
+            self.state.record(one, self.end_offset, NOW_MS)
+            self.end_offset += 1
+
+    def end(
+        self, *, epoch: int = 0, commits: bool = True, coordinator: int = 0, version: int = 0
+    ) -> None:
+        marker = TransactionMarker(commits, coordinator)
+        self.state.check_marker(PID, epoch, marker, version)
+        data = build_marker(marker, producer_id=PID, producer_epoch=epoch, timestamp_ms=0)
+        self.state.record(read_header(data), self.end_offset, NOW_MS, marker=marker)
+        self.end_offset += 1
+
+    def refusal(self, one: BatchHeader, terms: ProducerTerms) -> ErrorCode:
+        with pytest.raises(OperatingError) as raised:
+            self.append(one, terms)
+        return raised.value.code
+
+    def refused_end(self, **how: int) -> ErrorCode:
+        with pytest.raises(OperatingError) as raised:
+            self.end(**how)
+        return raised.value.code
+
+
+def test_a_transaction_begins_with_a_guard_and_goes_on_without_one():
+    leader = Leader()
+    guard = leader.ask(header())
+    assert leader.ask(header(1)) is guard, "one question at a time"
+    leader.append(header(), ProducerTerms(guard))
+    leader.append(header(1), ProducerTerms())
+    assert leader.state.transactions.first_offset(PID) == 0
+
+
+def test_a_marker_between_question_and_answer_makes_the_answer_void():
+    leader = Leader()
+    guard = leader.ask(header())
+    leader.end()
+    assert leader.refusal(header(), ProducerTerms(guard)) is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize(("marker_epoch", "survives"), [(1, True), (2, False)])
+def test_the_question_for_the_next_transaction_survives_the_last_ones_marker(
+    marker_epoch: int, survives: bool
+):
+    leader = Leader()
+    leader.append(header(), ProducerTerms(leader.ask(header(), bumps=True)))
+    # The client has been told its next epoch before the marker is here.
+    guard = leader.ask(header(epoch=1), bumps=True)
+    leader.end(epoch=marker_epoch, version=2)
+    if survives:
+        leader.append(header(epoch=1), ProducerTerms(guard))
+        assert leader.state.transactions.first_offset(PID) == 2
+    else:
+        code = leader.refusal(header(epoch=1), ProducerTerms(guard))
+        assert code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_older_epoch_is_fenced_before_anybody_is_asked():
+    leader = Leader()
+    leader.end(epoch=3)
+    code = leader.refusal(header(epoch=2), ProducerTerms())
+    assert code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_what_came_first_has_to_be_first():
+    leader = Leader()
+    guard = leader.ask(header(0))
+    leader.ask(header(1))
+    code = leader.refusal(header(1), ProducerTerms(guard))
+    assert code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(("bumps", "is_fine"), [(True, False), (False, True)])
+def test_a_transaction_of_the_second_version_begins_with_sequence_zero(bumps: bool, is_fine: bool):
+    leader = Leader()
+    terms = ProducerTerms(leader.ask(header(5), bumps=bumps))
+    if is_fine:
+        leader.append(header(5), terms)
+    else:
+        assert leader.refusal(header(5), terms) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_what_is_in_no_transaction_waits_until_it_has_ended():
+    leader = Leader()
+    leader.append(header(), ProducerTerms(leader.ask(header())))
+    plain = header(1, transactional=False)
+    assert leader.refusal(plain, ProducerTerms()) is ErrorCode.INVALID_TXN_STATE
+    leader.end()
+    leader.append(plain, ProducerTerms())
+
+
+def test_markers_and_their_epochs():
+    leader = Leader()
+    leader.append(header(), ProducerTerms(leader.ask(header())))
+    # The second version bumps the epoch with each marker, so this one is late.
+    assert leader.refused_end(epoch=0, version=2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    leader.end(epoch=1, version=2, coordinator=4)
+    leader.end(epoch=1, version=2, coordinator=4)  # The same once more: its answer was lost.
+    assert leader.refused_end(epoch=0, coordinator=4) is ErrorCode.INVALID_PRODUCER_EPOCH
+    fenced = leader.refused_end(epoch=1, coordinator=3)
+    assert fenced is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_who_has_a_transaction_open_is_not_forgotten():
+    leader = Leader()
+    leader.append(header(), ProducerTerms(leader.ask(header())))
+    late_ms = NOW_MS + 2 * DEFAULT_PRODUCER_LIMITS.expiration_ms
+    leader.state.expire(late_ms, DEFAULT_PRODUCER_LIMITS)
+    assert len(leader.state) == 1
+    leader.end()
+    leader.state.expire(late_ms, DEFAULT_PRODUCER_LIMITS)
+    assert len(leader.state) == 0
