@@ -207,6 +207,18 @@ def whole_bytes(buf: Buffer) -> int:
     return position
 
 
+def end_of_batches(buf: Buffer) -> int | None:
+    """The offset after the last whole batch of ``buf``; None if there is none."""
+    position, last, end = 0, None, len(buf)
+    while end - position >= LOG_OVERHEAD_BYTES:
+        (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)
+        if batch_length < 0 or LOG_OVERHEAD_BYTES + batch_length > end - position:
+            break
+        last = position
+        position += LOG_OVERHEAD_BYTES + batch_length
+    return None if last is None else read_header(buf, last).next_offset
+
+
 def offset_after_empty(buf: Buffer) -> int | None:
     """Where the log goes on after ``buf`` if that holds batches, and no record; None otherwise.
 

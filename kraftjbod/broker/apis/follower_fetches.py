@@ -352,10 +352,16 @@ def partition_data(index: int, data: FetchedData) -> FetchResponse.PartitionData
         partition_index=index,
         error_code=data.code,
         high_watermark=data.high_watermark,
-        # There are no transactions, so everything committed is stable.
-        last_stable_offset=data.high_watermark,
+        last_stable_offset=data.last_stable_offset,
         log_start_offset=data.log_start_offset,
-        aborted_transactions=None,
+        aborted_transactions=None
+        if data.aborted is None
+        else [
+            FetchResponse.AbortedTransaction(
+                producer_id=one.producer_id, first_offset=one.first_offset
+            )
+            for one in data.aborted
+        ],
         records=data.records,
     )
     if data.may_have_gaps:

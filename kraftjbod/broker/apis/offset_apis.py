@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from kraftjbod.broker.replicas.replica_reads import ReplicaReads
+from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -41,7 +41,7 @@ class OffsetApis:
         found = iter(
             await together(
                 asked,
-                lambda one: self._find(*one, context),
+                lambda one: self._find(*one, request.isolation_level, context),
                 refuse=lambda one: _offset_refused(one[1]),
             )
         )
@@ -54,7 +54,9 @@ class OffsetApis:
             ]
         )
 
-    async def _find(self, topic: str, part: Wanted, context: RequestContext) -> Found:
+    async def _find(
+        self, topic: str, part: Wanted, isolation_level: int, context: RequestContext
+    ) -> Found:
         listed = Found(partition_index=part.partition_index)
         try:
             async with asyncio.timeout(self._suspect_after_s):
@@ -62,6 +64,7 @@ class OffsetApis:
                     TopicPartition(topic, part.partition_index),
                     part.timestamp,
                     current_leader_epoch=part.current_leader_epoch,
+                    is_committed_only=isolation_level == READ_COMMITTED,
                 )
         except TimeoutError:
             # Its directory does not answer; the others' answers must not wait for it.

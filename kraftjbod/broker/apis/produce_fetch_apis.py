@@ -21,7 +21,7 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, REPLICA_READER, FetchFrom
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.broker.replicas.replica_appends import AppendOutcome, PendingAppend, ReplicaAppends
-from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
+from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
 from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
@@ -267,6 +267,7 @@ class ProduceFetchApis:
                     part.current_leader_epoch,
                     part.last_fetched_epoch,
                     replica_id,
+                    is_committed_only=request.isolation_level == READ_COMMITTED,
                 )
                 if len(fetching) >= MAX_ITEMS_PER_REQUEST:
                     unnamed = FetchedData(ErrorCode.INVALID_REQUEST)
@@ -288,10 +289,12 @@ class ProduceFetchApis:
                 return 0
             partitions = [one.wanted.topic_partition for one in fetching]
             missing_bytes = request.min_bytes - found.found_bytes
+            fetches = self._replicas.consumer_fetches
+            if request.isolation_level == READ_COMMITTED:
+                # A marker of some bytes may make any number of them readable.
+                fetches, missing_bytes = self._replicas.stable_fetches, 1
             try:
-                waiting = self._replicas.consumer_fetches.wait(
-                    partitions, missing_bytes, remaining_ms
-                )
+                waiting = fetches.wait(partitions, missing_bytes, remaining_ms)
             except OverloadedError:
                 return 0
             await waiting

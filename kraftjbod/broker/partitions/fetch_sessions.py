@@ -54,6 +54,8 @@ class FetchFrom(NamedTuple):
     """Where a follower's log starts."""
     speaker: Speaker | None = None
     """The session of a follower, as its voice; None for everybody else."""
+    is_committed_only: bool = False
+    """A consumer who wants nothing of transactions that are open or aborted (KIP-98)."""
 
 
 class SessionPart:

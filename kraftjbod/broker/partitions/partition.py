@@ -91,7 +91,7 @@ class Partition:
     ``require_replica(expected_epoch)``, ``require_follower(...)``,
     ``require_appendable(acks, expected_epoch)``.
 
-    Offsets: ``high_watermark`` (also the last stable offset: there are no transactions),
+    Offsets: ``high_watermark``,
     ``log_end_offset``; ``log_end_moved(end)`` after each append of the leader,
     ``follower_fetched(...)`` for each fetch of a follower, ``is_sent_again(...)`` for its answer,
     ``fetched_from_leader(...)`` on a follower, ``truncated(end)``;

@@ -61,6 +61,7 @@ class HostedReplica:
         "is_assigned_by_move",
         "is_new",
         "key",
+        "last_stable_offset",
         "led_in",
         "partition",
         "registration",
@@ -101,6 +102,8 @@ class HostedReplica:
         self.gate = AppendGate()
         #: Appended since consumers last heard that there is more to read.
         self.unread_bytes = 0
+        #: As of the last move of the high watermark.
+        self.last_stable_offset = -1
         #: Appended here, leading or following, and given out to consumers and followers, since
         #: the replica came or the broker started; wherever it lay then.
         self.appended_bytes = 0
@@ -187,7 +190,10 @@ class HostedReplicas:
         deletions: OffsetPurgatory,
         consumer_fetches: FetchPurgatory,
         metrics: Metrics,
+        stable_fetches: FetchPurgatory | None = None,
     ) -> None:
+        """``stable_fetches`` are those of consumers who want what is committed."""
+        self.stable_fetches = stable_fetches or FetchPurgatory()
         self.produces = produces
         self.deletions = deletions
         self.consumer_fetches = consumer_fetches
@@ -281,6 +287,9 @@ class HostedReplicas:
             session.noted(replica.key)
         unread, replica.unread_bytes = replica.unread_bytes, 0
         self.consumer_fetches.arrived(replica.topic_partition, unread)
+        before, replica.last_stable_offset = replica.last_stable_offset, handle.last_stable_offset
+        if replica.last_stable_offset != before:
+            self.stable_fetches.wake(replica.topic_partition)
 
     def in_sync_set_changed(self, replica: HostedReplica, high_watermark_before: int) -> None:
         """The ISR is another now, which may commit records or make waiting for it pointless."""
@@ -303,6 +312,7 @@ class HostedReplicas:
     def reading_changed(self, replica: HostedReplica) -> None:
         """Whoever waits to read the replica shall try again."""
         self.consumer_fetches.wake(replica.topic_partition)
+        self.stable_fetches.wake(replica.topic_partition)
         for session in replica.watchers:
             session.changed(replica.key)
 
@@ -338,6 +348,7 @@ class HostedReplicas:
         self.produces.close()
         self.deletions.close()
         self.consumer_fetches.close()
+        self.stable_fetches.close()
 
     def _count(self, holds: Callable[[Partition], bool]) -> int:
         return sum(replica.partition is not None and holds(replica.partition) for replica in self)

@@ -5,7 +5,8 @@
   that asks again for what it was sent could not use it: that is read anew and checked.
 * Only the leader is read, but by those who compare replicas: each gives them its own batches as
   they are, as far as it knows them to be committed.
-* Consumers see what is committed, followers see everything.
+* Consumers see what is replicated, followers see everything. A consumer may ask for what is
+  committed: then it sees what is stable, and is told which transactions of that were aborted.
 * Of a directory that is stalled nothing can be read for now: consumers get an empty answer, as if
   there were nothing new, and followers an error, after which they ask less often.
 * A follower's fetch also says how far the follower is, which may commit records; so a follower has
@@ -14,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, NO_EPOCH, REPLICA_READER, FetchFrom
@@ -30,11 +31,15 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.protocol.record_batch import offset_after_empty
+from kraftjbod.protocol.record_batch import end_of_batches, offset_after_empty
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
+
+#: The isolation level of who wants nothing of open and aborted transactions.
+READ_COMMITTED: Final = 1
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -61,6 +66,9 @@ class FetchedData(NamedTuple):
     """Left out for a throttle, not for want of bytes."""
     may_have_gaps: bool = False
     """For followers: compaction may have taken offsets away between batches."""
+    last_stable_offset: int = NO_OFFSET
+    aborted: Sequence[AbortedTransaction] | None = None
+    """For who reads what is committed: transactions whose batches are to be passed over."""
 
 
 class FoundOffset(NamedTuple):
@@ -104,22 +112,27 @@ class ReplicaReads:
         """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
         try:
             _, partition, handle = self._readable(wanted)
-            start, end = wanted.fetch_offset, self._end_for(wanted, partition)
+            start, end = wanted.fetch_offset, self._end_for(wanted, partition, handle)
             for _ in range(_READS_FOR_RECORDS):
                 result = await handle.read_checked(start, wanted.max_bytes, end, min_one_batch)
                 after = _offset_after_empty(wanted, result)
                 if after is None or after >= end:
                     break
                 start = after
+            aborted: Sequence[AbortedTransaction] | None = None
+            if wanted.is_committed_only:
+                upper = end_of_batches(result.records)
+                aborted = await handle.aborted_between(start, upper) if upper else ()
         except OperatingError as e:
             return self._refused(wanted, e)
         if handle.damaged_from is not None:
             self._meet_damage(wanted.topic_partition)
-        return FetchedData(
+        return _answer(
+            partition,
+            handle,
             records=result.records,
-            high_watermark=partition.high_watermark,
-            log_start_offset=handle.log_start_offset,
             may_have_gaps=wanted.replica_id >= 0 and handle.view.may_have_gaps,
+            aborted=aborted,
         )
 
     def _read(self, wanted: FetchFrom, min_one_batch: bool, is_first_read: bool) -> FetchedData:
@@ -127,22 +140,17 @@ class ReplicaReads:
         if wanted.last_fetched_epoch != NO_EPOCH:
             diverging = _divergence(wanted, partition, handle)
             if diverging is not None:
-                return FetchedData(
-                    high_watermark=partition.high_watermark,
-                    log_start_offset=handle.log_start_offset,
-                    diverging=diverging,
-                )
+                return _answer(partition, handle, diverging=diverging)
         _require_in_range(wanted.fetch_offset, handle)
         if is_first_read and wanted.replica_id >= 0:
             self._note_follower(wanted, replica, partition)
-        end = self._end_for(wanted, partition)
+        end = self._end_for(wanted, partition, handle)
         if wanted.fetch_offset >= end or (wanted.max_bytes <= 0 and not min_one_batch):
-            return FetchedData(
-                high_watermark=partition.high_watermark,
-                log_start_offset=handle.log_start_offset,
-                is_left_out=wanted.fetch_offset < end,
-            )
-        result = None
+            nothing = () if wanted.is_committed_only else None
+            is_left_out = wanted.fetch_offset < end
+            return _answer(partition, handle, is_left_out=is_left_out, aborted=nothing)
+        result: ReadResult | None = None
+        aborted: Sequence[AbortedTransaction] | None = None
         is_again = wanted.replica_id >= 0 and partition.is_sent_again(
             wanted.replica_id, wanted.fetch_offset
         )
@@ -154,12 +162,17 @@ class ReplicaReads:
                 if after is None or after >= end:
                     break
                 start = after
-        return FetchedData(
+            if wanted.is_committed_only and result is not None:
+                aborted = _aborted_cached(handle, start, result)
+                if aborted is None:
+                    result = None
+        return _answer(
+            partition,
+            handle,
             records=b"" if result is None else result.records,
-            high_watermark=partition.high_watermark,
-            log_start_offset=handle.log_start_offset,
             is_in_memory=result is not None,
             may_have_gaps=wanted.replica_id >= 0 and handle.view.may_have_gaps,
+            aborted=aborted,
         )
 
     def _note_follower(
@@ -184,8 +197,10 @@ class ReplicaReads:
         if wanted.replica_id not in partition.isr:
             self._follower_caught_up(replica, wanted.replica_id)
 
-    def _end_for(self, wanted: FetchFrom, partition: Partition) -> int:
-        return partition.high_watermark if wanted.replica_id < 0 else partition.log_end_offset
+    def _end_for(self, wanted: FetchFrom, partition: Partition, handle: LogHandle) -> int:
+        if wanted.replica_id >= 0:
+            return partition.log_end_offset
+        return _readable_end(partition, handle, is_committed_only=wanted.is_committed_only)
 
     def _refused(self, wanted: FetchFrom, error: OperatingError) -> FetchedData:
         match error:
@@ -208,9 +223,7 @@ class ReplicaReads:
             partition, handle = replica.require_open()
         except OperatingError as e:
             return FetchedData(e.code)
-        return FetchedData(
-            high_watermark=partition.high_watermark, log_start_offset=handle.log_start_offset
-        )
+        return _answer(partition, handle)
 
     def _meet_damage(self, topic_partition: TopicPartition) -> None:
         replica = self._replicas.get(topic_partition)
@@ -254,10 +267,11 @@ class ReplicaReads:
         timestamp_ms: int,
         *,
         current_leader_epoch: int,
+        is_committed_only: bool = False,
     ) -> FoundOffset:
         """The offset for a timestamp, or for one of the special ones; -1 fields if there is none.
 
-        Who asks does not matter: nobody hears of more than what is committed.
+        Nobody hears of more than what is replicated, or stable if that is asked for.
 
         :raises OperatingError: if this broker does not lead, or does not know yet what is
             committed (KIP-207).
@@ -269,7 +283,7 @@ class ReplicaReads:
                 f"{topic_partition} has a new leader that is still learning what is committed",
                 code=ErrorCode.OFFSET_NOT_AVAILABLE,
             )
-        end = partition.high_watermark
+        end = _readable_end(partition, handle, is_committed_only=is_committed_only)
         match timestamp_ms:
             case _ if timestamp_ms == LATEST_TIMESTAMP:
                 return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)
@@ -297,6 +311,48 @@ class ReplicaReads:
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
         return _end_of_epoch(leader_epoch, partition, handle)
+
+
+def _answer(
+    partition: Partition,
+    handle: LogHandle,
+    *,
+    records: Buffer = b"",
+    diverging: tuple[int, int] | None = None,
+    is_in_memory: bool = True,
+    is_left_out: bool = False,
+    may_have_gaps: bool = False,
+    aborted: Sequence[AbortedTransaction] | None = None,
+) -> FetchedData:
+    """What is answered without an error, and where the log stands."""
+    return FetchedData(
+        records=records,
+        high_watermark=partition.high_watermark,
+        log_start_offset=handle.log_start_offset,
+        diverging=diverging,
+        is_in_memory=is_in_memory,
+        is_left_out=is_left_out,
+        may_have_gaps=may_have_gaps,
+        last_stable_offset=_readable_end(partition, handle, is_committed_only=True),
+        aborted=aborted,
+    )
+
+
+def _readable_end(partition: Partition, handle: LogHandle, *, is_committed_only: bool) -> int:
+    """Where a consumer's view of the log ends."""
+    if is_committed_only:
+        return handle.view.last_stable_offset(partition.high_watermark)
+    return partition.high_watermark
+
+
+def _aborted_cached(
+    handle: LogHandle, start: int, result: ReadResult
+) -> Sequence[AbortedTransaction] | None:
+    """Of what was read from ``start`` on; None if the disk has to be asked."""
+    if not handle.view.may_hold_aborted(start):
+        return ()
+    upper = end_of_batches(result.records)
+    return handle.aborted_cached(start, upper) if upper else ()
 
 
 def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[int, int]:

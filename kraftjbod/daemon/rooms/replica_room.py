@@ -57,6 +57,7 @@ class ReplicaRoom:
             produces=OffsetPurgatory(kind="produces", clock=around.clock),
             deletions=OffsetPurgatory(kind="deletions", clock=around.clock, max_waiting=10_000),
             consumer_fetches=FetchPurgatory(),
+            stable_fetches=FetchPurgatory(),
             metrics=around.metrics,
         )
         self.leftovers = LeftoverCopies(

@@ -67,6 +67,11 @@ class LogView(NamedTuple):
             high_watermark=min(high_watermark, self.log_end_offset),
         )
 
+    def may_hold_aborted(self, first_offset: int) -> bool:
+        """False: no transaction that reaches beyond ``first_offset`` was aborted."""
+        rest = self.segments[self.segment_index(first_offset) :]
+        return any(one.transactions is None or one.transactions for one in rest)
+
     def aborted_between(
         self, first_offset: int, end_offset: int
     ) -> list[AbortedTransaction] | None:
