@@ -4,10 +4,12 @@ One decision at a time and without a pause in it, brokers' own before a crowd of
 decide, rehearse, replay, propose to the log. So the next decision sees the last one, committed or
 not, while the reply waits until everything that it was based on is committed. Should the log
 fail, no answer says anything that is not in the log, and the process ends.
+Should the leadership go, what was decided and not committed is forgotten: the state is read again
+from the log, and whoever waits hears NOT_CONTROLLER. A controller that does not lead says nothing
+but that, and who does; it applies what is committed, so that it can take over.
 What cannot be replayed is refused before anything has changed, and so is what is too large for one
 entry and has to take effect as one. A decision about very many partitions becomes several entries.
 
-Followers of the metadata are shown committed entries only.
 Decisions are made in ``control_managers.py``; here is only when, in what order, and for whom.
 """
 
@@ -16,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from kraftjbod.controller.brokers.foreign_metadata import require_same_log
 from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
+from kraftjbod.controller.decision_log import DecisionLog
+from kraftjbod.controller.metadata_fetches import MetadataFetches
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.session_watch import SessionWatch
 from kraftjbod.core.errors import (
@@ -30,12 +33,10 @@ from kraftjbod.core.errors import (
     InconsistentStorageError,
     LogDirImpairedError,
     NotControllerError,
-    OffsetOutOfRangeError,
     OperatingError,
     StartupError,
 )
 from kraftjbod.core.ids import BrokerId, ConnectionId
-from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import WorkSlices
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
@@ -44,7 +45,6 @@ from kraftjbod.metadata.records import (
     MAX_ENTRY_BYTES,
     BrokerRegistrationChangeRecord,
     EntryReader,
-    PartitionChangeRecord,
     Record,
     RegisterBrokerRecord,
     decode_entry,
@@ -60,15 +60,14 @@ from kraftjbod.protocol.rpc_messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     FetchMetadataRequest,
-    FetchMetadataResponse,
-    MetadataEntry,
     RpcRequest,
     RpcResponse,
     UpdateFeaturesRequest,
 )
-from kraftjbod.raft.driver import Proposal, RaftDriver
-from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, Snapshot
-from kraftjbod.raft.messages import Entry
+from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log.snapshot_files import Snapshot
+from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.raft.proposals import Proposal
 
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
@@ -110,15 +109,19 @@ class QuorumController:
         self._min_insync_replicas = min_insync_replicas
         self._preferred_interval_ms = preferred_interval_ms
         self._unclean_interval_ms = unclean_interval_ms
-        self._max_fetch_bytes = max_fetch_bytes
+        self._make_managers = make_managers
         self._log = get_logger(component="controller")
+        self._fetches = MetadataFetches(
+            driver=driver,
+            state=lambda: self._managers.state,
+            require_active=self._require_active,
+            max_fetch_bytes=max_fetch_bytes,
+        )
         self._last_proposal: Proposal | None = None
         #: Of the snapshot that a start begins with.
         self._reader = EntryReader()
         #: The last one that changed the broker's registration.
         self._last_about: dict[BrokerId, Proposal] = {}
-        #: When a broker that knows another metadata log may be logged again.
-        self._foreign_metadata_due_ms = 0
         #: Something that a pass wants has no space on the disk.
         self._passes_wait = False
         self._sessions = SessionWatch(
@@ -129,10 +132,28 @@ class QuorumController:
             is_refused=is_refused,
             do_pass=self._do_pass,
         )
+        self._decisions = DecisionLog(
+            managers=lambda: self._managers,
+            clock=clock,
+            metrics=metrics,
+            fenced=self._sessions.fenced,
+        )
+        #: It decides: it leads, and its term has what a log has to begin with.
+        self._is_active = False
         self._tasks: list[asyncio.Task[None]] = []
         #: Ends with what left the state other than the log says.
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._publish_figures()
+        self._decisions.publish_figures(lambda: driver.committed_offset)
+        metrics.gauge("ActiveControllerCount", lambda: int(self._is_active))
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this is the controller that decides."""
+        return self._is_active and self._driver.leads
+
+    @property
+    def driver(self) -> RaftDriver:
+        return self._driver
 
     @property
     def state(self) -> MetadataState:
@@ -142,7 +163,7 @@ class QuorumController:
     # --- life ------------------------------------------------------------------------------------
 
     async def start(self, *, fork: bool = False) -> None:
-        """Load the log, lead, and make sure that an empty log gets its first records.
+        """Load the log, and be active if there is no other voter.
 
         ``fork`` gives the log another id, see ``ControlManagers.bootstrap``.
 
@@ -150,26 +171,49 @@ class QuorumController:
         :raises KafkaStorageError: if the metadata dir fails.
         """
         await self._driver.start(self)
+        if self._driver.is_alone:
+            try:
+                await self._activate(fork=fork)
+            except LogDirImpairedError as e:
+                raise StartupError(e.message) from e
+
+    async def _activate(self, *, fork: bool = False) -> None:
+        """Make sure that an empty log gets its first records, and decide from then on.
+
+        :raises LogDirImpairedError: there is no space for them.
+        :raises NotControllerError: this node leads no more.
+        """
         bootstrap = self._managers.bootstrap(self._features, self._min_insync_replicas, fork=fork)
-        try:
-            await self._commit(bootstrap)
-        except LogDirImpairedError as e:
-            raise StartupError(e.message) from e
-        self._tasks.append(asyncio.create_task(self._sessions.sweep()))
-        self._tasks.append(asyncio.create_task(self._sessions.probe()))
-        self._tasks.append(
-            asyncio.create_task(
-                self._repeat(self._unclean_interval_ms, lambda: self._managers.elect_unclean())
-            )
-        )
+        await self._commit(bootstrap)
+        self._is_active = True
+        self._begin(self._sessions.sweep())
+        self._begin(self._sessions.probe())
+        self._begin(self._repeat(self._unclean_interval_ms, lambda: self._managers.elect_unclean()))
         if self._preferred_interval_ms is not None:
-            self._tasks.append(
-                asyncio.create_task(
-                    self._repeat(
-                        self._preferred_interval_ms, lambda: self._managers.elect_preferred()
-                    )
-                )
+            self._begin(
+                self._repeat(self._preferred_interval_ms, lambda: self._managers.elect_preferred())
             )
+
+    async def _activate_as_leader(self) -> None:
+        """Of several; if it cannot, somebody else may."""
+        try:
+            await self._activate()
+        except NotControllerError:
+            return
+        except OperatingError as e:
+            self._log_failed_pass(e)
+            self._driver.resign()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until the leadership goes; what ends it before ends the process."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._note_task_end)
+
+    def _note_task_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._broken.done():
+            self._broken.set_exception(error)
 
     async def wait_failed(self) -> None:
         """Only ever raises.
@@ -178,7 +222,7 @@ class QuorumController:
         :raises Exception: a bug: the state is not what the log says.
         """
         log = asyncio.create_task(self._driver.wait_failed())
-        ends = {log, self._broken, *self._tasks}
+        ends: set[asyncio.Future[None]] = {log, self._broken}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -192,10 +236,15 @@ class QuorumController:
         self._driver.release_waits()
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = self._drop_tasks()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._driver.stop()
+
+    def _drop_tasks(self) -> list[asyncio.Task[None]]:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -210,7 +259,7 @@ class QuorumController:
         try:
             return await self._handle(request, connection)
         except ForeignMetadataError as e:
-            self._log_foreign_metadata(e)
+            self._decisions.note_foreign_metadata(e)
             raise
 
     def connection_closed(self, connection: ConnectionId) -> None:
@@ -219,11 +268,11 @@ class QuorumController:
 
     async def _handle(self, request: RpcRequest, connection: ConnectionId | None) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
-            return await self._fetch_metadata(request)
+            return await self._fetches.fetch(request)
         if not is_from_broker(request):
             # Brokers do not wait after a crowd of clients' requests.
             await WorkSlices.of_loop().turn()
-        self._require_whole()
+        self._require_active()
         result = self._decide(request, connection)
         if isinstance(request, BrokerHeartbeatRequest) and _needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
@@ -294,7 +343,7 @@ class QuorumController:
         )
         for part, payload in entries:
             self._replay_and_propose(part, payload, grows=grows)
-        self._log_changes(records)
+        self._decisions.note_changes(records)
         if self._driver.wants_snapshot:
             self._start_snapshot()
 
@@ -330,6 +379,12 @@ class QuorumController:
             if isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
                 self._last_about[record.broker_id] = proposal
 
+    def _require_active(self) -> None:
+        """:raises NotControllerError: another one decides, or nobody just now."""
+        self._require_whole()
+        if not self.is_active:
+            raise self._driver.not_controller()
+
     def _require_whole(self) -> None:
         """:raises NotControllerError: the process ends, and nobody may build on its state."""
         if self._broken.done():
@@ -345,72 +400,6 @@ class QuorumController:
             copy.metadata_version,
         )
         self._driver.start_snapshot(copy.offset, copy.epoch, slices)
-
-    # --- followers -------------------------------------------------------------------------------
-
-    async def _fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
-        require_same_log(
-            self._managers.state,
-            request.broker_id,
-            request.metadata_log_id,
-            request.fetch_offset - 1,
-        )
-        max_bytes = min(request.max_bytes, self._max_fetch_bytes)
-        if request.snapshot_offset >= 0:
-            return await self._snapshot_piece(
-                request.snapshot_offset, request.snapshot_position, max_bytes
-            )
-        await self._driver.wait_for(request.fetch_offset, request.max_wait_ms)
-        committed = self._driver.committed_offset
-        if request.fetch_offset > committed + 1:
-            raise OffsetOutOfRangeError(
-                f"broker {request.broker_id} asks for metadata from {request.fetch_offset}, "
-                f"but the log ends at {committed}"
-            )
-        if request.fetch_offset > committed:
-            return FetchMetadataResponse(
-                high_watermark=committed, metadata_log_id=self._managers.state.metadata_log_id
-            )
-        entries = await self._driver.read(max(0, request.fetch_offset), max_bytes)
-        if not entries:
-            return await self._snapshot_piece(-1, 0, max_bytes)
-        return FetchMetadataResponse(
-            high_watermark=self._driver.committed_offset,
-            metadata_log_id=self._managers.state.metadata_log_id,
-            entries=tuple(
-                MetadataEntry(offset=entry.offset, epoch=entry.term, payload=entry.payload)
-                for entry in entries
-            ),
-        )
-
-    async def _snapshot_piece(
-        self, last_offset: int, position: int, max_bytes: int
-    ) -> FetchMetadataResponse:
-        """A piece of that snapshot, or the first one of the newest if it is gone.
-
-        :raises OffsetOutOfRangeError: there is none, or it is not that long.
-        """
-        found, max_bytes = None, min(max_bytes, SNAPSHOT_PIECE_BYTES)
-        if last_offset >= 0:
-            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
-        while found is None:
-            newest = await self._driver.newest_snapshot()
-            if newest is None:
-                raise OffsetOutOfRangeError("the metadata log has no snapshot to give")
-            last_offset, position = newest.last_offset, 0
-            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
-        chunk, next_position = found
-        if position and not chunk:
-            raise OffsetOutOfRangeError(
-                f"the metadata snapshot up to {last_offset} ends before byte {position}"
-            )
-        return FetchMetadataResponse(
-            high_watermark=self._driver.committed_offset,
-            metadata_log_id=self._managers.state.metadata_log_id,
-            snapshot_offset=last_offset,
-            snapshot_chunk=chunk,
-            snapshot_next_position=next_position,
-        )
 
     # --- the log speaks --------------------------------------------------------------------------
 
@@ -431,11 +420,31 @@ class QuorumController:
                 self._managers.replay(
                     decode_entry(entry.payload), offset=entry.offset, epoch=entry.term
                 )
+        follows = not (self._driver.is_alone or self._driver.leads)
+        if follows and self._driver.wants_snapshot:
+            self._start_snapshot()
+
+    def on_reset(self) -> None:
+        """What was decided is not so; the log says what is."""
+        self._managers = self._make_managers()
+        self._reader = EntryReader()
 
     def on_leader(self, term: int) -> None:
         self._managers.take_leadership(self._clock.now_ms())
         self._metrics.count("NewActiveControllersCount")
         self._log.info("controller_active", term=term, offset=self._managers.state.offset)
+        if not self._driver.is_alone:
+            self._begin(self._activate_as_leader())
+
+    def on_leader_lost(self) -> None:
+        """Whoever waits for an answer hears it of the driver."""
+        self._is_active = False
+        self._drop_tasks()
+        self._last_proposal = None
+        self._last_about.clear()
+        self._sessions.forget()
+        self._passes_wait = False
+        self._log.info("controller_resigned", offset=self._driver.committed_offset)
 
     # --- periodic work ---------------------------------------------------------------------------
 
@@ -456,81 +465,10 @@ class QuorumController:
                 self._log.warning("controller_passes_wait", reason=e.message)
             self._passes_wait = True
         except OperatingError as e:
-            self._log.warning("controller_pass_failed", reason=e.message)
+            self._log_failed_pass(e)
 
-    # --- telemetry -------------------------------------------------------------------------------
-
-    def _log_foreign_metadata(self, error: ForeignMetadataError) -> None:
-        """Brokers go on asking until somebody has put it right: said now and then only."""
-        now_ms = self._clock.now_ms()
-        if now_ms >= self._foreign_metadata_due_ms:
-            self._foreign_metadata_due_ms = now_ms + _FOREIGN_METADATA_INTERVAL_MS
-            self._log.error("broker_knows_other_metadata", reason=error.message)
-
-    def _log_changes(self, records: Sequence[Record]) -> None:
-        moved = [r for r in records if isinstance(r, PartitionChangeRecord)]
-        leaders_moved = sum(record.leader is not None for record in moved)
-        self._metrics.count("LeaderChangeCount", leaders_moved)
-        self._metrics.count(
-            "UncleanLeaderElectionCount", sum(record.leader_recovering is True for record in moved)
-        )
-        for record in records:
-            if isinstance(record, RegisterBrokerRecord):
-                self._log.info(
-                    "broker_registered",
-                    broker_id=record.broker_id,
-                    epoch=record.broker_epoch,
-                    log_dirs=list(map(str, record.log_dirs)),
-                )
-            elif isinstance(record, BrokerRegistrationChangeRecord):
-                self._log_registration_change(record, leaders_moved)
-
-    def _log_registration_change(
-        self, record: BrokerRegistrationChangeRecord, leaders_moved: int
-    ) -> None:
-        log = self._log.bind(broker_id=record.broker_id, leaders_moved=leaders_moved)
-        broker = self._managers.state.brokers[record.broker_id]
-        if record.impaired_log_dirs is not None:
-            states = {str(one.directory_id): one.state.value for one in record.impaired_log_dirs}
-            if states:
-                log.warning("broker_log_dirs_impaired", impaired=states)
-            else:
-                log.info("broker_log_dirs_well_again")
-        if record.log_dirs is not None:
-            log.warning(
-                "broker_log_dirs_offline",
-                online=list(map(str, broker.log_dirs)),
-                offline=list(map(str, broker.offline_log_dirs)),
-            )
-        if record.fenced:
-            self._sessions.fenced(record.broker_id)
-            log.warning("broker_fenced")
-        elif record.fenced is False:
-            log.info("broker_unfenced")
-        if record.in_controlled_shutdown:
-            log.info("broker_shutting_down")
-
-    def _publish_figures(self) -> None:
-        driver, gauge = self._driver, self._metrics.gauge
-        gauge("ActiveBrokerCount", lambda: self._managers.broker_counts()[0])
-        gauge("FencedBrokerCount", lambda: self._managers.broker_counts()[1])
-        gauge("ControlledShutdownBrokerCount", lambda: self._managers.broker_counts()[2])
-        gauge(
-            "SaturatedLogDirectoryCount",
-            lambda: self._managers.impaired_dir_count(LogDirState.SATURATED),
-        )
-        gauge(
-            "StalledLogDirectoryCount",
-            lambda: self._managers.impaired_dir_count(LogDirState.STALLED),
-        )
-        gauge("LastResortLeaderCount", lambda: self._managers.last_resort_leader_count())
-        gauge("OfflinePartitionsCount", lambda: self._managers.index.leaderless_count)
-        gauge("PreferredReplicaImbalanceCount", lambda: self._managers.index.imbalanced_count)
-        gauge("ReassigningPartitions", lambda: self._managers.index.reassigning_count)
-        gauge("GlobalTopicCount", lambda: len(self._managers.state.topics))
-        gauge("GlobalPartitionCount", lambda: len(self._managers.index))
-        gauge("LastAppliedRecordOffset", lambda: self._managers.state.offset)
-        gauge("LastCommittedRecordOffset", lambda: driver.committed_offset)
+    def _log_failed_pass(self, error: OperatingError) -> None:
+        self._log.warning("controller_pass_failed", reason=error.message)
 
 
 def _grows(request: RpcRequest) -> bool:

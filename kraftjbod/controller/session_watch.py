@@ -63,6 +63,10 @@ class SessionWatch:
         """What was to come of a session's end has."""
         self._expired.discard(broker_id)
 
+    def forget(self) -> None:
+        """Another controller decides about them."""
+        self._expired.clear()
+
     async def probe(self) -> None:
         await self._probe.run()
 

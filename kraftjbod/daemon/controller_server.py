@@ -30,7 +30,7 @@ from kraftjbod.net.listener import Listener
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.raft.driver import RaftDriver
-from kraftjbod.raft.log_store import RaftLogStore
+from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
 from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind

@@ -383,9 +383,12 @@ class FetchMetadataResponse(RpcResponse):
     ``snapshot_next_position`` is -1 after the last one.
     ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
     ``metadata_log_id`` says which log that is; None from software before logs had ids.
+    ``controller_epoch`` is the term of who answers. Each controller makes snapshots of its own:
+    pieces of two of them are no state, even where they end at the same offset.
     """
 
     high_watermark: Offset
+    controller_epoch: int = 0
     metadata_log_id: WireUuid | None = None
     entries: tuple[MetadataEntry, ...] = ()
     snapshot_offset: Offset = -1

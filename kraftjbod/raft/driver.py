@@ -1,31 +1,30 @@
-"""LOOP. ``RaftDriver``: carries out what ``RaftCore`` asks on a metadata log dir.
+"""LOOP. ``RaftDriver``: carries out what ``RaftCore`` asks on a metadata log dir, and beyond it.
 
-* one task persists: term and vote, then entries; what is proposed while a sync runs shares the
-  next one (group commit);
+* one task persists term and vote, and sends what promises nothing but them; with several voters
+  another one persists entries (replica_work.py), so that a slow write holds up no message;
+* what is proposed while a sync runs shares the next one (group commit);
 * an entry is given to the listener, and its proposer answered, once it is committed, in order;
-* the newest entries stay in memory, within a limit, for those who follow the log;
-* what a full disk or one that does not answer keeps from being written is written when it can be,
-  in its order; who proposed it waits, and log_space.py says what may still be proposed (KIP-928);
+* with the leadership goes everything that was proposed and not committed: its proposers hear
+  NOT_CONTROLLER, though it may still be committed, and the listener is given the log anew
+  (committed_log.py);
+* on a full disk log_space.py says what may still be proposed (KIP-928); a leader whose disk does
+  not take writes resigns if there are others, and stands again when it does;
 * any other failure to persist ends it: ``wait_failed`` raises, and every proposer hears it.
 
-Snapshots are made of slices that the caller encodes from an immutable copy, between other work of
-the loop, and are written beside the log's appends. One that finds no free space is left for later.
+One voter leads when :meth:`RaftDriver.start` returns; of several nobody knows who does by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from kraftjbod.core.errors import (
-    CorruptRecordError,
     KafkaStorageError,
     LogDirImpairedError,
     NotControllerError,
     OperatingError,
-    OverloadedError,
     StartupError,
 )
 from kraftjbod.core.ids import BrokerId
@@ -33,43 +32,34 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.raft.core import NOTHING, RaftCore, Role
-from kraftjbod.raft.log_space import LogSpace
-from kraftjbod.raft.log_store import SNAPSHOT_PIECE_BYTES, RaftLogStore, Snapshot
-from kraftjbod.raft.messages import Entry, Ready, SnapshotId
-from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
+from kraftjbod.raft.committed_log import CommittedLog, RaftListener
+from kraftjbod.raft.entry_cache import size_bytes_of
+from kraftjbod.raft.log.log_space import LogSpace
+from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
+from kraftjbod.raft.log.log_writer import LogWriter
+from kraftjbod.raft.log.snapshot_files import Snapshot
+from kraftjbod.raft.log.snapshot_maker import SnapshotMaker
+from kraftjbod.raft.machine.core import RaftCore, Role
+from kraftjbod.raft.machine.following import NOTHING
+from kraftjbod.raft.machine.messages import Entry, Message, Ready, SnapshotId
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
+from kraftjbod.raft.proposals import Proposal, Proposals
+from kraftjbod.raft.replica_work import ReplicaWork
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
-#: What an entry costs in memory beside its payload.
-_ENTRY_OVERHEAD_BYTES: Final = 200
-#: Of a snapshot.
-_WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
+#: Of an election time-out.
+_ELECTION_TICKS: Final = 20
+#: Between two signs of a leader's life.
+_HEARTBEAT_TICKS: Final = 2
 
 
-class RaftListener(Protocol):
-    """Who applies the log. Called on the loop, in the order of the log."""
+class RaftTransport(Protocol):
+    """The way to the other voters."""
 
-    def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
-        """Some of the whole state; only before the first entry."""
+    def send(self, message: Message) -> None:
+        """To ``message.to``, some time or never; does not wait."""
         ...
-
-    def on_snapshot(self, snapshot: Snapshot) -> None:
-        """All pieces were given."""
-        ...
-
-    def on_commit(self, entry: Entry) -> None: ...
-
-    def on_leader(self, term: int) -> None:
-        """This node leads; everything committed before has been given to the listener already."""
-        ...
-
-
-class Proposal(NamedTuple):
-    """An entry on its way; ``committed`` is done when it is."""
-
-    entry: Entry
-    committed: asyncio.Future[None]
 
 
 class RaftDriver:
@@ -90,47 +80,72 @@ class RaftDriver:
         kept_free_bytes: int = 0,
         retry_interval_ms: int = 500,
         start_timeout_ms: int = 30_000,
+        transport: RaftTransport | None = None,
+        draw_below: Callable[[int], int] | None = None,
+        election_timeout_ms: int = 1_000,
     ) -> None:
         """
         :param kept_free_bytes: what is never used up of a full disk, but to start again.
         :param retry_interval_ms: how often an impaired disk is tried again.
         :param start_timeout_ms: how long a start waits for an impaired disk.
+        :param transport: to the other voters, if there are some; with ``draw_below``, a random
+            number from 0 to below the given one.
+        :param election_timeout_ms: of silence after which others stand, and a leader gives up.
         """
         self._log_dir = log_dir
-        self._space = LogSpace(log_dir=log_dir, last_bytes=kept_free_bytes)
-        self._retry_interval_ms = retry_interval_ms
         self._start_timeout_ms = start_timeout_ms
         self._store = store
         self._clock = clock
         self._node_id = node_id
         self._voters = voters
         self._first_payload_of_term = first_payload_of_term
-        self._bytes_between_snapshots = bytes_between_snapshots
-        self._max_cached_bytes = max_cached_bytes
-        self._max_pending_proposals = max_pending_proposals
+        self._transport = transport
+        self._draw_below = draw_below or _no_draw
+        self._election_timeout_ms = election_timeout_ms
         self._log = get_logger(component="raft", node_id=node_id)
+        self._space = LogSpace(log_dir=log_dir, last_bytes=kept_free_bytes)
+        self._proposals = Proposals(space=self._space, max_pending=max_pending_proposals)
+        self._writer = LogWriter(
+            log_dir=log_dir, space=self._space, retry_interval_ms=retry_interval_ms, log=self._log
+        )
+        self._maker = self._make_maker(bytes_between_snapshots)
         self._core: RaftCore | None = None
         self._listener: RaftListener | None = None
-        #: Given to the listener; -1 before the first.
-        self.committed_offset = -1
-        #: The newest entries by offset, without gaps; the first are forgotten beyond the limit.
-        self._tail: dict[int, Entry] = {}
-        self._tail_start = 0
-        self._tail_bytes = 0
+        self.committed = CommittedLog(
+            log_dir=log_dir,
+            store=store,
+            clock=clock,
+            log=self._log,
+            max_cached_bytes=max_cached_bytes,
+            retry_interval_ms=retry_interval_ms,
+            reloaded=self._note_reloaded,
+        )
         self._is_stopping = False
-        self._waiters: dict[int, asyncio.Future[None]] = {}
+        #: Of the term that the listener knows this node to lead.
+        self._led_term: int | None = None
+        #: Terms of leading that are over.
+        self._terms_lost = 0
+        self._ticked_ms = clock.now_ms()
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
-        self._bytes_since_snapshot = 0
-        #: Size of the last snapshot that found no free space; 0 if the last one did.
-        self._snapshot_needs_bytes = 0
-        self._persisting: asyncio.Task[None] | None = None
-        self._snapshotting: asyncio.Task[None] | None = None
+        self._replica_work: ReplicaWork | None = None
+        self._living: asyncio.Task[None] | None = None
 
     # --- life ------------------------------------------------------------------------------------
 
+    def _make_maker(self, bytes_between_snapshots: int) -> SnapshotMaker:
+        return SnapshotMaker(
+            log_dir=self._log_dir,
+            store=self._store,
+            space=self._space,
+            log=self._log,
+            bytes_between_snapshots=bytes_between_snapshots,
+            committed=self._until_committed,
+            installed=lambda snapshot: self._required_core().compact(snapshot),
+        )
+
     async def start(self, listener: RaftListener) -> None:
-        """Load, give the listener everything, and lead.
+        """Load, give the listener what is known to be committed, and lead if there is one voter.
 
         :raises StartupError: if the log cannot be read, or not be written for want of free space.
         :raises KafkaStorageError: if the metadata dir fails.
@@ -142,47 +157,67 @@ class RaftDriver:
         for warning in stored.warnings:
             self._log.warning("metadata_log_repaired", what=warning)
         self._listener = listener
-        if stored.snapshot is not None:
-            self.committed_offset = stored.snapshot.last_offset
-            await self._give_snapshot(listener, stored.snapshot)
+        await self.committed.begin(listener, stored.snapshot)
+        core = self._core = self._machine(stored)
+        for entry in stored.entries:
+            self._remember(entry)
+        if self.is_alone:
+            await self._lead(core)
+            self._led_term = core.term
+            listener.on_leader(core.term)
+        else:
+            self._replica_work = self._make_replica_work()
+            # Where a leader lives it is heard of before, or nobody hears this node.
+            core.stand_soon()
+        self._living = asyncio.create_task(self._live(core))
+
+    def _machine(self, stored: StoredLog) -> RaftCore:
         found = stored.snapshot
-        self._core = RaftCore(
+        return RaftCore(
             key=ReplicaKey(self._node_id),
             voters=VoterSet.of(map(ReplicaKey, self._voters)),
             hard_state=stored.hard_state,
             first_payload_of_term=self._first_payload_of_term,
-            draw_below=_no_draw,
+            draw_below=self._draw_below,
             snapshot=NOTHING if found is None else SnapshotId(found.last_offset, found.term),
             entries=stored.entries,
+            election_ticks=_ELECTION_TICKS,
+            heartbeat_ticks=_HEARTBEAT_TICKS,
         )
-        for entry in stored.entries:
-            self._remember(entry)
-        await self._lead(self._core)
-        listener.on_leader(self._core.term)
-        self._persisting = asyncio.create_task(self._persist(self._core))
 
-    async def _give_snapshot(self, listener: RaftListener, snapshot: Snapshot) -> None:
-        position = 0
-        while position >= 0:
-            found = await self.read_snapshot(snapshot.last_offset, position, SNAPSHOT_PIECE_BYTES)
-            assert found is not None, "only a newer one takes its place"
-            piece, position = found
-            listener.on_snapshot_piece(snapshot, piece)
-        listener.on_snapshot(snapshot)
+    def _make_replica_work(self) -> ReplicaWork:
+        return ReplicaWork(
+            log_dir=self._log_dir,
+            store=self._store,
+            writer=self._writer,
+            log=self._log,
+            append=self._append,
+            before_install=self._leave_log,
+            installed=self._begin_at,
+            snapshot_failed=self._maker.log_failure,
+            changed=self._note_change,
+        )
 
     def release_waits(self) -> None:
-        """Those who wait for entries to come are answered now: there will be none."""
+        """Those who wait for entries to come are answered now: there will be none.
+
+        A leader hands over to another voter, if there is one.
+        """
         self._is_stopping = True
+        self.resign()
         self._progress.set()
 
     async def stop(self) -> None:
         """End what runs; proposals that are not committed yet fail."""
         self.release_waits()
-        for task in (self._snapshotting, self._persisting):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        self._fail_waiters(NotControllerError("the controller is stopping"))
+        await self._maker.stop()
+        await self.committed.stop_reload()
+        if self._living is not None:
+            self._living.cancel()
+            await asyncio.gather(self._living, return_exceptions=True)
+        if self._replica_work is not None:
+            await self._replica_work.stop()
+        self._proposals.fail(NotControllerError("the controller is stopping"))
         # Files of a disk that does not answer are left to the end of the process.
         answers = self._log_dir.state in (LogDirState.ONLINE, LogDirState.SATURATED)
         if self._core is not None and answers:
@@ -193,8 +228,101 @@ class RaftDriver:
 
         :raises KafkaStorageError: the metadata dir is lost.
         """
-        assert self._persisting is not None, "start() comes first"
-        await asyncio.shield(self._persisting)
+        assert self._living is not None, "start() comes first"
+        await asyncio.shield(self._living)
+
+    # --- the quorum ------------------------------------------------------------------------------
+
+    @property
+    def is_alone(self) -> bool:
+        """There is no other voter."""
+        return self._transport is None
+
+    @property
+    def leads(self) -> bool:
+        """Whether nobody else can, as far as a clock proves it: a process that stood still may
+        have been voted out without having heard of it."""
+        if self._led_term is None:
+            return False
+        silent_ms = self._clock.now_ms() - self._ticked_ms
+        return self.is_alone or silent_ms < self._election_timeout_ms
+
+    @property
+    def leader(self) -> BrokerId | None:
+        """Who leads, as far as is known here."""
+        core = self._core
+        return None if core is None or core.leader is None else core.leader.node_id
+
+    @property
+    def core(self) -> RaftCore:
+        """To be looked at from outside; None of it may be changed there."""
+        return self._required_core()
+
+    def receive(self, message: Message) -> None:
+        """Take what another voter says."""
+        if self._living is not None and not self._living.done():
+            self._required_core().step(message)
+            self._note_change()
+
+    def note_connection_lost(self, voter: BrokerId) -> None:
+        """The connection to a voter was closed, or refused."""
+        core = self._core
+        if core is not None and core.leader == ReplicaKey(voter):
+            core.note_leader_gone()
+
+    def resign(self) -> None:
+        """Lead no more; whoever has most of the log is asked to take over."""
+        core = self._core
+        if core is not None and core.leadership is not None and not self.is_alone:
+            core.resign()
+            self._note_change()
+
+    def _note_change(self) -> None:
+        """The machine was told something: it may have work, and lead no more."""
+        core = self._required_core()
+        lost = self._led_term is not None and (
+            core.leadership is None or core.leadership.term != self._led_term
+        )
+        if lost:
+            self._lose_leadership(core)
+        self._work.set()
+
+    def _lose_leadership(self, core: RaftCore) -> None:
+        assert self._listener is not None
+        self._log.warning("raft_leadership_lost", term=self._led_term, now_term=core.term)
+        self._led_term = None
+        self._terms_lost += 1
+        self._proposals.fail(self.not_controller())
+        self._listener.on_leader_lost()
+        if self._proposals.last_offset > self.committed_offset:
+            self.committed.reload(self._listener)
+        self._stir()
+
+    def not_controller(self) -> NotControllerError:
+        leader = self.leader
+        who = "nobody is known to lead" if leader is None else f"node {leader} leads"
+        if leader == self._node_id:
+            who = "it has only just begun to lead"
+        return NotControllerError(f"node {self._node_id} is not the active controller: {who}")
+
+    async def _tick(self, core: RaftCore) -> None:
+        while True:
+            before_ms = self._ticked_ms
+            await asyncio.sleep(self._election_timeout_ms / _ELECTION_TICKS / 1000)
+            self._ticked_ms = self._clock.now_ms()
+            stood_still = self._ticked_ms - before_ms >= self._election_timeout_ms
+            if core.leadership is not None and (stood_still or self._is_disk_stuck):
+                reason = "disk" if self._is_disk_stuck else "pause"
+                self._log.warning("raft_leader_resigns", reason=reason, term=core.term)
+                core.resign()
+            elif not self._is_disk_stuck:
+                # Without a disk it could not lead, so it does not stand.
+                core.tick()
+            self._note_change()
+
+    @property
+    def _is_disk_stuck(self) -> bool:
+        return self._log_dir.state is LogDirState.STALLED or self._space.is_waiting
 
     # --- proposing -------------------------------------------------------------------------------
 
@@ -216,32 +344,39 @@ class RaftDriver:
         :raises OverloadedError: if too many are in flight.
         :raises LogDirImpairedError: if the disk is full; the message says which one.
         """
-        self.require_may_propose([payload], grows=grows)
+        self._require_open([payload], grows=grows)
         entry = self._required_core().propose(payload)
-        self._space.note_proposed(_size_bytes(entry))
-        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        committed.add_done_callback(_mark_seen)
-        self._waiters[entry.offset] = committed
         self._work.set()
-        return Proposal(entry, committed)
+        return self._proposals.add(entry)
 
     def require_may_propose(self, payloads: Sequence[bytes], *, grows: bool = False) -> None:
         """Pass if :meth:`propose` takes all of ``payloads`` now; raises as that does."""
-        if len(self._waiters) + len(payloads) > self._max_pending_proposals:
-            raise OverloadedError(f"{len(self._waiters)} metadata entries are being written")
-        if self._persisting is None or self._persisting.done():
+        self._require_open(payloads, grows=grows)
+        if not self.leads:
+            raise self.not_controller()
+
+    def _require_open(self, payloads: Sequence[bytes], *, grows: bool) -> None:
+        self._proposals.require_space(payloads, grows=grows)
+        if self._living is None or self._living.done():
             raise NotControllerError("the metadata log is closed")
-        size_bytes = sum(len(payload) + _ENTRY_OVERHEAD_BYTES for payload in payloads)
-        self._space.require(size_bytes, grows=grows)
+        if self._led_term is None:
+            raise self.not_controller()
 
     # --- following -------------------------------------------------------------------------------
 
+    @property
+    def committed_offset(self) -> int:
+        """Given to the listener; -1 before the first."""
+        return self.committed.offset
+
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
-        """Return when ``offset`` is committed, or after ``timeout_ms`` at the latest."""
+        """Return when ``offset`` is committed, when this node leads no more, or after
+        ``timeout_ms`` at the latest."""
+        terms_lost = self._terms_lost
         deadline_ms = self._clock.now_ms() + timeout_ms
         while self.committed_offset < offset and not self._is_stopping:
             left_ms = deadline_ms - self._clock.now_ms()
-            if left_ms <= 0:
+            if left_ms <= 0 or self._terms_lost != terms_lost:
                 return
             try:
                 async with asyncio.timeout(left_ms / 1000):
@@ -261,87 +396,43 @@ class RaftDriver:
 
         :raises KafkaStorageError: if the metadata dir fails.
         """
-        if from_offset > self.committed_offset:
-            return ()
-        if from_offset in self._tail:
-            return self._read_tail(from_offset, max_bytes, max_entries)
-        try:
-            found = await self._log_dir.run(
-                OpKind.READ, lambda: self._store.read(from_offset, max_bytes, max_entries)
-            )
-        except CorruptRecordError as e:
-            self._log.error("metadata_log_damaged", offset=from_offset, reason=e.message)
-            raise KafkaStorageError(f"the metadata log is damaged: {e.message}") from e
-        return [entry for entry in found if entry.offset <= self.committed_offset]
+        return await self.committed.read(from_offset, max_bytes, max_entries)
 
     async def newest_snapshot(self) -> Snapshot | None:
-        return await self._log_dir.run(OpKind.READ, lambda: self._store.newest_snapshot)
+        return await self.committed.newest_snapshot()
 
     async def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
     ) -> tuple[bytes, int] | None:
         """A piece of that snapshot and the next position (-1 at the end); None if it is gone."""
-        return await self._log_dir.run(
-            OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
-        )
+        return await self.committed.read_snapshot(last_offset, position, max_bytes)
 
     # --- snapshots -------------------------------------------------------------------------------
 
     @property
     def is_snapshotting(self) -> bool:
-        return self._snapshotting is not None and not self._snapshotting.done()
+        return self._maker.is_busy
 
     @property
     def wants_snapshot(self) -> bool:
         """Enough was written since the last one, none is being made, and it finds space."""
-        is_due = self._bytes_since_snapshot >= self._bytes_between_snapshots
-        return not self.is_snapshotting and is_due and self._space.has(self._snapshot_needs_bytes)
+        return self._maker.is_due
 
     def start_snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
         """Make a snapshot of the state after ``last_offset``, which may not be committed yet.
 
         ``slices`` is drawn from piece by piece, between other work of the loop.
         """
-        self._bytes_since_snapshot = 0
-        self._snapshotting = asyncio.create_task(self._snapshot(last_offset, term, slices))
-        self._snapshotting.add_done_callback(self._note_snapshot_end)
+        self._maker.start(SnapshotId(last_offset, term), slices)
 
-    async def _snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
-        # The flush queue, so that entries are appended meanwhile.
-        run = partial(self._log_dir.run, OpKind.FLUSH)
-        part = await run(lambda: self._store.begin_snapshot(last_offset, term))
-        for piece in _gathered(slices):
-            await asyncio.sleep(0)
-            needed_bytes = part.size_bytes + len(piece)
-            if not self._space.has(needed_bytes):
-                self._snapshot_needs_bytes = needed_bytes
-                self._bytes_since_snapshot += self._bytes_between_snapshots
-                self._log.warning(
-                    "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
-                )
-                await run(part.discard)
-                return
-            await run(partial(part.append, piece))
-        self._snapshot_needs_bytes = 0
-        while self.committed_offset < last_offset:
-            if self._is_stopping:
-                return  # What it speaks of may never be committed.
+    async def _until_committed(self, snapshot: SnapshotId) -> bool:
+        """False if there will be none, or it is another entry."""
+        terms_lost = self._terms_lost
+        while self.committed_offset < snapshot.last_offset:
+            if self._is_stopping or self._terms_lost != terms_lost:
+                return False
             await self._progress.wait()
-        snapshot = await run(part.finish)
-        await self._log_dir.run(OpKind.CHECKPOINT, lambda: self._store.install_snapshot(snapshot))
-        self._required_core().compact(SnapshotId(last_offset, term))
-        self._log.info(
-            "metadata_snapshot_written", last_offset=last_offset, size_bytes=part.size_bytes
-        )
-
-    def _note_snapshot_end(self, task: asyncio.Task[None]) -> None:
-        """A snapshot that cannot be written leaves the log as it was: logged, and tried later."""
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            bug = None if isinstance(error, OperatingError) else error
-            self._log.warning("metadata_snapshot_failed", reason=str(error), exc_info=bug)
+        return self._required_core().log.holds(*snapshot)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -367,135 +458,123 @@ class RaftDriver:
             "there, or repair the disk, and start again"
         )
 
-    async def _persist(self, core: RaftCore) -> None:
+    async def _live(self, core: RaftCore) -> None:
+        work = self._replica_work
         try:
-            while True:
-                self._work.clear()
-                while ready := core.ready():
-                    await self._carry_out(core, ready)
-                await self._work.wait()
+            if work is None:
+                await self._run(core)
+            else:
+                self._ticked_ms = self._clock.now_ms()
+                await _first_failure(work.failed, self._run(core), work.run(core), self._tick(core))
         except OperatingError as e:
             # Whatever kept the entry from the disk, nobody may build on it any more.
             lost = KafkaStorageError(f"the metadata log cannot be written: {e.message}")
             self._log.error("metadata_log_failed", reason=e.message)
-            self._fail_waiters(lost)
+            self._proposals.fail(lost)
             raise lost from e
 
-    async def _carry_out(self, core: RaftCore, ready: Ready) -> None:
-        hard_state, entries = ready.hard_state, ready.entries
-        if hard_state is not None:
-            await self._until_written(lambda: self._store.write_hard_state(hard_state))
-            core.hard_state_persisted(hard_state)
-        if entries:
-            wall_ms = self._clock.wall_ms()
-            await self._until_written(lambda: self._store.append(entries, wall_ms))
-            for entry in entries:
-                self._remember(entry)
-                if entry.offset in self._waiters:
-                    self._space.note_written(_size_bytes(entry))
-            core.entries_persisted(entries[-1])
-        self._publish(core.applicable_offset)
-
-    async def _until_written(self, write: Callable[[], None]) -> None:
-        """Tried again for as long as the dir is impaired; OFFLINE ends it, and so does a stop.
-
-        What fails for want of free space leaves nothing behind, so it may be done again.
-
-        :raises KafkaStorageError: the dir is or goes offline.
-        """
-        failures = 0
+    async def _run(self, core: RaftCore) -> None:
         while True:
-            is_full = self._log_dir.state is LogDirState.SATURATED
-            try:
-                # On a full disk this is one of the things that the reserve was kept for.
-                await self._log_dir.run(OpKind.CHECKPOINT if is_full else OpKind.APPEND, write)
-            except LogDirImpairedError as e:
-                failures += 1
-                self._space.note_no_space()
-                if failures == 1:
-                    # The reserve may have been released just now: its space is tried at once.
-                    continue
-                if failures == 2:
-                    self._log.warning("metadata_log_waits", state=e.state, reason=e.message)
-                self._space.is_waiting = True
-                await asyncio.sleep(self._retry_interval_ms / 1000)
-            else:
-                if failures > 1:
-                    self._log.info("metadata_log_goes_on")
-                self._space.is_waiting = False
-                return
+            self._work.clear()
+            while ready := core.ready():
+                await self._carry_out(core, ready)
+            await self._work.wait()
 
-    def _publish(self, committed_offset: int) -> None:
+    async def _carry_out(self, core: RaftCore, ready: Ready) -> None:
+        hard_state, work = ready.hard_state, self._replica_work
+        if hard_state is not None:
+            await self._writer.write(lambda: self._store.write_hard_state(hard_state))
+            core.hard_state_persisted(hard_state)
+        if self._transport is not None:
+            for message in ready.messages:
+                self._transport.send(message)
+        if work is None:
+            if ready.entries:
+                await self._append(ready.entries)
+        else:
+            for taken in ready.slices:
+                work.write_later(taken)
+            if ready.entries:
+                work.write_later(ready.entries)
+            for read in ready.reads:
+                work.read(core, read)
+        self._publish(core)
+        self._note_leading(core)
+
+    async def _append(self, entries: tuple[Entry, ...]) -> None:
+        wall_ms = self._clock.wall_ms()
+        await self._writer.write(lambda: self._store.append(entries, wall_ms))
+        for entry in entries:
+            self._remember(entry)
+            self._proposals.note_written(entry)
+        self._required_core().entries_persisted(entries[-1])
+
+    def _remember(self, entry: Entry) -> None:
+        self.committed.cache.add(entry)
+        self._maker.note_written(size_bytes_of(entry))
+
+    def _publish(self, core: RaftCore) -> None:
         """Give the listener what is committed now; the waiters are answered after that."""
-        if committed_offset <= self.committed_offset:
-            return
         assert self._listener is not None
-        for offset in range(self.committed_offset + 1, committed_offset + 1):
-            self.committed_offset = offset
-            self._listener.on_commit(self._tail[offset])
-            waiter = self._waiters.pop(offset, None)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
-        self._trim_tail()
+        if not self.committed.publish(
+            self._listener, core.applicable_offset, self._proposals.answer
+        ):
+            return
+        kept_from = self.committed.cache.trim(self.committed_offset)
+        if kept_from is not None:
+            core.log.release(kept_from)
+        self._stir()
+
+    def _note_leading(self, core: RaftCore) -> None:
+        """Not before the first entry of the term was given to the listener."""
+        leadership = core.leadership
+        if leadership is None or self._led_term is not None or self.is_alone:
+            return
+        if self.committed_offset >= leadership.start_offset and not self.committed.is_reloading:
+            assert self._listener is not None
+            self._led_term = core.term
+            self._listener.on_leader(core.term)
+
+    def _stir(self) -> None:
+        """Whoever waits for progress has another look."""
         self._progress.set()
         self._progress = asyncio.Event()
 
-    def _remember(self, entry: Entry) -> None:
-        if not self._tail:
-            self._tail_start = entry.offset
-        self._tail[entry.offset] = entry
-        self._tail_bytes += _size_bytes(entry)
-        self._bytes_since_snapshot += _size_bytes(entry)
+    # --- the log anew ----------------------------------------------------------------------------
 
-    def _trim_tail(self) -> None:
-        while self._tail_bytes > self._max_cached_bytes:
-            if self._tail_start >= self.committed_offset:
-                return
-            self._tail_bytes -= _size_bytes(self._tail.pop(self._tail_start))
-            self._tail_start += 1
-            self._required_core().log.release(self._tail_start)
+    async def _leave_log(self) -> None:
+        """A snapshot from elsewhere is about to take its place."""
+        await self._maker.stop()
+        await self.committed.stop_reload()
 
-    def _read_tail(self, from_offset: int, max_bytes: int, max_entries: int) -> list[Entry]:
-        found: list[Entry] = []
-        size_bytes = 0
-        end = min(self.committed_offset + 1, from_offset + max_entries)
-        for offset in range(from_offset, end):
-            entry = self._tail[offset]
-            size_bytes += len(entry.payload)
-            if found and size_bytes > max_bytes:
-                break
-            found.append(entry)
-        return found
+    def _begin_at(self, snapshot: SnapshotId) -> None:
+        assert self._listener is not None
+        self.committed.cache.clear()
+        self.committed.offset = snapshot.last_offset
+        self.committed.reload(self._listener)
 
-    def _fail_waiters(self, error: OperatingError) -> None:
-        for waiter in self._waiters.values():
-            if not waiter.done():
-                waiter.set_exception(error)
-        self._waiters.clear()
+    def _note_reloaded(self, error: BaseException | None) -> None:
+        work = self._replica_work
+        assert work is not None, "one voter has nothing to forget"
+        if error is None:
+            self._note_change()
+        elif not work.failed.done():
+            work.failed.set_exception(error)
+
+
+async def _first_failure(failed: asyncio.Future[None], *works: Coroutine[Any, Any, None]) -> None:
+    """Raise what ends any of them; the others end with it."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait({failed, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for ended in done:
+            ended.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _no_draw(_bound: int) -> int:
     """One voter waits for nobody, so that its time-outs need no luck."""
     return 0
-
-
-def _size_bytes(entry: Entry) -> int:
-    return len(entry.payload) + _ENTRY_OVERHEAD_BYTES
-
-
-def _gathered(slices: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger pieces, each worth a write."""
-    gathered = bytearray()
-    for piece in slices:
-        gathered += piece
-        if len(gathered) >= _WRITTEN_AT_ONCE_BYTES:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
-
-
-def _mark_seen(committed: asyncio.Future[None]) -> None:
-    """A proposer that went away need not read its outcome."""
-    if not committed.cancelled():
-        committed.exception()

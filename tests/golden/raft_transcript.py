@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.raft.core import NOTHING, RaftCore
-from kraftjbod.raft.messages import (
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.following import NOTHING
+from kraftjbod.raft.machine.messages import (
     Append,
     AppendRejected,
     AppendReply,
@@ -30,7 +31,7 @@ from kraftjbod.raft.messages import (
     VoteReply,
     node,
 )
-from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 SLICES = (b"first half,", b"second half")
 

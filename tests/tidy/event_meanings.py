@@ -20,6 +20,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets_topic_not_created": (
         "No groups until it is there; mostly there are too few brokers for it."
     ),
+    "raft_leader_resigns": "Its disk does not take writes, or the process stood still for so long "
+    "that others may have elected; another controller is asked to take over.",
+    "raft_leadership_lost": "This controller is not the active one any more; requests that were "
+    "not committed are answered with NOT_CONTROLLER, and made again by who asked.",
     "replica_move_refused": "A move to another directory was asked for and cannot be made.",
     "topic_auto_creation_refused": (
         "A client named a topic that is not there, and the controller did not make it."
@@ -186,6 +190,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",
     "controller_active": "This controller decides from now on.",
+    "controller_resigned": "Another controller decides, or nobody just now; this one forgot what "
+    "was not committed.",
     "controller_pass_failed": "A round of routine decisions failed; the next one tries again.",
     "controller_passes_wait": (
         "Nothing is decided by routine while the metadata log cannot be written."
@@ -230,6 +236,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "metadata_log_waits": "Its disk is full or hangs: nothing is decided meanwhile.",
     "metadata_snapshot_failed": "A snapshot could not be written; the next one is tried later.",
     "metadata_snapshot_postponed": "There is no space for it now.",
+    "metadata_reloaded": "What had been decided and was not committed is forgotten; or a snapshot "
+    "came from the active controller.",
+    "metadata_snapshot_received": "This controller lagged so far that the log of the active one "
+    "does not reach back to it.",
     "metadata_snapshot_written": "What lies before it is not needed any more.",
     # tools
     "records_acknowledged": "A batch of the producing tool was acknowledged.",

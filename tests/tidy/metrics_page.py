@@ -95,6 +95,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "uncleanable-bytes,<tag>": "What they hold.",
     },
     "Of a controller": {
+        "ActiveControllerCount": "1 on the controller that decides, 0 on the others.",
         "ActiveBrokerCount": "Brokers that serve.",
         "FencedBrokerCount": "Brokers that are registered and do not.",
         "ControlledShutdownBrokerCount": "Brokers that are stopping.",

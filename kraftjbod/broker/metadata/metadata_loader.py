@@ -140,8 +140,12 @@ class MetadataLoader:
                 snapshot_offset=first.snapshot_offset,
                 snapshot_position=response.snapshot_next_position,
             )
-            if response.snapshot_offset != first.snapshot_offset:
-                # The controller replaced the snapshot meanwhile; the next poll begins anew.
+            if (response.snapshot_offset, response.controller_epoch) != (
+                first.snapshot_offset,
+                first.controller_epoch,
+            ):
+                # The controller replaced the snapshot meanwhile, or another one leads; the next
+                # poll begins anew.
                 return
             await _take_piece(reader, after, first.snapshot_offset, response.snapshot_chunk)
         reader.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from errno import ENOSPC
 from typing import Any
 
@@ -12,10 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.controller import quorum_controller
-from kraftjbod.controller.control_managers import ControlManagers
-from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.errors import (
     ErrorCode,
     ForeignMetadataError,
@@ -26,11 +23,9 @@ from kraftjbod.core.errors import (
     OperatingError,
     StartupError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId, TopicId, Uuid
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
-from kraftjbod.core.telemetry import Metrics
-from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -45,133 +40,11 @@ from kraftjbod.metadata.records import (
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
-from kraftjbod.raft.driver import RaftDriver
-from kraftjbod.raft.log_store import RaftLogStore
+from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import ManualClock, format_dir, open_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.golden.transcript import directory
-
-ONE = BrokerId(1)
-TWO = BrokerId(2)
-
-
-class Node:
-    def __init__(
-        self,
-        vfs: FaultVfs,
-        *,
-        max_pending: int = 100,
-        reserve_bytes: int = 0,
-        level: int = 17,
-        max_fetch_bytes: int = 1000,
-    ) -> None:
-        self.clock = ManualClock()
-        self.nobody_listens = False
-        self.metrics = Metrics()
-        self.log_dir = open_dir(vfs, clock=self.clock, reserve_bytes=reserve_bytes)
-        self.managers = ControlManagers(
-            cluster_id="c",
-            session_timeout_ms=9000,
-            reconnect_grace_ms=500,
-            topic_config_defaults=TopicConfig(),
-            topic_defaults=TopicDefaults(num_partitions=1, replication_factor=1),
-            max_partitions_per_request=100,
-            random_bytes=lambda count: bytes(count - 1) + b"\xff",
-            draw_below=lambda _: 0,
-        )
-        self.controller = QuorumController(
-            make_managers=lambda: self.managers,
-            driver=RaftDriver(
-                log_dir=self.log_dir,
-                store=RaftLogStore(
-                    vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0
-                ),
-                clock=self.clock,
-                node_id=BrokerId(9),
-                voters=[BrokerId(9)],
-                first_payload_of_term=NO_RECORDS,
-                bytes_between_snapshots=1 << 30,
-                max_cached_bytes=1 << 20,
-                max_pending_proposals=max_pending,
-                kept_free_bytes=1000,
-                retry_interval_ms=1,
-            ),
-            clock=self.clock,
-            metrics=self.metrics,
-            features={"metadata.version": level},
-            session_timeout_ms=9000,
-            preferred_interval_ms=10,
-            unclean_interval_ms=10,
-            max_fetch_bytes=max_fetch_bytes,
-            is_refused=self.is_refused,
-        )
-
-    async def is_refused(self, host: str, port: int) -> bool:
-        return (host, port) == ("h", 1) and self.nobody_listens
-
-    async def register(
-        self, dirs: str = "a", broker_id: BrokerId = ONE, incarnation: bytes = b"\0"
-    ) -> BrokerEpoch:
-        request = m.BrokerRegistrationRequest(
-            broker_id=broker_id,
-            cluster_id="c",
-            incarnation_id=Uuid(incarnation * 16),
-            listeners=(m.ListenerInfo(name="P", host="h", port=1),),
-            log_dirs=tuple(map(directory, dirs)),
-        )
-        response = await self.controller.handle(request)
-        assert isinstance(response, m.BrokerRegistrationResponse)
-        return response.broker_epoch
-
-    async def heartbeat(
-        self,
-        epoch: BrokerEpoch,
-        offline: str = "",
-        broker_id: BrokerId = ONE,
-        impaired: Mapping[str, LogDirState] | None = None,
-        connection: int | None = None,
-    ) -> m.BrokerHeartbeatResponse:
-        request = m.BrokerHeartbeatRequest(
-            broker_id=broker_id,
-            broker_epoch=epoch,
-            current_metadata_offset=1000,
-            want_fence=False,
-            want_shut_down=False,
-            offline_log_dirs=tuple(map(directory, offline)),
-            impaired_log_dirs=None
-            if impaired is None
-            else tuple(
-                m.ImpairedLogDir(directory_id=directory(name), state=state)
-                for name, state in impaired.items()
-            ),
-        )
-        came_on = None if connection is None else ConnectionId(connection)
-        response = await self.controller.handle(request, came_on)
-        assert isinstance(response, m.BrokerHeartbeatResponse)
-        return response
-
-    async def pass_time_until(self, holds: Callable[[], Any]) -> None:
-        """In small steps, for a long one looks like a pause of the controller itself."""
-        while not holds():
-            self.clock.ms += 200
-            await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-def vfs() -> FaultVfs:
-    inner = MemVfs()
-    format_dir(inner, "/d1", 1)
-    return FaultVfs(inner)
-
-
-@pytest.fixture
-async def node(vfs: FaultVfs) -> AsyncIterator[Node]:
-    made = Node(vfs)
-    await made.controller.start()
-    yield made
-    await made.controller.stop()
-    made.log_dir.close()
+from tests.unit.controller.conftest import ONE, TWO, Node
 
 
 async def test_an_empty_log_begins_with_the_feature_level(node: Node) -> None:
@@ -221,13 +94,6 @@ async def test_a_refused_request_changes_nothing(node: Node) -> None:
         await node.heartbeat(BrokerEpoch(5))
     assert refused.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
     assert node.managers.state.offset == offset
-
-
-async def test_a_follower_that_is_ahead_is_reported(node: Node) -> None:
-    request = m.FetchMetadataRequest(broker_id=ONE, fetch_offset=99, max_wait_ms=0, max_bytes=1000)
-    with pytest.raises(OperatingError) as refused:
-        await node.controller.handle(request)
-    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_log_is_distinguished_from_any_other_and_stays_the_same(vfs: FaultVfs) -> None:
@@ -294,40 +160,6 @@ def _without_log_id(payload: bytes) -> bytes:
         for record in records
     ]
     return encode_entry(without, LATEST_METADATA_VERSION)
-
-
-@pytest.mark.parametrize("position", [0, 1 << 40])
-async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported(
-    node: Node, position: int
-) -> None:
-    """It was an assertion that failed, and a closed connection."""
-    request = m.FetchMetadataRequest(
-        broker_id=ONE,
-        fetch_offset=0,
-        max_wait_ms=0,
-        max_bytes=1000,
-        snapshot_offset=7,
-        snapshot_position=position,
-    )
-    with pytest.raises(OperatingError) as refused:
-        await node.controller.handle(request)
-    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-    node.controller._start_snapshot()
-    while await node.controller._driver.newest_snapshot() is None:
-        await asyncio.sleep(0)
-    newest = node.managers.state.offset
-    request = request.model_copy(update={"snapshot_offset": newest})
-    if position:
-        with pytest.raises(OperatingError) as refused:
-            await node.controller.handle(request)
-        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-    else:
-        answer = await node.controller.handle(request)
-        assert isinstance(answer, m.FetchMetadataResponse)
-        assert answer.snapshot_offset == newest
-
-
-# --- what is not written -------------------------------------------------------------------------
 
 
 def _decided(node: Node, *records: Record, is_atomic: bool = True) -> Callable[..., Any]:
@@ -507,22 +339,6 @@ async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) ->
     await again.controller.stop()
 
 
-async def test_failed_directories_and_fencing_are_reported(node: Node) -> None:
-    with capture_logs() as events:
-        epoch = await node.register("ab")
-        await node.heartbeat(epoch)
-        await node.heartbeat(epoch, "a")
-        await node.heartbeat(epoch, "ab")
-    logged = [event["event"] for event in events]
-    assert logged == [
-        "broker_registered",
-        "broker_unfenced",
-        "broker_log_dirs_offline",
-        "broker_log_dirs_offline",
-        "broker_fenced",
-    ]
-
-
 async def test_a_pass_that_cannot_be_written_is_reported_and_tried_again(vfs: FaultVfs) -> None:
     node = Node(vfs, max_pending=1)
     await node.controller.start()
@@ -541,8 +357,6 @@ async def test_a_pass_that_cannot_be_written_is_reported_and_tried_again(vfs: Fa
         await node.controller.stop()
     node.log_dir.close()
 
-
-# --- a full disk ---------------------------------------------------------------------------------
 
 NEW_TOPIC = m.CreateTopicsRequest(topics=(m.NewTopic(name="t", num_partitions=1),))
 
@@ -664,26 +478,3 @@ async def test_a_registration_without_space_may_be_tried_again(vfs: FaultVfs, no
         vfs.inner.capacity_bytes = None
         await stuck
         assert await node.register("cd", TWO) > epoch
-
-
-async def test_impaired_directories_are_reported_and_counted(vfs: FaultVfs) -> None:
-    node = Node(vfs, level=30)
-    await node.controller.start()
-    epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}
-    for broker_id, epoch in epochs.items():
-        await node.heartbeat(epoch, broker_id=broker_id)
-    replicated = m.NewTopic(name="t", assignments={0: (ONE, TWO)})
-    single = m.NewTopic(name="s", assignments={0: (ONE,)})
-    await node.controller.handle(m.CreateTopicsRequest(topics=(replicated, single)))
-    full, stalled = LogDirState.SATURATED, LogDirState.STALLED
-    with capture_logs() as events:
-        await node.heartbeat(epochs[ONE], impaired={"a": full, "b": stalled})
-        figures = node.metrics.snapshot()
-        await node.heartbeat(epochs[ONE], impaired={})
-    logged = [event["event"] for event in events]
-    assert logged == ["broker_log_dirs_impaired", "broker_log_dirs_well_again"]
-    assert figures["SaturatedLogDirectoryCount"] == figures["StalledLogDirectoryCount"] == 1
-    assert figures["LastResortLeaderCount"] == 1
-    assert node.metrics.snapshot()["LastResortLeaderCount"] == 0
-    await node.controller.stop()
-    node.log_dir.close()

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
-import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.ids import ConnectionId
-from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import format_dir
-from tests.faults.vfs_fault import FaultVfs
-from tests.unit.controller.test_quorum_controller import ONE, Node
-
-
-@pytest.fixture
-async def node() -> AsyncIterator[Node]:
-    inner = MemVfs()
-    format_dir(inner, "/d1", 1)
-    node = Node(FaultVfs(inner))
-    await node.controller.start()
-    yield node
-    await node.controller.stop()
-    node.log_dir.close()
+from tests.unit.controller.conftest import ONE, Node
 
 
 async def test_a_silent_broker_is_fenced_by_the_sweep(node: Node) -> None:

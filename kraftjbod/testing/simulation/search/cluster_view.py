@@ -17,7 +17,7 @@ from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
-from kraftjbod.raft.messages import Entry
+from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 
@@ -68,8 +68,9 @@ class ClusterView:
         if controller is None or controller._controller is None:
             return
         driver = controller._controller._driver
-        while offset <= driver.committed_offset and offset in driver._tail:
-            yield driver._tail[offset]
+        cache = driver.committed.cache
+        while offset <= driver.committed_offset and offset in cache:
+            yield cache[offset]
             offset += 1
 
     # --- brokers ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.record_batch import check_crc, read_header
 from kraftjbod.protocol.records import Record, build_batch, read_records
-from kraftjbod.raft.messages import Entry, EntryKind
+from kraftjbod.raft.machine.messages import Entry, EntryKind
 
 _KEY: Final = struct.Struct(">q")
 _KINDS: Final = {b"": EntryKind.DATA, bytes([EntryKind.VOTERS.value]): EntryKind.VOTERS}

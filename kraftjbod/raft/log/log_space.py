@@ -74,6 +74,10 @@ class LogSpace:
         self._sample()
         self._pending_bytes -= size_bytes
 
+    def forget_pending(self) -> None:
+        """What was proposed may be written, or never: the next sample of the disk knows."""
+        self._pending_bytes = 0
+
     def note_no_space(self) -> None:
         """A write found none: what was said then is no more so once some is made."""
         self._sample()

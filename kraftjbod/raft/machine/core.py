@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final
 
 from kraftjbod.core.errors import NotControllerError
-from kraftjbod.raft.entry_log import EntryLog
-from kraftjbod.raft.leadership import OBSERVER_TIMEOUTS, Leadership
-from kraftjbod.raft.messages import (
+from kraftjbod.raft.machine.entry_log import EntryLog
+from kraftjbod.raft.machine.following import NOTHING, Following
+from kraftjbod.raft.machine.leadership import OBSERVER_TIMEOUTS, Leadership
+from kraftjbod.raft.machine.messages import (
     Append,
     AppendRejected,
     AppendReply,
@@ -48,10 +48,7 @@ from kraftjbod.raft.messages import (
     Vote,
     VoteReply,
 )
-from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
-
-#: No snapshot, and no entry.
-NOTHING: Final = SnapshotId(-1, 0)
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 
 class Role(Enum):
@@ -63,7 +60,7 @@ class Role(Enum):
     LEADER = "leader"
 
 
-class RaftCore:
+class RaftCore(Following):
     """One replica's view of the quorum."""
 
     def __init__(
@@ -87,33 +84,19 @@ class RaftCore:
         :param election_ticks: of silence after which a follower stands for election, and a leader
             gives up; followers wait up to twice as long, each time anew.
         """
-        self.key = key
-        self.log = EntryLog(base=snapshot, voters=voters, entries=entries)
-        self._hard_state = hard_state
+        log = EntryLog(base=snapshot, voters=voters, entries=entries)
+        super().__init__(key=key, log=log, hard_state=hard_state)
         self._first_payload_of_term = first_payload_of_term
         self._draw_below = draw_below
         self._election_ticks = election_ticks
         self._heartbeat_ticks = heartbeat_ticks
         self.role = Role.FOLLOWER
-        #: Whom this replica follows, or itself; None while nobody is known to lead.
-        self.leader: ReplicaKey | None = None
-        #: Known to be committed; never falls.
-        self.committed_offset = snapshot.last_offset
         self._leadership: Leadership | None = None
         #: Of a prospective or a candidate, itself included once its vote is durable.
         self._granted: set[ReplicaKey] = set()
         self._refused: set[ReplicaKey] = set()
-        #: Up to here this log is known to be the present leader's.
-        self._matched_offset = -1
-        self._receiving: tuple[SnapshotId, int] = (NOTHING, 0)
-        #: The last slice is being written: its snapshot takes the place of the log.
-        self._is_installing = False
         self._ticks_since_leader = 0
         self._timeout_ticks = 0
-        self._unwritten_state: HardState | None = None
-        self._messages: list[Message] = []
-        self._slices: list[SnapshotSlice] = []
-        self._handed_commit = snapshot.last_offset
         self._restart_timer()
 
     def __repr__(self) -> str:
@@ -121,19 +104,6 @@ class RaftCore:
             f"<RaftCore {self.key} {self.role.value} term={self.term} "
             f"last={self.log.last_offset} committed={self.committed_offset}>"
         )
-
-    @property
-    def term(self) -> int:
-        return self._hard_state.term
-
-    @property
-    def hard_state(self) -> HardState:
-        return self._hard_state
-
-    @property
-    def last_offset(self) -> int:
-        """Of the log, durable or not."""
-        return self.log.last_offset
 
     @property
     def is_voter(self) -> bool:
@@ -201,8 +171,21 @@ class RaftCore:
         """
         if self.role is Role.FOLLOWER and self.leader is not None:
             self.leader = None
-            self._timeout_ticks = 1 + self._draw_below(max(1, self._election_ticks // 4))
-            self._ticks_since_leader = 0
+            self.stand_soon()
+
+    def stand_soon(self) -> None:
+        """Nobody was heard of yet: ask the others before an election time-out is over."""
+        self._timeout_ticks = 1 + self._draw_below(max(1, self._election_ticks // 4))
+        self._ticks_since_leader = 0
+
+    def resign(self) -> None:
+        """Lead no more, if it does; whoever has most of the log is asked to take over."""
+        if self._leadership is None:
+            return
+        successor = self._leadership.best_successor()
+        if successor is not None:
+            self._messages.append(TimeoutNow(sender=self.key, to=successor, term=self.term))
+        self._follow(self.term, None)
 
     # --- input: proposals ------------------------------------------------------------------------
 
@@ -273,30 +256,6 @@ class RaftCore:
             self._advance_commit(self._leadership)
         elif self.leader is not None:
             self._acknowledge()
-
-    def slice_persisted(self, taken: SnapshotSlice) -> None:
-        """``taken`` is written; more may come."""
-        if taken.snapshot == self._receiving[0] and taken.term == self.term:
-            self._say_position(taken)
-
-    def snapshot_installed(self, snapshot: SnapshotId, voters: VoterSet) -> None:
-        """``snapshot`` is durable, and the log is empty after it.
-
-        :param voters: as they were in force at its end.
-        """
-        self._is_installing = False
-        self._receiving = (NOTHING, 0)
-        self.log.reset(snapshot, voters)
-        self.committed_offset = max(self.committed_offset, snapshot.last_offset)
-        self._handed_commit = max(self._handed_commit, snapshot.last_offset)
-        if self.leader is not None and self._leadership is None:
-            self._matched_offset = max(self._matched_offset, snapshot.last_offset)
-            self._acknowledge()
-
-    def snapshot_discarded(self) -> None:
-        """What came as a snapshot is none; it has to be sent anew."""
-        self._is_installing = False
-        self._receiving = (NOTHING, 0)
 
     def entries_read(self, read: ReadEntries, entries: list[Entry]) -> None:
         if self._leadership is not None:
@@ -423,10 +382,6 @@ class RaftCore:
         voted_for = self._hard_state.voted_for
         return voted_for == candidate or (voted_for is None and self.leader is None)
 
-    def _is_up_to_date(self, last_term: int, last_offset: int) -> bool:
-        """Whoever has all that is committed: a later term first, then the longer log."""
-        return (last_term, last_offset) >= (self.log.last_term, self.log.last_offset)
-
     def _count_votes(self) -> None:
         voters = self.log.voters
         if voters.is_majority(self._granted):
@@ -485,79 +440,6 @@ class RaftCore:
     def _set_hard_state(self, hard_state: HardState) -> None:
         self._hard_state = self._unwritten_state = hard_state
 
-    # --- following -------------------------------------------------------------------------------
-
-    def _on_append(self, message: Append) -> None:
-        if self._is_installing:
-            return self._acknowledge()
-        if not self._fits(message):
-            hint = self.log.last_up_to(message.previous_offset, message.previous_term)
-            self._reply(AppendRejected, message, previous_offset=message.previous_offset, hint=hint)
-            return None
-        is_news = self._take(message.entries)
-        last = message.previous_offset + len(message.entries)
-        self._matched_offset = max(self._matched_offset, last, self.committed_offset)
-        # What was not compared with the leader's log may be another entry than it committed.
-        known = min(message.committed_offset, self._matched_offset)
-        self.committed_offset = max(self.committed_offset, known)
-        if not is_news:  # Else it is acknowledged when it is durable.
-            self._acknowledge()
-        return None
-
-    def _fits(self, message: Append) -> bool:
-        """Whether the logs are the same up to ``previous``: the entry there decides it."""
-        return message.previous_offset <= self.committed_offset or self.log.holds(
-            message.previous_offset, message.previous_term
-        )
-
-    def _take(self, entries: tuple[Entry, ...]) -> bool:
-        """Append what is new, if anything; the log's end goes only if an entry contradicts it."""
-        for i, entry in enumerate(entries):
-            if entry.offset > self.committed_offset and not self.log.holds(
-                entry.offset, entry.term
-            ):
-                self.log.append(entries[i:])
-                return True
-        return False
-
-    def _acknowledge(self) -> None:
-        assert self.leader is not None
-        self._messages.append(
-            AppendReply(
-                sender=self.key,
-                to=self.leader,
-                term=self.term,
-                durable_offset=min(self._matched_offset, self.log.durable_offset),
-            )
-        )
-
-    def _on_slice(self, message: SnapshotSlice) -> None:
-        snapshot = message.snapshot
-        if self._is_installing:
-            return self._acknowledge()
-        if snapshot.last_offset <= self.committed_offset or self.log.holds(*snapshot):
-            # All that is in it is here already.
-            self.committed_offset = max(self.committed_offset, snapshot.last_offset)
-            self._matched_offset = max(self._matched_offset, snapshot.last_offset)
-            return self._acknowledge()
-        if snapshot != self._receiving[0]:
-            self._receiving = (snapshot, 0)
-        if message.position == self._receiving[1]:
-            self._receiving = (snapshot, message.position + len(message.data))
-            self._slices.append(message)
-            self._is_installing = message.is_last
-            return None
-        self._say_position(message)
-        return None
-
-    def _say_position(self, message: SnapshotSlice) -> None:
-        self._reply(
-            SnapshotReply,
-            message,
-            snapshot=message.snapshot,
-            next_position=self._receiving[1],
-        )
-
     # --- leading ---------------------------------------------------------------------------------
 
     def _on_observe(self, message: Observe) -> None:
@@ -574,10 +456,7 @@ class RaftCore:
         leadership.spread_commit()
         if not self.is_voter and self.log.voters_offset <= self.committed_offset:
             # It led on until the set without it was certain.
-            successor = leadership.best_successor()
-            if successor is not None:
-                self._messages.append(TimeoutNow(sender=self.key, to=successor, term=self.term))
-            self._follow(self.term, None)
+            self.resign()
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -590,6 +469,3 @@ class RaftCore:
             for key in self.log.voters
             if key != self.key
         ]
-
-    def _reply(self, kind: Callable[..., Message], to: Message, **fields: object) -> None:
-        self._messages.append(kind(sender=self.key, to=to.sender, term=self.term, **fields))

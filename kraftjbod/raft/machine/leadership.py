@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Final
 
 from kraftjbod.core.errors import RequestTimedOutError
-from kraftjbod.raft.entry_log import EntryLog
-from kraftjbod.raft.messages import (
+from kraftjbod.raft.machine.entry_log import EntryLog
+from kraftjbod.raft.machine.messages import (
     Append,
     AppendRejected,
     AppendReply,
@@ -31,7 +31,7 @@ from kraftjbod.raft.messages import (
     SnapshotReply,
     SnapshotSlice,
 )
-from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 #: Messages with entries that a peer was sent and has not answered.
 MAX_IN_FLIGHT: Final = 16

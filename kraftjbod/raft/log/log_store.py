@@ -15,8 +15,7 @@ Rules of this file:
 * a suffix goes for what another leader has in its place, newest first, and never from a snapshot;
 * what finds no free space is undone, so that it may be tried again.
 
-Runs in the metadata dir's thread; a :class:`SnapshotPart` alone may be written beside it, because
-nobody else knows its file. No snapshot is held in memory as a whole.
+Runs in the metadata dir's thread. The files of snapshots are made in snapshot_files.py.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,38 +31,26 @@ from typing import Final
 from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError, InvalidUuidText
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
-from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
-from kraftjbod.raft.messages import Entry, HardState
-from kraftjbod.raft.voter_set import ReplicaKey
+from kraftjbod.raft.log.entry_batch import decode_entry_batch, encode_entry_batch
+from kraftjbod.raft.log.snapshot_files import (
+    PART_SUFFIX,
+    SNAPSHOT_FILE,
+    Snapshot,
+    SnapshotPart,
+    read_payload,
+    sound_payload_bytes,
+)
+from kraftjbod.raft.machine.messages import Entry, HardState
+from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 QUORUM_STATE: Final = "quorum-state"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.log")
-_SNAPSHOT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-_PART_SUFFIX: Final = ".part"
 _OFFSET: Final = struct.Struct(">q")
-#: Length and CRC-32 of a snapshot's payload, which follows.
-_SNAPSHOT_HEADER: Final = struct.Struct(">8sQI")
-_SNAPSHOT_MAGIC: Final = b"KJB-SNAP"
 _SNAPSHOTS_KEPT: Final = 2
-#: Snapshots are read, checked and sent in pieces of that size at most.
-SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
 #: How far after a bad entry a good one is searched for.
 _RESYNC_ENTRIES: Final = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """The whole state up to and with ``last_offset``."""
-
-    last_offset: int
-    term: int
-    size_bytes: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.last_offset + 1:020d}-{self.term:010d}.checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,46 +78,6 @@ class _Segment:
     @property
     def next_offset(self) -> int:
         return self.base_offset + len(self.positions)
-
-
-class SnapshotPart:
-    """A snapshot on its way to the disk, piece by piece, in the flush queue.
-
-    What fails leaves no file, and nothing more may be done then.
-    """
-
-    def __init__(self, vfs: Vfs, path: str, last_offset: int, term: int) -> None:
-        self._vfs = vfs
-        self._path = path
-        self._last_offset = last_offset
-        self._term = term
-        self._crc = 0
-        self.size_bytes = 0
-        # Of all this only the sync is a flush.
-        with FailsAs(OpKind.CHECKPOINT):
-            self._file = vfs.open(path, OpenMode.CREATE)
-            with Undoing(self.discard):
-                self._file.truncate(0)
-
-    def append(self, piece: bytes) -> None:
-        with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
-            self._file.write_at(_SNAPSHOT_HEADER.size + self.size_bytes, [piece])
-        self._crc = zlib.crc32(piece, self._crc)
-        self.size_bytes += len(piece)
-
-    def finish(self) -> Snapshot:
-        """Make it durable; :meth:`RaftLogStore.install_snapshot` gives it its name."""
-        header = _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, self.size_bytes, self._crc)
-        with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
-            self._file.write_at(0, [header])
-            with FailsAs(OpKind.FLUSH):
-                self._file.sync()
-        self._file.close()
-        return Snapshot(last_offset=self._last_offset, term=self._term, size_bytes=self.size_bytes)
-
-    def discard(self) -> None:
-        self._file.close()
-        self._vfs.unlink_if_exists(self._path)
 
 
 class RaftLogStore:
@@ -236,13 +182,13 @@ class RaftLogStore:
         """Find the good snapshots; leftovers of unfinished ones are removed."""
         found = []
         for name in names:
-            if name.endswith(_PART_SUFFIX):
+            if name.endswith(PART_SUFFIX):
                 self._vfs.unlink_if_exists(self._path(name))
-            elif matched := _SNAPSHOT_FILE.fullmatch(name):
+            elif matched := SNAPSHOT_FILE.fullmatch(name):
                 found.append((int(matched[1]) - 1, int(matched[2]), name))
         for last_offset, term, name in sorted(found, reverse=True):
             file = self._vfs.open(self._path(name), OpenMode.READ)
-            size_bytes = _sound_payload_bytes(file)
+            size_bytes = sound_payload_bytes(file)
             file.close()
             if size_bytes is None:
                 warnings.append(f"snapshot {self._path(name)} is damaged and was passed over")
@@ -400,7 +346,7 @@ class RaftLogStore:
     def begin_snapshot(self, last_offset: int, term: int) -> SnapshotPart:
         """A snapshot without a payload yet, under a name that loading passes over."""
         name = Snapshot(last_offset=last_offset, term=term, size_bytes=0).file_name
-        return SnapshotPart(self._vfs, self._path(name) + _PART_SUFFIX, last_offset, term)
+        return SnapshotPart(self._vfs, self._path(name) + PART_SUFFIX, last_offset, term)
 
     def install_snapshot(self, snapshot: Snapshot, *, replaces_log: bool = False) -> None:
         """Give the written part its name; then old snapshots and the log before it may go.
@@ -408,7 +354,7 @@ class RaftLogStore:
         :param replaces_log: it came from another replica, and this log is not known to lead to it.
         """
         path = self._path(snapshot.file_name)
-        self._vfs.rename(path + _PART_SUFFIX, path)
+        self._vfs.rename(path + PART_SUFFIX, path)
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)
         self._snapshots.append(snapshot)
@@ -438,10 +384,8 @@ class RaftLogStore:
         if not found:
             return None
         snapshot = found[0]
-        file = self._vfs.open(self._path(snapshot.file_name), OpenMode.READ)
         size = max(0, min(max_bytes, snapshot.size_bytes - position))
-        chunk = bytes(file.read_at(_SNAPSHOT_HEADER.size + position, size))
-        file.close()
+        chunk = read_payload(self._vfs, self._path(snapshot.file_name), position, size)
         after = position + size
         return chunk, -1 if after >= snapshot.size_bytes else after
 
@@ -481,22 +425,6 @@ class RaftLogStore:
 
 def _log_name(base_offset: int) -> str:
     return f"{base_offset:020d}.log"
-
-
-def _sound_payload_bytes(file: VfsFile) -> int | None:
-    """How long the payload of a snapshot file is; None if it is not whole and right."""
-    header = file.read_at(0, _SNAPSHOT_HEADER.size)
-    if len(header) < _SNAPSHOT_HEADER.size:
-        return None
-    magic, size_bytes, crc = _SNAPSHOT_HEADER.unpack(header)
-    if magic != _SNAPSHOT_MAGIC or file.size() != _SNAPSHOT_HEADER.size + size_bytes:
-        return None
-    found_crc, position = 0, 0
-    while position < size_bytes:
-        piece = file.read_at(_SNAPSHOT_HEADER.size + position, SNAPSHOT_PIECE_BYTES)
-        found_crc = zlib.crc32(piece, found_crc)
-        position += len(piece)
-    return int(size_bytes) if found_crc == crc else None
 
 
 def _append_start(data: bytes | bytearray, position: int, offset: int) -> int:

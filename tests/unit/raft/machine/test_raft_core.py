@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.errors import NotControllerError
-from kraftjbod.raft.core import NOTHING, RaftCore, Role
-from kraftjbod.raft.messages import (
+from kraftjbod.raft.machine.core import RaftCore, Role
+from kraftjbod.raft.machine.following import NOTHING
+from kraftjbod.raft.machine.messages import (
     Append,
     AppendReply,
     Entry,
@@ -16,7 +17,7 @@ from kraftjbod.raft.messages import (
     VoteReply,
     node,
 )
-from kraftjbod.raft.voter_set import VoterSet
+from kraftjbod.raft.machine.voter_set import VoterSet
 
 NO_OP = b"no-op"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from kraftjbod.raft.messages import Entry, EntryKind, SnapshotId
-from kraftjbod.raft.voter_set import VoterSet
+from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId
+from kraftjbod.raft.machine.voter_set import VoterSet
 
 
 class EntryLog:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.raft.messages import Entry, HardState, Ready, TimeoutNow, node
+from kraftjbod.raft.machine.messages import Entry, HardState, Ready, TimeoutNow, node
 
 
 @pytest.mark.parametrize(

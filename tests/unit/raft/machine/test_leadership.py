@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kraftjbod.raft.core import NOTHING
-from kraftjbod.raft.entry_log import EntryLog
-from kraftjbod.raft.leadership import MAX_IN_FLIGHT, OBSERVER_TIMEOUTS, Leadership, Pace
-from kraftjbod.raft.messages import (
+from kraftjbod.raft.machine.entry_log import EntryLog
+from kraftjbod.raft.machine.following import NOTHING
+from kraftjbod.raft.machine.leadership import MAX_IN_FLIGHT, OBSERVER_TIMEOUTS, Leadership, Pace
+from kraftjbod.raft.machine.messages import (
     Append,
     AppendRejected,
     AppendReply,
@@ -18,7 +18,7 @@ from kraftjbod.raft.messages import (
     SnapshotSlice,
     node,
 )
-from kraftjbod.raft.voter_set import VoterSet
+from kraftjbod.raft.machine.voter_set import VoterSet
 
 ME, PEER, OTHER, OBSERVER = map(node, range(1, 5))
 

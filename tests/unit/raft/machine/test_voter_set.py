@@ -6,8 +6,8 @@ import pytest
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import BrokerId, DirectoryId
-from kraftjbod.raft.messages import node
-from kraftjbod.raft.voter_set import ReplicaKey, Voter, VoterSet
+from kraftjbod.raft.machine.messages import node
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 
 
 def test_a_set_comes_back_as_it_was_written() -> None:

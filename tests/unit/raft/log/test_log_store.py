@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.raft.log_store import RaftLogStore, Snapshot, StoredLog
-from kraftjbod.raft.messages import Entry, HardState, node
+from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
+from kraftjbod.raft.log.snapshot_files import Snapshot
+from kraftjbod.raft.machine.messages import Entry, HardState, node
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs

@@ -1,7 +1,7 @@
 """Raft's laws in a bad world, seed after seed, and that each rule is missed where it is left out.
 
-``QUORUM_SEEDS=10000 QUORUM_FIRST_SEED=500 pytest tests/unit/raft/test_quorum_search.py`` searches
-further than ``make test`` does.
+``QUORUM_SEEDS=10000 QUORUM_FIRST_SEED=500 pytest tests/unit/raft/machine/test_quorum_search.py``
+searches further than ``make test`` does.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import pytest
 
-from kraftjbod.raft import core as core_module
-from kraftjbod.raft import leadership
-from kraftjbod.raft.core import RaftCore
-from kraftjbod.raft.leadership import Leadership
-from kraftjbod.raft.messages import Append, Entry
-from kraftjbod.raft.voter_set import ReplicaKey
-from tests.unit.raft import quorum_world
-from tests.unit.raft.quorum_world import World
+from kraftjbod.raft.machine import core as core_module
+from kraftjbod.raft.machine import leadership
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.leadership import Leadership
+from kraftjbod.raft.machine.messages import Append, Entry
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+from tests.unit.raft.machine import quorum_world
+from tests.unit.raft.machine.quorum_world import World
 
 SEEDS = int(os.environ.get("QUORUM_SEEDS", "90"))
 FIRST_SEED = int(os.environ.get("QUORUM_FIRST_SEED", "0"))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.raft.entry_batch import decode_entry_batch, encode_entry_batch
-from kraftjbod.raft.messages import Entry
+from kraftjbod.raft.log.entry_batch import decode_entry_batch, encode_entry_batch
+from kraftjbod.raft.machine.messages import Entry
 
 
 @given(

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.raft.core import NOTHING, RaftCore, Role
-from kraftjbod.raft.messages import (
+from kraftjbod.raft.machine.core import RaftCore, Role
+from kraftjbod.raft.machine.following import NOTHING
+from kraftjbod.raft.machine.messages import (
     Entry,
     HardState,
     Message,
@@ -24,7 +25,7 @@ from kraftjbod.raft.messages import (
     SnapshotSlice,
     node,
 )
-from kraftjbod.raft.voter_set import ReplicaKey, VoterSet
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 NO_OP = b"no-op"
 ELECTION_TICKS = 8

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from kraftjbod.raft.entry_log import EntryLog
-from kraftjbod.raft.messages import Entry, EntryKind, SnapshotId, node
-from kraftjbod.raft.voter_set import VoterSet
+from kraftjbod.raft.machine.entry_log import EntryLog
+from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId, node
+from kraftjbod.raft.machine.voter_set import VoterSet
 
 FIRST = VoterSet.of([node(1)])
 

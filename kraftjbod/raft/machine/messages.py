@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.raft.voter_set import ReplicaKey
+from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
 class EntryKind(Enum):

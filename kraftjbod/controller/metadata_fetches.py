@@ -1,0 +1,109 @@
+"""LOOP. ``MetadataFetches``: answers to those who follow the metadata: committed entries only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kraftjbod.controller.brokers.foreign_metadata import require_same_log
+from kraftjbod.core.errors import OffsetOutOfRangeError
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_messages import (
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    MetadataEntry,
+)
+from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES
+
+
+class MetadataFetches:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        driver: RaftDriver,
+        state: Callable[[], MetadataState],
+        require_active: Callable[[], None],
+        max_fetch_bytes: int,
+    ) -> None:
+        """
+        :param state: that of now.
+        :param require_active: raises where this controller does not decide.
+        """
+        self._driver = driver
+        self._state = state
+        self._require_active = require_active
+        self._max_fetch_bytes = max_fetch_bytes
+
+    async def fetch(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
+        """
+        :raises NotControllerError: this controller does not decide, or not any more.
+        :raises OffsetOutOfRangeError: beyond the log's end.
+        :raises ForeignMetadataError: who asks knows another log.
+        """
+        self._require_active()
+        require_same_log(
+            self._state(), request.broker_id, request.metadata_log_id, request.fetch_offset - 1
+        )
+        max_bytes = min(request.max_bytes, self._max_fetch_bytes)
+        if request.snapshot_offset >= 0:
+            return await self._snapshot_piece(
+                request.snapshot_offset, request.snapshot_position, max_bytes
+            )
+        await self._driver.wait_for(request.fetch_offset, request.max_wait_ms)
+        self._require_active()
+        committed = self._driver.committed_offset
+        if request.fetch_offset > committed + 1:
+            raise OffsetOutOfRangeError(
+                f"broker {request.broker_id} asks for metadata from {request.fetch_offset}, "
+                f"but the log ends at {committed}"
+            )
+        if request.fetch_offset > committed:
+            return FetchMetadataResponse(
+                high_watermark=committed,
+                controller_epoch=self._driver.term,
+                metadata_log_id=self._state().metadata_log_id,
+            )
+        entries = await self._driver.read(max(0, request.fetch_offset), max_bytes)
+        if not entries:
+            return await self._snapshot_piece(-1, 0, max_bytes)
+        return FetchMetadataResponse(
+            high_watermark=self._driver.committed_offset,
+            controller_epoch=self._driver.term,
+            metadata_log_id=self._state().metadata_log_id,
+            entries=tuple(
+                MetadataEntry(offset=entry.offset, epoch=entry.term, payload=entry.payload)
+                for entry in entries
+            ),
+        )
+
+    async def _snapshot_piece(
+        self, last_offset: int, position: int, max_bytes: int
+    ) -> FetchMetadataResponse:
+        """A piece of that snapshot, or the first one of the newest if it is gone.
+
+        :raises OffsetOutOfRangeError: there is none, or it is not that long.
+        """
+        found, max_bytes = None, min(max_bytes, SNAPSHOT_PIECE_BYTES)
+        if last_offset >= 0:
+            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
+        while found is None:
+            newest = await self._driver.newest_snapshot()
+            if newest is None:
+                raise OffsetOutOfRangeError("the metadata log has no snapshot to give")
+            last_offset, position = newest.last_offset, 0
+            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
+        chunk, next_position = found
+        if position and not chunk:
+            raise OffsetOutOfRangeError(
+                f"the metadata snapshot up to {last_offset} ends before byte {position}"
+            )
+        return FetchMetadataResponse(
+            high_watermark=self._driver.committed_offset,
+            controller_epoch=self._driver.term,
+            metadata_log_id=self._state().metadata_log_id,
+            snapshot_offset=last_offset,
+            snapshot_chunk=chunk,
+            snapshot_next_position=next_position,
+        )

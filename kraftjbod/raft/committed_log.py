@@ -1,0 +1,189 @@
+"""LOOP. ``CommittedLog``: the part of the log that is certain: given to its listener, and read.
+
+* Entries are given in the order of the log, each once, when the driver publishes them.
+* :meth:`reload` gives all of it anew, from the newest snapshot on, between other work of the loop;
+  what is committed meanwhile waits for its end.
+* The newest entries stay in memory, within a limit, for those who follow the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from kraftjbod.core.errors import CorruptRecordError, KafkaStorageError, LogDirImpairedError
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
+from kraftjbod.core.telemetry import Logger
+from kraftjbod.raft.entry_cache import EntryCache
+from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES, Snapshot
+from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+
+T = TypeVar("T")
+
+
+class RaftListener(Protocol):
+    """Who applies the log. Called on the loop, in the order of the log."""
+
+    def on_reset(self) -> None:
+        """All that was given, or proposed, is void: the log comes again, or a newer snapshot."""
+        ...
+
+    def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
+        """Some of the whole state; only before the first entry, or after a reset."""
+        ...
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        """All pieces were given."""
+        ...
+
+    def on_commit(self, entry: Entry) -> None: ...
+
+    def on_leader(self, term: int) -> None:
+        """This node leads; everything committed before has been given to the listener already."""
+        ...
+
+    def on_leader_lost(self) -> None:
+        """It does not any more; nothing may be built on what it proposed."""
+        ...
+
+
+class CommittedLog:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        log_dir: LogDir,
+        store: RaftLogStore,
+        clock: Clock,
+        log: Logger,
+        max_cached_bytes: int,
+        retry_interval_ms: int,
+        reloaded: Callable[[BaseException | None], None],
+    ) -> None:
+        """:param reloaded: hears of the end of a reload, and of what ended it early."""
+        self._log_dir = log_dir
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._retry_interval_ms = retry_interval_ms
+        self._reloaded = reloaded
+        #: Written entries, committed or not.
+        self.cache = EntryCache(max_cached_bytes)
+        #: Given to the listener; -1 before the first.
+        self.offset = -1
+        self._reloading: asyncio.Task[None] | None = None
+
+    @property
+    def is_reloading(self) -> bool:
+        return self._reloading is not None
+
+    # --- to the listener -------------------------------------------------------------------------
+
+    async def begin(self, listener: RaftListener, snapshot: Snapshot | None) -> None:
+        """Give what a start begins with."""
+        if snapshot is not None:
+            self.offset = snapshot.last_offset
+            await self._give_snapshot(listener, snapshot)
+
+    def publish(
+        self, listener: RaftListener, committed_offset: int, given: Callable[[int], None]
+    ) -> bool:
+        """Give what is committed now, and say so entry by entry; whether there was any."""
+        if committed_offset <= self.offset or self.is_reloading:
+            return False
+        for offset in range(self.offset + 1, committed_offset + 1):
+            self.offset = offset
+            listener.on_commit(self.cache[offset])
+            given(offset)
+        return True
+
+    def reload(self, listener: RaftListener) -> None:
+        """Give everything anew, as far as it was given, or is in the newest snapshot."""
+        if self._reloading is not None:
+            self._reloading.cancel()
+        self._reloading = asyncio.create_task(self._give_all(listener))
+        self._reloading.add_done_callback(self._note_end)
+
+    async def stop_reload(self) -> None:
+        reloading, self._reloading = self._reloading, None
+        if reloading is not None:
+            reloading.cancel()
+            await asyncio.gather(reloading, return_exceptions=True)
+
+    async def _give_all(self, listener: RaftListener) -> None:
+        began_ms = self._clock.now_ms()
+        listener.on_reset()
+        given = -1
+        snapshot = await self._patiently(self.newest_snapshot)
+        if snapshot is not None and snapshot.last_offset <= self.offset:
+            await self._give_snapshot(listener, snapshot)
+            given = snapshot.last_offset
+        while given < self.offset:
+            read = partial(self.read, given + 1, SNAPSHOT_PIECE_BYTES)
+            for entry in await self._patiently(read):
+                listener.on_commit(entry)
+                given = entry.offset
+            await asyncio.sleep(0)
+        took_ms = self._clock.now_ms() - began_ms
+        self._log.info("metadata_reloaded", offset=given, took_ms=took_ms)
+
+    async def _give_snapshot(self, listener: RaftListener, snapshot: Snapshot) -> None:
+        position = 0
+        while position >= 0:
+            read = partial(self.read_snapshot, snapshot.last_offset, position, SNAPSHOT_PIECE_BYTES)
+            found = await self._patiently(read)
+            assert found is not None, "only a newer one takes its place"
+            piece, position = found
+            listener.on_snapshot_piece(snapshot, piece)
+        listener.on_snapshot(snapshot)
+
+    async def _patiently(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """A disk that does not answer now may do so later; OFFLINE ends it."""
+        while True:
+            try:
+                return await read()
+            except LogDirImpairedError:
+                await asyncio.sleep(self._retry_interval_ms / 1000)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if task is self._reloading and not task.cancelled():
+            self._reloading = None
+            self._reloaded(task.exception())
+
+    # --- to those who follow ---------------------------------------------------------------------
+
+    async def read(
+        self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
+    ) -> Sequence[Entry]:
+        """See ``RaftDriver.read``."""
+        if from_offset > self.offset:
+            return ()
+        if from_offset in self.cache:
+            end = min(self.offset + 1, from_offset + max_entries)
+            return self.cache.read(from_offset, end, max_bytes)
+        try:
+            found = await self._log_dir.run(
+                OpKind.READ, lambda: self._store.read(from_offset, max_bytes, max_entries)
+            )
+        except CorruptRecordError as e:
+            self._log.error("metadata_log_damaged", offset=from_offset, reason=e.message)
+            raise KafkaStorageError(f"the metadata log is damaged: {e.message}") from e
+        return [entry for entry in found if entry.offset <= self.offset]
+
+    async def newest_snapshot(self) -> Snapshot | None:
+        return await self._log_dir.run(OpKind.READ, lambda: self._store.newest_snapshot)
+
+    async def read_snapshot(
+        self, last_offset: int, position: int, max_bytes: int
+    ) -> tuple[bytes, int] | None:
+        """See ``RaftDriver.read_snapshot``."""
+        return await self._log_dir.run(
+            OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
+        )

@@ -1,0 +1,66 @@
+"""PURE. ``EntryCache``: the newest written entries in memory, for those who follow the log."""
+
+from __future__ import annotations
+
+from kraftjbod.raft.machine.messages import Entry
+
+#: What an entry costs in memory beside its payload.
+ENTRY_OVERHEAD_BYTES = 200
+
+
+class EntryCache:
+    """Entries by offset, without gaps, within a limit; the oldest go first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: dict[int, Entry] = {}
+        self._start = 0
+        self._size_bytes = 0
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._entries
+
+    def __getitem__(self, offset: int) -> Entry:
+        return self._entries[offset]
+
+    def add(self, entry: Entry) -> None:
+        """It comes after the last one, or takes the place of the end from there on."""
+        last = self._start + len(self._entries) - 1
+        while self._entries and last >= entry.offset:
+            self._size_bytes -= size_bytes_of(self._entries.pop(last))
+            last -= 1
+        if not self._entries:
+            self._start = entry.offset
+        self._entries[entry.offset] = entry
+        self._size_bytes += size_bytes_of(entry)
+
+    def trim(self, before: int) -> int | None:
+        """Forget what is beyond the limit of entries before ``before``; the first that is kept.
+
+        None if nothing was forgotten.
+        """
+        start = self._start
+        while self._size_bytes > self._max_bytes and self._start < before:
+            self._size_bytes -= size_bytes_of(self._entries.pop(self._start))
+            self._start += 1
+        return self._start if self._start > start else None
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._size_bytes = 0
+
+    def read(self, from_offset: int, end: int, max_bytes: int) -> list[Entry]:
+        """From ``from_offset``, which is in here, to before ``end``; at least one."""
+        found: list[Entry] = []
+        size_bytes = 0
+        for offset in range(from_offset, end):
+            entry = self._entries[offset]
+            size_bytes += len(entry.payload)
+            if found and size_bytes > max_bytes:
+                break
+            found.append(entry)
+        return found
+
+
+def size_bytes_of(entry: Entry) -> int:
+    return len(entry.payload) + ENTRY_OVERHEAD_BYTES

@@ -1,0 +1,129 @@
+"""LOOP. ``SnapshotMaker``: snapshots of the state, made of slices that the caller encodes.
+
+They are drawn from an immutable copy, between other work of the loop, and are written beside the
+log's appends. One that finds no free space is left for later, and so is one that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.telemetry import Logger
+from kraftjbod.raft.log.log_space import LogSpace
+from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.machine.messages import SnapshotId
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+
+_WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
+
+
+class SnapshotMaker:
+    """One at a time. For the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        log_dir: LogDir,
+        store: RaftLogStore,
+        space: LogSpace,
+        log: Logger,
+        bytes_between_snapshots: int,
+        committed: Callable[[SnapshotId], Awaitable[bool]],
+        installed: Callable[[SnapshotId], None],
+    ) -> None:
+        """
+        :param committed: waits until it is certain what the log has there: whether it is that.
+        :param installed: hears of each one that is done.
+        """
+        self._log_dir = log_dir
+        self._store = store
+        self._space = space
+        self._log = log
+        self._bytes_between_snapshots = bytes_between_snapshots
+        self._committed = committed
+        self._installed = installed
+        self._bytes_since_snapshot = 0
+        #: Size of the last snapshot that found no free space; 0 if the last one did.
+        self._needs_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    @property
+    def is_due(self) -> bool:
+        """Enough was written since the last one, none is being made, and it finds space."""
+        is_due = self._bytes_since_snapshot >= self._bytes_between_snapshots
+        return not self.is_busy and is_due and self._space.has(self._needs_bytes)
+
+    def note_written(self, size_bytes: int) -> None:
+        self._bytes_since_snapshot += size_bytes
+
+    def start(self, snapshot: SnapshotId, slices: Iterable[bytes]) -> None:
+        """Make one of the state after ``snapshot``, which may not be committed yet."""
+        self._bytes_since_snapshot = 0
+        self._task = asyncio.create_task(self._make(snapshot, slices))
+        self._task.add_done_callback(self._note_end)
+
+    async def stop(self) -> None:
+        """Leave one that is being made; its file goes with the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _make(self, of: SnapshotId, slices: Iterable[bytes]) -> None:
+        # The flush queue, so that entries are appended meanwhile.
+        run = partial(self._log_dir.run, OpKind.FLUSH)
+        part = await run(lambda: self._store.begin_snapshot(*of))
+        for piece in _gathered(slices):
+            await asyncio.sleep(0)
+            needed_bytes = part.size_bytes + len(piece)
+            if not self._space.has(needed_bytes):
+                self._needs_bytes = needed_bytes
+                self._bytes_since_snapshot += self._bytes_between_snapshots
+                self._log.warning(
+                    "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
+                )
+                await run(part.discard)
+                return
+            await run(partial(part.append, piece))
+        self._needs_bytes = 0
+        if not await self._committed(of):
+            return  # What it speaks of may never be committed.
+        snapshot = await run(part.finish)
+        await self._log_dir.run(OpKind.CHECKPOINT, lambda: self._store.install_snapshot(snapshot))
+        self._installed(of)
+        self._log.info(
+            "metadata_snapshot_written", last_offset=of.last_offset, size_bytes=part.size_bytes
+        )
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """A snapshot that cannot be written leaves the log as it was: logged, and tried later."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self.log_failure(error)
+
+    def log_failure(self, error: BaseException) -> None:
+        """Of one that was made here, or came from elsewhere."""
+        bug = None if isinstance(error, OperatingError) else error
+        self._log.warning("metadata_snapshot_failed", reason=str(error), exc_info=bug)
+
+
+def _gathered(slices: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in larger pieces, each worth a write."""
+    gathered = bytearray()
+    for piece in slices:
+        gathered += piece
+        if len(gathered) >= _WRITTEN_AT_ONCE_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)

@@ -1,0 +1,177 @@
+"""PURE. ``Following``: what any replica does with what a leader sends it: entries, or a snapshot.
+
+An entry that contradicts the leader's makes the log's end go; what is committed is never touched.
+A snapshot comes slice by slice; while its last one is written nothing else is taken.
+Whose term and leader count is decided in core.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kraftjbod.raft.machine.entry_log import EntryLog
+from kraftjbod.raft.machine.messages import (
+    Append,
+    AppendRejected,
+    AppendReply,
+    Entry,
+    HardState,
+    Message,
+    SnapshotId,
+    SnapshotReply,
+    SnapshotSlice,
+)
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
+
+#: No snapshot, and no entry.
+NOTHING: Final = SnapshotId(-1, 0)
+
+
+class Following:
+    """The log of one replica, and what it says to its leader."""
+
+    def __init__(self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState) -> None:
+        """:param log: durable, and committed up to its base."""
+        self.key = key
+        self.log = log
+        self._hard_state = hard_state
+        #: Whom this replica follows, or itself; None while nobody is known to lead.
+        self.leader: ReplicaKey | None = None
+        #: Known to be committed; never falls.
+        self.committed_offset = log.base.last_offset
+        #: Up to here this log is known to be the present leader's.
+        self._matched_offset = -1
+        self._receiving: tuple[SnapshotId, int] = (NOTHING, 0)
+        #: The last slice is being written: its snapshot takes the place of the log.
+        self._is_installing = False
+        self._unwritten_state: HardState | None = None
+        self._messages: list[Message] = []
+        self._slices: list[SnapshotSlice] = []
+        self._handed_commit = log.base.last_offset
+
+    @property
+    def term(self) -> int:
+        return self._hard_state.term
+
+    @property
+    def hard_state(self) -> HardState:
+        return self._hard_state
+
+    @property
+    def last_offset(self) -> int:
+        """Of the log, durable or not."""
+        return self.log.last_offset
+
+    @property
+    def _follows(self) -> bool:
+        """Somebody else leads."""
+        return self.leader is not None and self.leader != self.key
+
+    # --- entries ---------------------------------------------------------------------------------
+
+    def _on_append(self, message: Append) -> None:
+        if self._is_installing:
+            return self._acknowledge()
+        if not self._fits(message):
+            hint = self.log.last_up_to(message.previous_offset, message.previous_term)
+            self._reply(AppendRejected, message, previous_offset=message.previous_offset, hint=hint)
+            return None
+        is_news = self._take(message.entries)
+        last = message.previous_offset + len(message.entries)
+        self._matched_offset = max(self._matched_offset, last, self.committed_offset)
+        # What was not compared with the leader's log may be another entry than it committed.
+        known = min(message.committed_offset, self._matched_offset)
+        self.committed_offset = max(self.committed_offset, known)
+        if not is_news:  # Else it is acknowledged when it is durable.
+            self._acknowledge()
+        return None
+
+    def _fits(self, message: Append) -> bool:
+        """Whether the logs are the same up to ``previous``: the entry there decides it."""
+        return message.previous_offset <= self.committed_offset or self.log.holds(
+            message.previous_offset, message.previous_term
+        )
+
+    def _take(self, entries: tuple[Entry, ...]) -> bool:
+        """Append what is new, if anything; the log's end goes only if an entry contradicts it."""
+        for i, entry in enumerate(entries):
+            if entry.offset > self.committed_offset and not self.log.holds(
+                entry.offset, entry.term
+            ):
+                self.log.append(entries[i:])
+                return True
+        return False
+
+    def _acknowledge(self) -> None:
+        assert self.leader is not None
+        self._messages.append(
+            AppendReply(
+                sender=self.key,
+                to=self.leader,
+                term=self.term,
+                durable_offset=min(self._matched_offset, self.log.durable_offset),
+            )
+        )
+
+    def _is_up_to_date(self, last_term: int, last_offset: int) -> bool:
+        """Whoever has all that is committed: a later term first, then the longer log."""
+        return (last_term, last_offset) >= (self.log.last_term, self.log.last_offset)
+
+    # --- a snapshot ------------------------------------------------------------------------------
+
+    def _on_slice(self, message: SnapshotSlice) -> None:
+        snapshot = message.snapshot
+        if self._is_installing:
+            return self._acknowledge()
+        if snapshot.last_offset <= self.committed_offset or self.log.holds(*snapshot):
+            # All that is in it is here already.
+            self.committed_offset = max(self.committed_offset, snapshot.last_offset)
+            self._matched_offset = max(self._matched_offset, snapshot.last_offset)
+            return self._acknowledge()
+        if snapshot != self._receiving[0]:
+            self._receiving = (snapshot, 0)
+        if message.position == self._receiving[1]:
+            self._receiving = (snapshot, message.position + len(message.data))
+            self._slices.append(message)
+            self._is_installing = message.is_last
+            return None
+        self._say_position(message)
+        return None
+
+    def _say_position(self, message: SnapshotSlice) -> None:
+        self._reply(
+            SnapshotReply,
+            message,
+            snapshot=message.snapshot,
+            next_position=self._receiving[1],
+        )
+
+    def slice_persisted(self, taken: SnapshotSlice) -> None:
+        """``taken`` is written; more may come."""
+        if taken.snapshot == self._receiving[0] and taken.term == self.term:
+            self._say_position(taken)
+
+    def snapshot_installed(self, snapshot: SnapshotId, voters: VoterSet) -> None:
+        """``snapshot`` is durable, and the log is empty after it.
+
+        :param voters: as they were in force at its end.
+        """
+        self._is_installing = False
+        self._receiving = (NOTHING, 0)
+        self.log.reset(snapshot, voters)
+        self.committed_offset = max(self.committed_offset, snapshot.last_offset)
+        self._handed_commit = max(self._handed_commit, snapshot.last_offset)
+        if self._follows:
+            self._matched_offset = max(self._matched_offset, snapshot.last_offset)
+            self._acknowledge()
+
+    def snapshot_discarded(self) -> None:
+        """What came as a snapshot is none; it has to be sent anew."""
+        self._is_installing = False
+        self._receiving = (NOTHING, 0)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _reply(self, kind: Callable[..., Message], to: Message, **fields: object) -> None:
+        self._messages.append(kind(sender=self.key, to=to.sender, term=self.term, **fields))

@@ -1,0 +1,193 @@
+"""LOOP. ``ReplicaWork``: disk work that only a quorum of several has; none of it holds up messages.
+
+* Entries and slices of a snapshot are written in their order, entries that follow each other as
+  one; meanwhile the driver sends, and says that a leader lives.
+* What a leader's peers miss, and memory has no more, is read from the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    KafkaStorageError,
+    LogDirImpairedError,
+    OperatingError,
+)
+from kraftjbod.core.telemetry import Logger
+from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.log.log_writer import LogWriter
+from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES, SnapshotPart
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.leadership import MAX_APPEND_BYTES, MAX_APPEND_ENTRIES
+from kraftjbod.raft.machine.messages import (
+    Entry,
+    ReadEntries,
+    ReadSnapshot,
+    SnapshotId,
+    SnapshotSlice,
+)
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+
+
+class ReplicaWork:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        log_dir: LogDir,
+        store: RaftLogStore,
+        writer: LogWriter,
+        log: Logger,
+        append: Callable[[tuple[Entry, ...]], Awaitable[None]],
+        before_install: Callable[[], Awaitable[None]],
+        installed: Callable[[SnapshotId], None],
+        snapshot_failed: Callable[[OperatingError], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """
+        :param append: makes entries durable, and says so to the machine.
+        :param before_install: stops whatever works on the log that is about to go.
+        :param changed: the machine has something to do.
+        """
+        self._log_dir = log_dir
+        self._store = store
+        self._writer = writer
+        self._log = log
+        self._append = append
+        self._before_install = before_install
+        self._installed = installed
+        self._snapshot_failed = snapshot_failed
+        self._changed = changed
+        self._queue: deque[tuple[Entry, ...] | SnapshotSlice] = deque()
+        self._work = asyncio.Event()
+        self._part: SnapshotPart | None = None
+        self._reads: set[asyncio.Task[None]] = set()
+        #: Ends with what kept a peer from being read for.
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def write_later(self, item: tuple[Entry, ...] | SnapshotSlice) -> None:
+        """How much may wait is the leader's to limit (``MAX_IN_FLIGHT``), or the proposals'."""
+        self._queue.append(item)
+        self._work.set()
+
+    async def run(self, core: RaftCore) -> None:
+        """:raises KafkaStorageError: the metadata dir fails."""
+        while True:
+            self._work.clear()
+            while self._queue:
+                item = self._queue.popleft()
+                if isinstance(item, SnapshotSlice):
+                    await self._take_slice(core, item)
+                else:
+                    await self._append(self._with_followers(item))
+                self._changed()
+            await self._work.wait()
+
+    def _with_followers(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Also those that continue them: one sync is enough."""
+        while self._queue:
+            following = self._queue[0]
+            if isinstance(following, SnapshotSlice):
+                break
+            if following[0].offset != entries[-1].offset + 1:
+                break
+            entries += following
+            self._queue.popleft()
+        return entries
+
+    # --- a snapshot that comes -------------------------------------------------------------------
+
+    async def _take_slice(self, core: RaftCore, taken: SnapshotSlice) -> None:
+        try:
+            await self._write_slice(core, taken)
+        except LogDirImpairedError as e:
+            # No space: the part is gone, and the leader sends it anew.
+            self._part = None
+            self._snapshot_failed(e)
+            core.snapshot_discarded()
+
+    async def _write_slice(self, core: RaftCore, taken: SnapshotSlice) -> None:
+        run = partial(self._log_dir.run, OpKind.FLUSH)
+        if taken.position == 0:
+            old, self._part = self._part, None
+            if old is not None:
+                await run(old.discard)
+            self._part = await run(partial(self._store.begin_snapshot, *taken.snapshot))
+        part = self._part
+        if part is None or part.size_bytes != taken.position:
+            core.snapshot_discarded()
+            return
+        await run(partial(part.append, taken.data))
+        if not taken.is_last:
+            core.slice_persisted(taken)
+            return
+        self._part = None
+        snapshot = await run(part.finish)
+        await self._before_install()
+        await self._writer.write(partial(self._store.install_snapshot, snapshot, replaces_log=True))
+        core.snapshot_installed(taken.snapshot, core.log.voters)
+        self._installed(taken.snapshot)
+        self._log.info(
+            "metadata_snapshot_received",
+            last_offset=snapshot.last_offset,
+            size_bytes=snapshot.size_bytes,
+        )
+
+    # --- what peers miss -------------------------------------------------------------------------
+
+    def read(self, core: RaftCore, wanted: ReadEntries | ReadSnapshot) -> None:
+        """One for each peer at a time: the leadership sees to that."""
+        task = asyncio.create_task(self._read(core, wanted))
+        self._reads.add(task)
+        task.add_done_callback(self._read_ended)
+
+    async def _read(self, core: RaftCore, wanted: ReadEntries | ReadSnapshot) -> None:
+        try:
+            if isinstance(wanted, ReadEntries):
+                found = await self._log_dir.run(
+                    OpKind.READ,
+                    lambda: self._store.read(
+                        wanted.from_offset, MAX_APPEND_BYTES, MAX_APPEND_ENTRIES
+                    ),
+                )
+                core.entries_read(wanted, found)
+            else:
+                data, is_last = await self._read_slice(wanted)
+                core.slice_read(wanted, data, is_last=is_last)
+        except LogDirImpairedError:
+            # The next heartbeat asks again.
+            if isinstance(wanted, ReadEntries):
+                core.entries_read(wanted, [])
+            return
+        except CorruptRecordError as e:
+            raise KafkaStorageError(f"the metadata log is damaged: {e.message}") from e
+        self._changed()
+
+    async def _read_slice(self, wanted: ReadSnapshot) -> tuple[bytes | None, bool]:
+        found = await self._log_dir.run(
+            OpKind.READ,
+            lambda: self._store.read_snapshot(
+                wanted.snapshot.last_offset, wanted.position, SNAPSHOT_PIECE_BYTES
+            ),
+        )
+        return (None, False) if found is None else (found[0], found[1] < 0)
+
+    def _read_ended(self, task: asyncio.Task[None]) -> None:
+        self._reads.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def stop(self) -> None:
+        for task in self._reads:
+            task.cancel()
+        await asyncio.gather(*self._reads, return_exceptions=True)
+        if self.failed.done():
+            self.failed.exception()

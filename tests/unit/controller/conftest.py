@@ -1,0 +1,147 @@
+"""A controller that leads alone, over a real dir thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
+from kraftjbod.controller.topic_control import TopicDefaults
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import ManualClock, format_dir, open_dir
+from tests.faults.vfs_fault import FaultVfs
+from tests.golden.transcript import directory
+
+ONE = BrokerId(1)
+
+
+TWO = BrokerId(2)
+
+
+class Node:
+    def __init__(
+        self,
+        vfs: FaultVfs,
+        *,
+        max_pending: int = 100,
+        reserve_bytes: int = 0,
+        level: int = 17,
+        max_fetch_bytes: int = 1000,
+    ) -> None:
+        self.clock = ManualClock()
+        self.nobody_listens = False
+        self.metrics = Metrics()
+        self.log_dir = open_dir(vfs, clock=self.clock, reserve_bytes=reserve_bytes)
+        self.managers = ControlManagers(
+            cluster_id="c",
+            session_timeout_ms=9000,
+            reconnect_grace_ms=500,
+            topic_config_defaults=TopicConfig(),
+            topic_defaults=TopicDefaults(num_partitions=1, replication_factor=1),
+            max_partitions_per_request=100,
+            random_bytes=lambda count: bytes(count - 1) + b"\xff",
+            draw_below=lambda _: 0,
+        )
+        self.controller = QuorumController(
+            make_managers=lambda: self.managers,
+            driver=RaftDriver(
+                log_dir=self.log_dir,
+                store=RaftLogStore(
+                    vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0
+                ),
+                clock=self.clock,
+                node_id=BrokerId(9),
+                voters=[BrokerId(9)],
+                first_payload_of_term=NO_RECORDS,
+                bytes_between_snapshots=1 << 30,
+                max_cached_bytes=1 << 20,
+                max_pending_proposals=max_pending,
+                kept_free_bytes=1000,
+                retry_interval_ms=1,
+            ),
+            clock=self.clock,
+            metrics=self.metrics,
+            features={"metadata.version": level},
+            session_timeout_ms=9000,
+            preferred_interval_ms=10,
+            unclean_interval_ms=10,
+            max_fetch_bytes=max_fetch_bytes,
+            is_refused=self.is_refused,
+        )
+
+    async def is_refused(self, host: str, port: int) -> bool:
+        return (host, port) == ("h", 1) and self.nobody_listens
+
+    async def register(
+        self, dirs: str = "a", broker_id: BrokerId = ONE, incarnation: bytes = b"\0"
+    ) -> BrokerEpoch:
+        request = m.BrokerRegistrationRequest(
+            broker_id=broker_id,
+            cluster_id="c",
+            incarnation_id=Uuid(incarnation * 16),
+            listeners=(m.ListenerInfo(name="P", host="h", port=1),),
+            log_dirs=tuple(map(directory, dirs)),
+        )
+        response = await self.controller.handle(request)
+        assert isinstance(response, m.BrokerRegistrationResponse)
+        return response.broker_epoch
+
+    async def heartbeat(
+        self,
+        epoch: BrokerEpoch,
+        offline: str = "",
+        broker_id: BrokerId = ONE,
+        impaired: Mapping[str, LogDirState] | None = None,
+        connection: int | None = None,
+    ) -> m.BrokerHeartbeatResponse:
+        request = m.BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            current_metadata_offset=1000,
+            want_fence=False,
+            want_shut_down=False,
+            offline_log_dirs=tuple(map(directory, offline)),
+            impaired_log_dirs=None
+            if impaired is None
+            else tuple(
+                m.ImpairedLogDir(directory_id=directory(name), state=state)
+                for name, state in impaired.items()
+            ),
+        )
+        came_on = None if connection is None else ConnectionId(connection)
+        response = await self.controller.handle(request, came_on)
+        assert isinstance(response, m.BrokerHeartbeatResponse)
+        return response
+
+    async def pass_time_until(self, holds: Callable[[], Any]) -> None:
+        """In small steps, for a long one looks like a pause of the controller itself."""
+        while not holds():
+            self.clock.ms += 200
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def vfs() -> FaultVfs:
+    inner = MemVfs()
+    format_dir(inner, "/d1", 1)
+    return FaultVfs(inner)
+
+
+@pytest.fixture
+async def node(vfs: FaultVfs) -> AsyncIterator[Node]:
+    made = Node(vfs)
+    await made.controller.start()
+    yield made
+    await made.controller.stop()
+    made.log_dir.close()

@@ -1,0 +1,52 @@
+"""Those who follow the metadata."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.core.errors import (
+    ErrorCode,
+    OperatingError,
+)
+from kraftjbod.protocol import rpc_messages as m
+from tests.unit.controller.conftest import ONE, Node
+
+
+async def test_a_follower_that_is_ahead_is_reported(node: Node) -> None:
+    request = m.FetchMetadataRequest(broker_id=ONE, fetch_offset=99, max_wait_ms=0, max_bytes=1000)
+    with pytest.raises(OperatingError) as refused:
+        await node.controller.handle(request)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("position", [0, 1 << 40])
+async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported(
+    node: Node, position: int
+) -> None:
+    """It was an assertion that failed, and a closed connection."""
+    request = m.FetchMetadataRequest(
+        broker_id=ONE,
+        fetch_offset=0,
+        max_wait_ms=0,
+        max_bytes=1000,
+        snapshot_offset=7,
+        snapshot_position=position,
+    )
+    with pytest.raises(OperatingError) as refused:
+        await node.controller.handle(request)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    node.controller._start_snapshot()
+    while await node.controller._driver.newest_snapshot() is None:
+        await asyncio.sleep(0)
+    newest = node.managers.state.offset
+    request = request.model_copy(update={"snapshot_offset": newest})
+    if position:
+        with pytest.raises(OperatingError) as refused:
+            await node.controller.handle(request)
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    else:
+        answer = await node.controller.handle(request)
+        assert isinstance(answer, m.FetchMetadataResponse)
+        assert answer.snapshot_offset == newest

@@ -1,0 +1,101 @@
+"""What cannot be written now is written later."""
+
+from __future__ import annotations
+
+import asyncio
+from errno import ENOSPC
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import (
+    LogDirImpairedError,
+)
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import format_dir
+from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
+from tests.unit.raft.driver_rig import (
+    DIRECTORY,
+    NO_OP,
+    PATH,
+    Node,
+    hold,
+    is_good,
+    live_on,
+    logged,
+)
+
+
+async def test_what_finds_no_space_is_written_once_there_is_some(
+    memory: MemVfs, node: Node
+) -> None:
+    await node.propose(b"a")
+    hold(memory, 20)
+    log = memory.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ)
+    size_bytes = log.size()
+    with capture_logs() as events:
+        proposals = [node.driver.propose(b"b"), node.driver.propose(b"c")]
+        await logged(events, "metadata_log_waits")
+        assert node.log_dir.state is LogDirState.SATURATED
+        assert not any(proposal.committed.done() for proposal in proposals)
+        assert log.size() == size_bytes, "the torn entry was truncated"
+        with pytest.raises(LogDirImpairedError, match="has to be written"):
+            node.driver.propose(b"not even begun")
+        memory.capacity_bytes = None
+        await asyncio.gather(*(proposal.committed for proposal in proposals))
+        assert "metadata_log_goes_on" in {event["event"] for event in events}
+    await node.propose(b"d")
+    assert node.listener.payloads == [NO_OP, b"a", b"b", b"c", b"d"]
+
+
+async def test_a_dir_that_does_not_answer_is_waited_for(vfs: FaultVfs) -> None:
+    node = Node(vfs, io_suspect_ms=50)
+    await node.start()
+    node.log_dir.start_watches()
+    await node.propose(b"a")
+    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
+    proposals = [node.driver.propose(b"b")]
+    while node.log_dir.state is not LogDirState.STALLED:
+        node.clock.ms += 10
+        await asyncio.sleep(0.01)
+    proposals.append(node.driver.propose(b"c"))
+    assert await node.driver.read(1, 100) == node.listener.entries[1:], "the newest are in memory"
+    vfs.clear()
+    await asyncio.gather(*(proposal.committed for proposal in proposals))
+    assert node.listener.payloads == [NO_OP, b"a", b"b", b"c"]
+    await node.stop()
+
+
+@pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
+async def test_no_space_at_each_operation_in_turn(memory: MemVfs, effect: Effect) -> None:
+    """What the listener got is what is in the log, whichever operation found no space."""
+    for nth in range(1, 1000):
+        inner = MemVfs()
+        format_dir(inner, PATH, 1)
+        vfs = FaultVfs(inner)
+        node = Node(vfs, bytes_between_snapshots=1500)
+        await node.start()
+        fault = vfs.inject(
+            Fault(effect=effect, errno=ENOSPC, kinds=WRITING_KINDS, nth=nth, sticky=False)
+        )
+        with capture_logs():
+            proposals = await live_on(node)
+        reported = node.listener.payloads
+        answered = [p.entry.payload for p in proposals if is_good(p)]
+        assert reported == [NO_OP, *answered], nth
+        assert node.log_dir.is_online == (len(proposals) == len(answered)), nth
+        await node.stop()
+        again = Node(inner)
+        await again.start()
+        covered = again.listener.snapshots[0][0] if again.listener.snapshots else -1
+        whole = [NO_OP, *(p.entry.payload for p in proposals)][covered + 1 :]
+        found = again.listener.payloads[:-1]
+        assert found == whole[: len(found)], nth
+        assert covered + 1 + len(found) >= len(reported), nth
+        await again.stop()
+        if not fault.hits:
+            assert again.listener.snapshots[0][0] > 7, "the second one"
+            return
+    raise AssertionError("the story never ran through")

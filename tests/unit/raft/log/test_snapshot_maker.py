@@ -1,0 +1,145 @@
+"""Snapshots beside the log, piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+)
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.unit.raft.driver_rig import (
+    DIRECTORY,
+    NO_OP,
+    Node,
+    logged,
+    make_snapshot,
+    slices_of,
+)
+
+
+async def test_a_snapshot_is_wanted_after_enough_bytes_and_restores(vfs: FaultVfs) -> None:
+    node = Node(vfs, bytes_between_snapshots=1000)
+    await node.start()
+    assert not node.driver.wants_snapshot
+    await node.propose(b"a" * 1000)
+    assert node.driver.wants_snapshot
+    snapshot = await make_snapshot(node)
+    assert not node.driver.wants_snapshot
+    await node.propose(b"b")
+    await node.stop()
+    again = Node(vfs)
+    await again.start()
+    state = b"".join(slices_of([NO_OP, b"a" * 1000]))
+    assert again.listener.snapshots == [(snapshot.last_offset, state)]
+    assert again.listener.payloads == [b"b", NO_OP]
+    piece = await again.driver.read_snapshot(snapshot.last_offset, 0, 6)
+    assert piece == (b"state:", 6)
+    await again.stop()
+
+
+async def test_a_snapshot_waits_for_the_entries_that_it_contains(vfs: FaultVfs, node: Node) -> None:
+    vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log"))
+    proposal = node.driver.propose(b"never committed")
+    with capture_logs():
+        node.driver.start_snapshot(proposal.entry.offset, 1, slices_of([]))
+        with pytest.raises(KafkaStorageError):
+            await proposal.committed
+    assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
+
+
+async def test_a_stop_does_not_wait_for_a_snapshot_that_waits(vfs: FaultVfs, node: Node) -> None:
+    """It span for ever: the door waits for the loop, and the snapshot never let go of it."""
+    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"}), path="*.log"))
+    proposal = node.driver.propose(b"not committed yet")
+    node.driver.start_snapshot(proposal.entry.offset, 1, slices_of([]))
+    while not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY)):
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    node.driver.release_waits()
+    with capture_logs() as events:
+        while node.driver.is_snapshotting:
+            await asyncio.sleep(0.001)
+    vfs.release()
+    # What spins takes pytest's time-out for an error of its own, and would pass.
+    assert "metadata_snapshot_failed" not in [event["event"] for event in events]
+    assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
+
+
+async def test_a_snapshot_that_meets_a_bug_costs_itself_only(node: Node) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"state"
+        raise ZeroDivisionError
+
+    with capture_logs() as events:
+        node.driver.start_snapshot(0, 1, broken())
+        await logged(events, "metadata_snapshot_failed")
+    await node.propose(b"goes on")
+    assert (await make_snapshot(node)).last_offset == 1
+
+
+async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
+    """Neither its writing nor its reading holds all of it."""
+    node = Node(vfs)
+    await node.start()
+    held: list[int] = []
+    total, piece_bytes = 20, 1 << 20
+
+    def slices() -> Iterator[bytes]:
+        for number in range(total):
+            written = [i for i in vfs.list_dir(DIRECTORY) if i.name.endswith(".part")]
+            file = vfs.open(f"{DIRECTORY}/{written[0].name}", OpenMode.READ)
+            held.append(number * piece_bytes - file.size())
+            yield bytes([number]) * piece_bytes
+
+    node.driver.start_snapshot(0, 1, slices())
+    while await node.driver.newest_snapshot() is None:
+        await asyncio.sleep(0.001)
+    assert max(held) <= 2 * piece_bytes
+    await node.stop()
+    again = Node(vfs)
+    await again.start()
+    assert max(map(len, again.listener.pieces)) <= piece_bytes
+    ((_, state),) = again.listener.snapshots
+    assert state == b"".join(bytes([number]) * piece_bytes for number in range(total))
+    await again.stop()
+
+
+async def test_a_snapshot_that_cannot_be_written_is_reported(vfs: FaultVfs, node: Node) -> None:
+    vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.part"))
+    with capture_logs() as events:
+        node.driver.start_snapshot(0, 1, slices_of([]))
+        while node.log_dir.is_online:
+            await asyncio.sleep(0)
+        while "metadata_snapshot_failed" not in {event["event"] for event in events}:
+            await asyncio.sleep(0)
+
+
+async def test_a_snapshot_without_space_waits_for_some(memory: MemVfs) -> None:
+    node = Node(memory, bytes_between_snapshots=1000)
+    await node.start()
+    await node.propose(b"a" * 2000)
+    memory.usable_bytes = 1000
+    node.log_dir.check_disk()
+    while node.log_dir.space.usable_bytes != 1000:
+        await asyncio.sleep(0)
+    with capture_logs() as events:
+        node.driver.start_snapshot(1, 1, slices_of(node.listener.payloads))
+        await logged(events, "metadata_snapshot_postponed")
+    while node.driver.is_snapshotting:
+        await asyncio.sleep(0)
+    assert node.log_dir.state is LogDirState.ONLINE
+    assert not node.driver.wants_snapshot
+    memory.usable_bytes = 10_000
+    node.log_dir.check_disk()
+    while not node.driver.wants_snapshot:
+        await asyncio.sleep(0)
+    assert (await make_snapshot(node)).last_offset == 1
+    await node.stop()

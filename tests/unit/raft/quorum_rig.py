@@ -1,0 +1,134 @@
+"""Three drivers over real dir threads and file systems in memory, and a network that is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.daemon.process.environment import SystemClock
+from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.log.snapshot_files import Snapshot
+from kraftjbod.raft.machine.messages import Entry, Message
+from tests.faults.rig import open_dir
+from tests.faults.vfs_fault import FaultVfs
+
+PATH = "/d1"
+
+
+NO_OP = b"no-op"
+
+
+IDS = (1, 2, 3)
+
+
+class Node:
+    """A voter and its listener, whose state are the payloads."""
+
+    def __init__(self, net: Net, node_id: int, vfs: FaultVfs) -> None:
+        self.net, self.node_id, self.vfs = net, node_id, vfs
+        self.payloads: list[bytes] = []
+        self.offset = -1
+        self.led: list[int] = []
+        self.lost = self.resets = 0
+        self.log_dir = open_dir(vfs, PATH, clock=SystemClock(), io_suspect_ms=100)
+        self.log_dir.start_watches()
+        self.driver = RaftDriver(
+            log_dir=self.log_dir,
+            store=RaftLogStore(
+                vfs=vfs,
+                directory=f"{PATH}/__cluster_metadata-0",
+                segment_bytes=500,
+                retained_entries=0,
+            ),
+            clock=SystemClock(),
+            node_id=BrokerId(node_id),
+            voters=[BrokerId(i) for i in IDS],
+            first_payload_of_term=NO_OP,
+            bytes_between_snapshots=1 << 30,
+            max_cached_bytes=1000,
+            retry_interval_ms=1,
+            transport=net,
+            draw_below=random.Random(node_id).randrange,
+            election_timeout_ms=200,
+        )
+
+    # --- what it hears
+
+    def on_reset(self) -> None:
+        self.resets += 1
+        self.payloads, self.offset = [], -1
+
+    def on_snapshot_piece(self, _snapshot: Snapshot, piece: bytes) -> None:
+        self.payloads += piece.split(b",")
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        self.offset = snapshot.last_offset
+
+    def on_commit(self, entry: Entry) -> None:
+        assert entry.offset == self.offset + 1
+        self.offset = entry.offset
+        if entry.payload != NO_OP:
+            self.payloads.append(entry.payload)
+
+    def on_leader(self, term: int) -> None:
+        self.led.append(term)
+
+    def on_leader_lost(self) -> None:
+        self.lost += 1
+
+    # --- what it is told
+
+    async def stop(self) -> None:
+        self.net.cut.add(self.node_id)
+        await self.driver.stop()
+        self.log_dir.close()
+
+    async def propose(self, *payloads: bytes) -> None:
+        proposals = [self.driver.propose(payload) for payload in payloads]
+        await asyncio.gather(*(proposal.committed for proposal in proposals))
+
+    async def snapshot(self) -> None:
+        core = self.driver.core
+        term = core.log.term_at(self.offset)
+        assert term is not None
+        self.driver.start_snapshot(self.offset, term, [b",".join(self.payloads)])
+        while self.driver.is_snapshotting:
+            await asyncio.sleep(0.001)
+        assert core.log.base.last_offset == self.offset
+
+
+class Net:
+    """Who is in ``cut`` is heard by nobody, and hears nobody."""
+
+    def __init__(self) -> None:
+        self.cut: set[int] = set()
+        self.nodes: dict[int, Node] = {}
+
+    async def start(self, node_id: int, vfs: FaultVfs) -> Node:
+        self.cut.discard(node_id)
+        node = self.nodes[node_id] = Node(self, node_id, vfs)
+        await node.driver.start(node)
+        return node
+
+    def send(self, message: Message) -> None:
+        asyncio.get_running_loop().call_soon(self._deliver, message)
+
+    def _deliver(self, message: Message) -> None:
+        if not {message.sender.node_id, message.to.node_id} & self.cut:
+            self.nodes[message.to.node_id].driver.receive(message)
+
+    async def leader(self, *, but: int = 0) -> Node:
+        found: list[Node] = []
+        await until(lambda: found.extend(self._leading(but)) or found)
+        return found[0]
+
+    def _leading(self, but: int) -> list[Node]:
+        return [n for i, n in self.nodes.items() if n.driver.leads and i != but]
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)

@@ -1,0 +1,64 @@
+"""Drivers of three voters."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import NotControllerError
+from kraftjbod.core.log_dir_state import LogDirState
+from tests.faults.vfs_fault import Effect, Fault
+from tests.unit.raft.quorum_rig import Net, until
+
+
+async def test_one_leads_and_all_are_given_what_is_committed(net: Net) -> None:
+    leader = await net.leader()
+    await leader.propose(b"a", b"b", b"c")
+    assert leader.payloads == [b"a", b"b", b"c"]
+    await until(lambda: all(n.payloads == leader.payloads for n in net.nodes.values()))
+    follower = next(n for n in net.nodes.values() if n is not leader)
+    with pytest.raises(NotControllerError, match=f"node {leader.node_id} leads"):
+        follower.driver.propose(b"d")
+
+
+async def test_a_leader_that_is_cut_off_forgets_what_was_not_committed(net: Net) -> None:
+    old = await net.leader()
+    await old.propose(b"a")
+    net.cut.add(old.node_id)
+    lost = old.driver.propose(b"lost")
+    waits = asyncio.create_task(old.driver.wait_for(99, 60_000))
+    with capture_logs() as events, pytest.raises(NotControllerError):
+        await lost.committed
+    assert "raft_leadership_lost" in {event["event"] for event in events}
+    await waits
+    await until(lambda: old.resets == 1 and old.payloads == [b"a"])
+    assert old.lost == 1
+    new = await net.leader(but=old.node_id)
+    await new.propose(b"b")
+    net.cut.clear()
+    await until(lambda: old.payloads == [b"a", b"b"])
+    assert new.driver.leads, "who comes back disturbs nobody"
+
+
+async def test_a_leader_whose_disk_hangs_resigns_and_stands_no_more(net: Net) -> None:
+    old = await net.leader()
+    old.vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
+    with capture_logs() as events:
+        with pytest.raises(NotControllerError):
+            await old.propose(b"maybe")
+        new = await net.leader(but=old.node_id)
+    assert {"raft_leader_resigns", "raft_leadership_lost"} <= {e["event"] for e in events}
+    assert old.log_dir.state is LogDirState.STALLED
+    await new.propose(b"b")
+    old.vfs.release()
+    await until(lambda: old.payloads == new.payloads)
+
+
+async def test_a_leader_that_stops_hands_over_at_once(net: Net) -> None:
+    old = await net.leader()
+    old.driver.release_waits()
+    assert not old.driver.leads
+    new = await net.leader(but=old.node_id)
+    assert new.driver.term == old.led[-1] + 1
