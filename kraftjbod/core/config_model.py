@@ -1,14 +1,24 @@
 """PURE. Configuration models by Kafka's key names: a field's key is its name with dots for
 underscores.
 
-What every model of ``config.py`` and ``topic_config.py`` has in common, and nothing else.
+What every model of ``config.py`` and ``topic_config.py`` has in common, and nothing else. What
+Kafka's DescribeConfigs says of a key besides its value is among that: its type, which is the
+field's, with Kafka's own choice between INT and LONG, and what it means, which is the docstring of
+the field, read from the source when somebody asks for the first time.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
+import sys
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from enum import IntEnum
+from functools import cache
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -88,3 +98,102 @@ def split_list(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
+
+
+# --- what a key is -------------------------------------------------------------------------------
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+#: LONG in Kafka, or keys of our own that count bytes of a disk, or time that a disk is kept for.
+_LONG_KEYS: Final = frozenset(
+    {
+        *("segment.ms", "segment.jitter.ms", "retention.bytes", "retention.ms"),
+        *("flush.messages", "flush.ms", "delete.retention.ms", "file.delete.delay.ms"),
+        *("min.compaction.lag.ms", "max.compaction.lag.ms"),
+        *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
+        *("log.retention.ms", "log.retention.bytes", "log.roll.ms", "log.cleaner.backoff.ms"),
+        *("log.retention.check.interval.ms", "log.cleaner.dedupe.buffer.size"),
+        *("log.cleaner.delete.retention.ms", "log.segment.delete.delay.ms"),
+        *("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+        *("log.flush.interval.messages", "log.flush.interval.ms"),
+        *("log.flush.scheduler.interval.ms", "replica.lag.time.max.ms"),
+        *("log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms"),
+        *("connections.max.idle.ms", "queued.max.request.bytes", "log.dir.failure.timeout.ms"),
+        *("replica.high.watermark.checkpoint.interval.ms", "offsets.retention.check.interval.ms"),
+        *("log.dir.reserve.bytes", "log.dir.min.free.bytes", "log.dir.heal.free.bytes"),
+        *("log.dir.queue.max.bytes", "log.dir.scrub.max.bytes.per.second"),
+        *("log.dir.scrub.interval.ms", "log.stray.retention.ms", "queued.max.response.bytes"),
+        *("message.checking.max.bytes", "storage.telemetry.topic.retention.ms"),
+        "storage.telemetry.topic.retention.bytes",
+    }
+)
+
+
+@cache
+def config_types(model: type[KeyedModel]) -> Mapping[str, ConfigType]:
+    """By key."""
+    return {
+        str(field.alias): _type_of(str(field.alias), _bare(field.annotation), field.default)
+        for field in model.model_fields.values()
+    }
+
+
+@cache
+def config_meanings(model: type[KeyedModel]) -> Mapping[str, str]:
+    """By key; on one line each, without those that nobody wrote down."""
+    meanings: dict[str, str] = {}
+    for kind in reversed(model.__mro__):
+        if kind.__module__.startswith("kraftjbod."):
+            meanings |= _docstrings(kind)
+    fields = model.model_fields.items()
+    return {str(field.alias): meanings[name] for name, field in fields if name in meanings}
+
+
+def _bare(annotation: Any) -> Any:
+    """Without ``| None``."""
+    if isinstance(annotation, UnionType):
+        return next(one for one in get_args(annotation) if one is not NoneType)
+    return annotation
+
+
+def _type_of(key: str, annotation: Any, default: Any) -> ConfigType:
+    if annotation is bool:
+        return ConfigType.BOOLEAN
+    if annotation is float:
+        return ConfigType.DOUBLE
+    if annotation is int:
+        is_large = isinstance(default, int) and default > MAX_INT
+        return ConfigType.LONG if is_large or key in _LONG_KEYS else ConfigType.INT
+    kind = get_origin(annotation) or annotation
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return ConfigType.LIST
+    return ConfigType.STRING
+
+
+def _docstrings(model: type[Any]) -> Mapping[str, str]:
+    """By field name."""
+    tree = ast.parse(inspect.getsource(sys.modules[model.__module__]))
+    body = next(
+        node.body
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == model.__name__
+    )
+    found = {}
+    for field, text in pairwise(body):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(words))),
+            ):
+                found[name] = " ".join(words.split())
+    return found

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
 from kraftjbod.core.config import DYNAMIC_BROKER_KEYS, BrokerConfig, ControllerConfig
-from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel
+from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel, config_meanings
 from kraftjbod.core.node_config import NodeConfig
 from kraftjbod.core.topic_config import BROKER_KEYS, TopicConfig
-from tests.tidy.house import PACKAGE
 
 _HEAD: Final = """# Configuration
 
@@ -50,31 +47,11 @@ _KINDS: Final = {
 }
 
 
-class _Meanings(dict[str, str]):
-    """Docstrings of a model's fields and of those it inherits, by field name."""
-
-    def __init__(self, model: type[KeyedModel]) -> None:
-        super().__init__()
-        for kind in reversed(model.__mro__):
-            if kind.__module__.startswith("kraftjbod."):
-                self.update(_docstrings(kind))
-
-
-def _docstrings(model: type[Any]) -> Mapping[str, str]:
-    path = PACKAGE.parent / (model.__module__.replace(".", "/") + ".py")
-    body = next(
-        node.body
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef) and node.name == model.__name__
-    )
-    found = {}
-    for field, text in pairwise(body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                value=ast.Constant(value=str(words))
-            ):
-                found[name] = re.sub(r"``(.*?)``", r"`\1`", " ".join(words.split()))
-    return found
+def _meanings(model: type[KeyedModel]) -> Mapping[str, str]:
+    """By key, with code as Markdown has it."""
+    return {
+        key: re.sub(r"``(.*?)``", r"`\1`", text) for key, text in config_meanings(model).items()
+    }
 
 
 class Key(NamedTuple):
@@ -93,12 +70,13 @@ class Key(NamedTuple):
 
 def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -> Iterable[Key]:
     """What ``model`` has that none of ``without`` has."""
-    meanings, known = _Meanings(model), {name for other in without for name in other.model_fields}
+    meanings, known = _meanings(model), {name for other in without for name in other.model_fields}
     sets = {broker: topic for topic, brokers in BROKER_KEYS.items() for broker in brokers}
     for name, field in model.model_fields.items():
         if name in known:
             continue
-        key, meaning = str(field.alias), meanings.get(name, "")
+        key = str(field.alias)
+        meaning = meanings.get(key, "")
         if not meaning and key in sets:
             meaning = f"Of topics that say nothing themselves: `{sets[key]}`."
         if model is TopicConfig and key in BROKER_KEYS:

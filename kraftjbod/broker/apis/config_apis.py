@@ -23,6 +23,7 @@ from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.directories.cordon_checks import checked_cordons
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
+from kraftjbod.core.config_model import ConfigType, KeyedModel, config_meanings, config_types
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import BrokerId, is_broker_id
 from kraftjbod.core.loop.work_slices import in_slices
@@ -33,6 +34,7 @@ from kraftjbod.core.topic_config import (
     MIN_INSYNC_REPLICAS,
     CleanupPolicy,
     ThrottledReplicas,
+    TopicConfig,
 )
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol import rpc_config_messages
@@ -64,17 +66,6 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-class ConfigType(IntEnum):
-    """Kafka's numbers."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-
-
 _NAMED_TWICE: Final = OperatingError(
     "the request names the resource more than once; put all its changes together",
     code=ErrorCode.INVALID_REQUEST,
@@ -85,7 +76,6 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     str(field.alias): None if field.is_required() else field.default
     for field in BrokerConfig.model_fields.values()
 }
-_MAX_INT: Final = 2**31 - 1
 
 _Synonym = tuple[str, str, ConfigSource]
 """A key that could set the value, what it says, and where it stands."""
@@ -96,6 +86,8 @@ class _Entry(NamedTuple):
     value: Any
     synonyms: list[_Synonym]
     read_only: bool
+    model: type[KeyedModel] = TopicConfig
+    """Says what the key is."""
 
 
 class ConfigApis:
@@ -128,7 +120,7 @@ class ConfigApis:
         self, request: DescribeConfigsRequest, context: RequestContext
     ) -> DescribeConfigsResponse:
         """Each resource once, however often it is named, and as far as one answer goes."""
-        answer = _DescribeAnswer(context.api_version, with_synonyms=request.include_synonyms)
+        answer = _DescribeAnswer(request, context.api_version)
         async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
             try:
                 answer.require_within_limits()
@@ -291,12 +283,13 @@ class ConfigApis:
             # What is described of all brokers is only what was set for all of them.
             for key, text in self._cache.state.configs.get((ResourceType.BROKER, ""), {}).items():
                 source = ConfigSource.DYNAMIC_DEFAULT_BROKER
-                yield _Entry(key, text, [(key, text, source)], False)
+                yield _Entry(key, text, [(key, text, source)], False, BrokerConfig)
             return
         dynamic = self._dynamic_configs.current.by_key()
         for key, value in self._broker_values.items():
             synonyms = [*self._dynamic_synonyms(key), *self._broker_synonyms((key,))]
-            yield _Entry(key, dynamic.get(key, value), synonyms, key not in dynamic)
+            is_fixed = key not in dynamic
+            yield _Entry(key, dynamic.get(key, value), synonyms, is_fixed, BrokerConfig)
 
     def _dynamic_synonyms(self, key: str) -> Iterable[_Synonym]:
         for value in self._dynamic_configs.values_of(key):
@@ -320,9 +313,9 @@ class ConfigApis:
 class _DescribeAnswer:
     """Results of DescribeConfigs, encoded one by one, so that a long answer stays small."""
 
-    def __init__(self, version: int, *, with_synonyms: bool) -> None:
+    def __init__(self, request: DescribeConfigsRequest, version: int) -> None:
+        self._request = request
         self._version = version
-        self._with_synonyms = with_synonyms
         self._bytes = 0
         #: Encoded entries by the id of the entry: thousands of topics share their defaults.
         self._encoded: dict[int, tuple[_Entry, bytes]] = {}
@@ -373,7 +366,7 @@ class _DescribeAnswer:
         found = self._encoded.get(id(entry))
         if found is None:
             # With the entry itself, so that its id stays its own.
-            described = _entry(entry, with_synonyms=self._with_synonyms)
+            described = _entry(entry, self._request)
             found = self._encoded[id(entry)] = entry, encode_part(self._version, described)
         return found[1]
 
@@ -418,7 +411,9 @@ def _altered(resource: Altered) -> AlteredResource:
     )
 
 
-def _entry(entry: _Entry, *, with_synonyms: bool) -> Entry:
+def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
+    """With its synonyms and what it means, if that was asked for."""
+    meanings = config_meanings(entry.model) if asked.include_documentation else {}
     return Entry(
         name=entry.key,
         value=None if entry.value is None else _text(entry.value),
@@ -426,25 +421,11 @@ def _entry(entry: _Entry, *, with_synonyms: bool) -> Entry:
         config_source=entry.synonyms[0][2] if entry.synonyms else ConfigSource.DEFAULT,
         synonyms=[
             DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=text, source=source)
-            for name, text, source in (entry.synonyms if with_synonyms else ())
+            for name, text, source in (entry.synonyms if asked.include_synonyms else ())
         ],
-        config_type=_type_of(entry.value),
-        documentation=None,
+        config_type=config_types(entry.model).get(entry.key, ConfigType.STRING),
+        documentation=meanings.get(entry.key),
     )
-
-
-def _type_of(value: Any) -> ConfigType:
-    match value:
-        case bool():
-            return ConfigType.BOOLEAN
-        case int():
-            return ConfigType.INT if value <= _MAX_INT else ConfigType.LONG
-        case float():
-            return ConfigType.DOUBLE
-        case tuple():
-            return ConfigType.LIST
-        case _:
-            return ConfigType.STRING
 
 
 def _text(value: Any) -> str:

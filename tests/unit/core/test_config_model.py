@@ -5,14 +5,19 @@ from __future__ import annotations
 import pytest
 from pydantic import Field
 
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import (
+    ConfigType,
     KeyedModel,
+    config_meanings,
+    config_types,
     list_items,
     parse_model,
     split_list,
     unknown_keys,
 )
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.topic_config import BROKER_KEYS, TopicConfig
 
 
 class Sample(KeyedModel):
@@ -40,3 +45,40 @@ def test_lists_are_comma_separated() -> None:
     assert list_items(" a, b,,c ") == ["a", "b", "c"]
     assert split_list("a,b") == ("a", "b")
     assert split_list(("a",)) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("retention.bytes", ConfigType.LONG),
+        ("retention.ms", ConfigType.LONG),
+        ("max.compaction.lag.ms", ConfigType.LONG),
+        ("segment.bytes", ConfigType.INT),
+        ("min.insync.replicas", ConfigType.INT),
+        ("cleanup.policy", ConfigType.LIST),
+        ("min.cleanable.dirty.ratio", ConfigType.DOUBLE),
+        ("unclean.leader.election.enable", ConfigType.BOOLEAN),
+        ("compression.type", ConfigType.STRING),
+    ],
+)
+def test_types_of_topic_keys_are_kafkas(key: str, kind: ConfigType) -> None:
+    """Whatever the value is: retention.bytes=-1 is no INT."""
+    assert config_types(TopicConfig)[key] is kind
+
+
+def test_a_broker_key_has_the_type_of_the_topic_key_whose_default_it_is() -> None:
+    hours = {"log.retention.hours", "log.roll.hours"}
+    for topic_key, keys in BROKER_KEYS.items():
+        for key in set(keys) - hours:
+            assert config_types(BrokerConfig)[key] is config_types(TopicConfig)[topic_key], key
+    assert config_types(BrokerConfig)["log.roll.ms"] is ConfigType.LONG, "though it is not set"
+    assert config_types(BrokerConfig)["listeners"] is ConfigType.LIST
+
+
+@pytest.mark.parametrize("model", [TopicConfig, BrokerConfig, ControllerConfig])
+def test_each_key_has_a_type_and_nearly_each_a_meaning(model: type[KeyedModel]) -> None:
+    assert config_types(model).keys() == model.keys()
+    meanings = config_meanings(model)
+    of_topics = {key for keys in BROKER_KEYS.values() for key in keys}
+    assert model.keys() - meanings.keys() <= of_topics
+    assert all("\n" not in text for text in meanings.values())

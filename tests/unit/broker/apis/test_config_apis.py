@@ -234,6 +234,19 @@ async def test_throttled_replicas_are_described_as_they_are_set(apis: ConfigApis
     assert entries["follower.replication.throttled.replicas"].value == ""
 
 
+async def test_types_and_meanings_are_those_of_the_key_not_of_its_value(apis: ConfigApis) -> None:
+    _, entries = await described(apis, TOPIC, "t")
+    assert (entries["retention.bytes"].value, entries["retention.bytes"].config_type) == ("-1", 5)
+    assert entries["retention.bytes"].documentation is None, "nobody asked"
+    resource = REQUEST.DescribeConfigsResource(
+        resource_type=BROKER, resource_name="7", configuration_keys=["log.dirs", "log.roll.ms"]
+    )
+    (result,) = await answered(apis, REQUEST(resources=[resource], include_documentation=True))
+    dirs, roll = sorted(result.configs, key=lambda entry: str(entry.name))
+    assert "failure domain" in dirs.documentation
+    assert (dirs.config_type, roll.config_type, roll.value) == (7, 5, None)
+
+
 async def test_compaction_is_described_in_kafkas_words(apis: ConfigApis) -> None:
     _, entries = await described(apis, TOPIC, "t")
     policy = entries["cleanup.policy"]
