@@ -345,6 +345,30 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     offsets_topic_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
     """Small segments make it load fast, because they are compacted soon."""
 
+    transaction_max_timeout_ms: int = Field(default=900_000, ge=1)
+    """A producer may not ask for a longer time-out of its transactions."""
+    transactional_id_expiration_ms: int = Field(default=604_800_000, ge=1)
+    """A transactional id that nobody uses for so long is forgotten."""
+    transaction_max_ids_per_partition: int = Field(default=100_000, ge=1)
+    """Transactional ids of one partition of ``__transaction_state``; a new one is refused then."""
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = Field(default=10_000, ge=1)
+    """How often transactions are looked for that are open for too long."""
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = Field(default=HOUR_MS, ge=1)
+    """How often transactional ids are looked for that nobody uses any more."""
+    transaction_state_log_load_buffer_size: int = Field(default=5 * MIB, ge=KIB)
+    """Bytes that are read at once when a broker takes over transactions."""
+    transaction_state_log_write_timeout_ms: int = Field(default=5_000, ge=1)
+    """How long what is decided of a transaction may take until all in-sync replicas have it."""
+    transaction_state_log_num_partitions: int = Field(default=50, ge=1)
+    """This and what follows are for the creation of ``__transaction_state``, when a transaction is
+    first asked for. It must not grow later: transactions would be looked for elsewhere."""
+    transaction_state_log_replication_factor: int = Field(default=3, ge=1)
+    """Replicas; with fewer brokers alive it is not made, and transactions wait."""
+    transaction_state_log_min_isr: int = Field(default=2, ge=1)
+    """In-sync replicas without which nothing of a transaction is decided."""
+    transaction_state_log_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
+    """Small segments make it load fast, because they are compacted soon."""
+
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
 

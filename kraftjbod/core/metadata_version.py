@@ -18,6 +18,10 @@ METADATA_VERSION: Final = "metadata.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
 """Name of the feature of KIP-966: 0 without eligible leader replicas, 1 with them."""
 
+TRANSACTION_VERSION: Final = "transaction.version"
+"""Name of the feature of KIP-890: 0 as it was, 1 with flexible records, 2 with an epoch for each
+transaction."""
+
 
 class MetadataVersion(IntEnum):
     """The levels that this software knows, in order."""

@@ -154,6 +154,7 @@ class BrokerServer:
             # Here because they close before all that stands above, even if nothing below began.
             Part(name="doors", close=partial(self._leave_cluster, rooms)),
             Part(name="groups", close=rooms.groups.coordinator.close),
+            Part(name="transactions", close=rooms.transactions.transaction_coordinator.close),
             Part(name="metadata", start=partial(self._follow_metadata, rooms)),
             Part(name="logs", start=partial(self._load_logs, rooms, disks)),
             Part(name="background work", start=partial(self._start_background, rooms, disks)),
@@ -201,6 +202,7 @@ class BrokerServer:
         self._begin(replicas.isr.watch(), "isr_watch")
         self._tasks.keep(directories.admin.run, "log_dir_admin")
         self._tasks.keep(rooms.groups.coordinator.run, "group_coordinator")
+        self._tasks.keep(rooms.transactions.transaction_coordinator.run, "transaction_coordinator")
         self._tasks.keep(
             partial(self._checkpoint_high_watermarks, replicas.manager),
             "high_watermark_checkpoints",

@@ -58,8 +58,8 @@ CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server"
 BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
 _POLL_S = 0.05
 #: As many as Kafka's usual number, as far as there are brokers: else there would be no groups.
-_OFFSETS_REPLICAS_KEY = "offsets.topic.replication.factor"
 _USUAL_REPLICAS = 3
+_USUAL_MIN_ISR = 2
 #: Where a disk is mounted by hand.
 _MOUNT_POINT = Path("/mnt/disk")
 
@@ -106,8 +106,8 @@ class ClusterProcesses:
 
         :param first_client_port: brokers take this and the following free ports;
             ``ANY_PORT`` takes any, reserved until :meth:`release_ports`.
-        :param config: keys for the configuration file of every daemon that knows them; offsets of
-            groups have three replicas, as far as there are brokers.
+        :param config: keys for the configuration file of every daemon that knows them; what is
+            kept of groups and transactions has three replicas, as far as there are brokers.
         :param controller_config: further keys of the controller.
         :param broker_config: further keys, by broker id (1, 2, ...).
         :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
@@ -117,7 +117,7 @@ class ClusterProcesses:
         """
         extra = {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
         require_known_config(config or {}, extra)
-        config = {_OFFSETS_REPLICAS_KEY: str(min(_USUAL_REPLICAS, brokers)), **(config or {})}
+        config = {**_of_internal_topics(brokers), **(config or {})}
         run_dir = run_dir.resolve()
         run_dir.mkdir(parents=True, exist_ok=True)
         privileges = privileges or choose_privileges(run_dir)
@@ -442,6 +442,17 @@ def directory_id(path: Path) -> str | None:
         return parse_properties(meta.read_text(encoding="utf-8"), str(meta)).get("directory.id")
     except OSError:
         return None
+
+
+def _of_internal_topics(brokers: int) -> dict[str, str]:
+    """How many replicas there can be of what coordinators keep."""
+    replicas = min(_USUAL_REPLICAS, brokers)
+    min_isr = _USUAL_MIN_ISR if replicas > _USUAL_MIN_ISR else 1
+    return {
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(min_isr),
+    }
 
 
 def _free_port(wanted: int, taken: set[int], reserved: list[PortReservation]) -> int:

@@ -28,7 +28,24 @@ MEANINGS: Final[Mapping[str, str]] = {
     "topic_auto_creation_refused": (
         "A client named a topic that is not there, and the controller did not make it."
     ),
-    "transactional_id_refused": "A producer wants transactions, which are not there.",
+    "transactions_topic_not_created": (
+        "There are too few brokers for it, and no transactions until there are enough."
+    ),
+    "transaction_partition_loaded": (
+        "This broker coordinates the transactions of that partition now."
+    ),
+    "transaction_partition_not_loaded": (
+        "Not yet: its log cannot be read just now, and is tried again."
+    ),
+    "transaction_partition_unloaded": "Another broker leads it; whoever waited was sent on.",
+    "transaction_partition_unreadable": (
+        "Its log is damaged: its transactions wait until another broker leads it."
+    ),
+    "transaction_timed_out": (
+        "Its producer has it open for longer than it said: it is aborted, the producer fenced."
+    ),
+    "transaction_markers_refused": "Another coordinator ends it, which is newer.",
+    "markers_not_sent": "A broker did not take transaction markers; they are sent again.",
     "applied_metadata_not_written": (
         "How far this broker follows the metadata could not be noted on disk."
     ),

@@ -37,6 +37,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "ReplicaFetcherCount": "Fetchers: one for each leading broker and directory that follows it.",
         "NumGroups": "Consumer groups that this broker coordinates, or keeps offsets of.",
         "NumOffsets": "Offsets that they have committed.",
+        "NumTransactionalIds": "Transactional ids that this broker coordinates.",
         "OfflineLogDirectoryCount": "Directories that are offline.",
         "ImpairedLogDirectoryCount": "Saturated or stalled.",
         "SaturatedLogDirectoryCount": "Full.",

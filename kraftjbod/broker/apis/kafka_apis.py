@@ -23,11 +23,16 @@ from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.groups.committed_offset_apis import CommittedOffsetApis
 from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
 from kraftjbod.broker.groups.group_apis import GroupApis
+from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.sasl_apis import SaslApis
+from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis
+from kraftjbod.broker.transactions.transaction_apis import TransactionApis
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
     AlterLogDirsRequest,
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
@@ -41,6 +46,8 @@ from kraftjbod.protocol.messages import (
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -51,6 +58,7 @@ from kraftjbod.protocol.messages import (
     ListGroupsRequest,
     ListOffsetsRequest,
     ListPartitionReassignmentsRequest,
+    ListTransactionsRequest,
     MetadataRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -86,6 +94,9 @@ class KafkaApis:
         groups: GroupApis,
         committed_offsets: CommittedOffsetApis,
         group_admin: GroupAdminApis,
+        coordinators: CoordinatorApis,
+        transactions: TransactionApis,
+        transaction_admin: TransactionAdminApis,
     ) -> None:
         self._produce_fetch = produce_fetch
         self._handlers: dict[type[Message], _ApiHandler] = {}
@@ -100,7 +111,6 @@ class KafkaApis:
         self._serve(CreateTopicsRequest, topics.create_topics)
         self._serve(DeleteTopicsRequest, topics.delete_topics)
         self._serve(CreatePartitionsRequest, topics.create_partitions)
-        self._serve(InitProducerIdRequest, topics.init_producer_id)
         self._serve(DescribeConfigsRequest, configs.describe_configs)
         self._serve(IncrementalAlterConfigsRequest, configs.incremental_alter_configs)
         self._serve(DescribeLogDirsRequest, log_dirs.describe_log_dirs)
@@ -109,7 +119,9 @@ class KafkaApis:
         self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
         self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
+        self._serve(FindCoordinatorRequest, coordinators.find_coordinator)
         self._serve_groups(groups, committed_offsets, group_admin)
+        self._serve_transactions(transactions, transaction_admin)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
 
@@ -123,10 +135,19 @@ class KafkaApis:
         self._serve(OffsetCommitRequest, offsets.offset_commit)
         self._serve(OffsetFetchRequest, offsets.offset_fetch)
         self._serve(OffsetDeleteRequest, offsets.offset_delete)
-        self._serve(FindCoordinatorRequest, admin.find_coordinator)
         self._serve(DescribeGroupsRequest, admin.describe_groups)
         self._serve(ListGroupsRequest, admin.list_groups)
         self._serve(DeleteGroupsRequest, admin.delete_groups)
+
+    def _serve_transactions(
+        self, transactions: TransactionApis, admin: TransactionAdminApis
+    ) -> None:
+        self._serve(InitProducerIdRequest, transactions.init_producer_id)
+        self._serve(AddPartitionsToTxnRequest, transactions.add_partitions_to_txn)
+        self._serve(AddOffsetsToTxnRequest, transactions.add_offsets_to_txn)
+        self._serve(EndTxnRequest, transactions.end_txn)
+        self._serve(DescribeTransactionsRequest, admin.describe_transactions)
+        self._serve(ListTransactionsRequest, admin.list_transactions)
 
     def _serve(
         self, kind: type[Q], handler: Callable[[Q, RequestContext], Awaitable[Message | None]]

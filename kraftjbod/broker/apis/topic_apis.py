@@ -13,7 +13,6 @@ from typing import Final
 
 from kraftjbod.broker.apis.forwarding import forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ZERO_UUID, BrokerId, TopicId
@@ -28,8 +27,6 @@ from kraftjbod.protocol.messages import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
 )
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
@@ -52,7 +49,6 @@ class TopicApis:
         self,
         *,
         channel: ControllerChannel,
-        producer_ids: ProducerIdManager,
         auto_create_timeout_ms: int,
         default_partitions: int | None = None,
         default_replication_factor: int | None = None,
@@ -60,7 +56,6 @@ class TopicApis:
     ) -> None:
         """The defaults are those of this broker's file; what it leaves out the controller has."""
         self._channel = channel
-        self._producer_ids = producer_ids
         self._auto_create_timeout_ms = auto_create_timeout_ms
         self._default_partitions = default_partitions or _UNSET
         self._default_replication_factor = default_replication_factor or _UNSET
@@ -226,27 +221,6 @@ class TopicApis:
                 for topic in grown
             ]
         )
-
-    # --- producer ids ----------------------------------------------------------------------------
-
-    async def init_producer_id(
-        self, request: InitProducerIdRequest, _context: RequestContext
-    ) -> InitProducerIdResponse:
-        """A fresh id with epoch 0: without transactions, every producer that asks is a new one."""
-        if request.transactional_id is not None:
-            # No client message exists in this response: the code has to say it.
-            self._log.warning(
-                "transactional_id_refused", transactional_id=shortened(request.transactional_id)
-            )
-            return InitProducerIdResponse(
-                error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1
-            )
-        try:
-            producer_id = await self._producer_ids.next_id()
-        except OperatingError as e:
-            code = e.code if e.retriable else ErrorCode.REQUEST_TIMED_OUT
-            return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:

@@ -1,118 +1,34 @@
-"""LOOP. FindCoordinator, DescribeGroups, ListGroups and DeleteGroups."""
+"""LOOP. DescribeGroups, ListGroups and DeleteGroups."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.groups.classic_group import ClassicGroup
 from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
 from kraftjbod.broker.groups.group_events import GroupState
-from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
-from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
-from kraftjbod.broker.internal.internal_topics import InternalTopic
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import NO_LEADER, TopicPartition
 from kraftjbod.core.loop.work_slices import in_slices
-from kraftjbod.core.telemetry import get_logger
-from kraftjbod.metadata.records import Listener
 from kraftjbod.protocol.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
 
-_KEYS_SINCE: Final = 4
-_OF_GROUP: Final = 0
 #: And with it GROUP_ID_NOT_FOUND: before, a group that there is not was one that is dead.
 _MESSAGE_SINCE: Final = 6
 _CLASSIC: Final = "classic"
-Coordinator = FindCoordinatorResponse.Coordinator
 Described = DescribeGroupsResponse.DescribedGroup
 Listed = ListGroupsResponse.ListedGroup
 
 
 class GroupAdminApis:
-    def __init__(
-        self,
-        *,
-        coordinator: GroupCoordinator,
-        cache: MetadataCache,
-        creator: InternalTopicCreator,
-        offsets_topic: InternalTopic,
-    ) -> None:
+    def __init__(self, *, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
-        self._cache = cache
-        self._creator = creator
-        self._offsets_topic = offsets_topic
-        #: Why the topic could not be made, as it was told last.
-        self._trouble = ""
-        self._log = get_logger(component="group_admin_apis")
-
-    # --- FindCoordinator -------------------------------------------------------------------------
-
-    async def find_coordinator(
-        self, request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse:
-        has_keys = context.api_version >= _KEYS_SINCE
-        keys = list(request.coordinator_keys) if has_keys else [request.key]
-        if request.key_type != _OF_GROUP:
-            # There are no transactions and no share groups here.
-            code, why = ErrorCode.INVALID_REQUEST, "only groups have coordinators here"
-            found = [_not_found(key, code, why) for key in keys]
-        else:
-            if self._cache.state.topic(OFFSETS_TOPIC) is None:
-                await self._make_topic()
-            found = [self._find(key, context) async for key in in_slices(keys)]
-        if has_keys:
-            for one in found:
-                one.error_message = None if not one.error_code else one.error_message
-            return FindCoordinatorResponse(coordinators=found)
-        (one,) = found
-        return FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message,
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
-        )
-
-    def _find(self, key: str, context: RequestContext) -> Coordinator:
-        index = self._coordinator.partition_of(key)
-        why = f"{OFFSETS_TOPIC} is not there yet"
-        if index is not None:
-            endpoint, node_id = self._leader(index, context.listener_name)
-            if endpoint is not None:
-                return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port)
-            why = f"{OFFSETS_TOPIC}-{index} has no leader that can be reached"
-        return _not_found(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
-
-    def _leader(self, index: int, listener_name: str) -> tuple[Listener | None, int]:
-        partition = self._cache.state.partition_named(TopicPartition(OFFSETS_TOPIC, index))
-        leader = NO_LEADER if partition is None else partition.leader
-        return self._cache.endpoint(leader, listener_name), leader
-
-    async def _make_topic(self) -> None:
-        """Whoever asked asks again; why it cannot be made is logged once."""
-        try:
-            await self._creator.ensure(self._offsets_topic)
-        except OperatingError as e:
-            if e.message != self._trouble:
-                self._trouble = e.message
-                self._log.warning(
-                    "offsets_topic_not_created",
-                    reason=e.message,
-                    replication_factor=self._offsets_topic.replication_factor,
-                    do="start more brokers, or set offsets.topic.replication.factor lower",
-                )
-        else:
-            self._trouble = ""
 
     # --- DescribeGroups --------------------------------------------------------------------------
 
@@ -191,12 +107,6 @@ class GroupAdminApis:
             return await self._coordinator.delete(group_id)
         except OperatingError as e:
             return e.code
-
-
-def _not_found(key: str, code: ErrorCode, why: str) -> Coordinator:
-    return Coordinator(
-        key=key, node_id=NO_LEADER, host="", port=-1, error_code=code, error_message=why
-    )
 
 
 def _described(group: ClassicGroup) -> Described:

@@ -49,6 +49,7 @@ from kraftjbod.broker.groups.group_records import (
     fact_of,
     record_of,
 )
+from kraftjbod.broker.internal.coordinators import code_of_write, partition_of
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.replicas.leaderships import Leadership
@@ -63,18 +64,6 @@ from kraftjbod.protocol.records import Record, build_batch
 
 #: What is forgotten in one go: encoding it takes the loop.
 _FACTS_AT_ONCE: Final = 500
-#: What a client is told of a write that failed, by Kafka's table; others are told as they are.
-_TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,7 +427,7 @@ class GroupCoordinator:
 
         def replicated(outcome: AppendOutcome) -> ErrorCode:
             if outcome.code is not ErrorCode.NONE:
-                return _TOLD.get(outcome.code, outcome.code)
+                return code_of_write(outcome.code)
             if not self._is_current(led):
                 return ErrorCode.NOT_COORDINATOR
             for fact in facts:
@@ -447,13 +436,8 @@ class GroupCoordinator:
 
         return appending.map(replicated)
 
-    def partition_of(self, group_id: str) -> int | None:
-        """Which partition a group's facts are in; None while there is no such topic."""
-        topic = self._cache.state.topic(OFFSETS_TOPIC)
-        return None if topic is None else abs(java_hash(group_id)) % len(topic.partitions)
-
     def _led_of(self, group_id: str) -> _Led:
-        index = self.partition_of(group_id)
+        index = partition_of(self._cache.state, OFFSETS_TOPIC, group_id)
         led = None if index is None else self._led.get(index)
         if led is None or led.phase is _Phase.FAILED:
             raise OperatingError(
@@ -473,16 +457,6 @@ class GroupCoordinator:
             for led in self._led.values()
             for group_id in led.groups.group_ids()
         )
-
-
-def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java, except that its least value is 0: that has no absolute."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    signed = value - (1 << 32) if value >= 1 << 31 else value
-    return 0 if signed == -(1 << 31) else signed
 
 
 def _complete(token: object, answer: object) -> None:

@@ -15,7 +15,7 @@ from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
-from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
+from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
 from kraftjbod.broker.security.sasl_apis import SaslApis
@@ -29,6 +29,7 @@ from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
 from kraftjbod.daemon.rooms.group_room import GroupRoom
 from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
+from kraftjbod.daemon.rooms.transaction_room import TransactionRoom
 from kraftjbod.net.memory_budget import Ledger
 
 
@@ -45,6 +46,7 @@ class ApiRoom:
         directories: DirectoryRoom,
         internal: InternalRoom,
         groups: GroupRoom,
+        transactions: TransactionRoom,
         answers: Ledger,
     ) -> None:
         self._config = config
@@ -55,6 +57,7 @@ class ApiRoom:
         self._directories = directories
         self._internal = internal
         self._groups = groups
+        self._transactions = transactions
         self._answers = answers
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
@@ -70,12 +73,6 @@ class ApiRoom:
         )
         topics = TopicApis(
             channel=cluster.channel,
-            producer_ids=ProducerIdManager(
-                broker_id=config.node_id,
-                channel=cluster.channel,
-                broker_epoch=lambda: cluster.lifecycle.broker_epoch,
-                timeout_ms=config.controller_request_timeout_ms,
-            ),
             auto_create_timeout_ms=config.controller_request_timeout_ms,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
@@ -112,6 +109,14 @@ class ApiRoom:
             groups=self._groups.members,
             committed_offsets=self._groups.offsets,
             group_admin=self._groups.group_admin,
+            coordinators=CoordinatorApis(
+                cache=cluster.cache,
+                creator=self._internal.topic_creator,
+                of_groups=self._internal.consumer_offsets,
+                of_transactions=self._internal.transaction_state,
+            ),
+            transactions=self._transactions.transactions,
+            transaction_admin=self._transactions.transaction_admin,
             log_dirs=LogDirApis(
                 broker_id=config.node_id,
                 logs=disks.logs,

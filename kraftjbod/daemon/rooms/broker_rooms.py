@@ -20,6 +20,7 @@ from kraftjbod.daemon.rooms.directory_room import DirectoryRoom
 from kraftjbod.daemon.rooms.group_room import GroupRoom
 from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
+from kraftjbod.daemon.rooms.transaction_room import TransactionRoom
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 
 
@@ -32,6 +33,7 @@ class BrokerRooms:
     directories: DirectoryRoom
     internal: InternalRoom
     groups: GroupRoom
+    transactions: TransactionRoom
     apis: ApiRoom
 
 
@@ -56,13 +58,26 @@ def build_rooms(
     directories = DirectoryRoom(config, around, disks, cluster, replicas, tasks)
     internal = InternalRoom(config, around, cluster, replicas)
     groups = GroupRoom(config, around, cluster, replicas, internal, tasks)
+    transactions = TransactionRoom(config, around, cluster, replicas, internal, tasks)
     around.metrics.gauge("BackgroundJobFailures", lambda: tasks.jobs.failures)
-    apis = ApiRoom(config, around, disks, cluster, replicas, directories, internal, groups, answers)
+    apis = ApiRoom(
+        config,
+        around,
+        disks,
+        cluster,
+        replicas,
+        directories,
+        internal,
+        groups,
+        transactions,
+        answers,
+    )
     return BrokerRooms(
         cluster=cluster,
         replicas=replicas,
         directories=directories,
         internal=internal,
         groups=groups,
+        transactions=transactions,
         apis=apis,
     )

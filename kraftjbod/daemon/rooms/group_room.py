@@ -64,9 +64,4 @@ class GroupRoom:
             clock=around.clock,
             max_metadata_chars=config.offset_metadata_max_bytes,
         )
-        self.group_admin = GroupAdminApis(
-            coordinator=self.coordinator,
-            cache=cluster.cache,
-            creator=internal.topic_creator,
-            offsets_topic=internal.consumer_offsets,
-        )
+        self.group_admin = GroupAdminApis(coordinator=self.coordinator)

@@ -10,6 +10,7 @@ from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
 from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.telemetry.storage_telemetry_topic import storage_telemetry_topic
+from kraftjbod.broker.transactions.transaction_records import transaction_state_topic
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.cluster_room import ClusterRoom, backoff
@@ -39,7 +40,15 @@ class InternalRoom:
             replication_factor=config.offsets_topic_replication_factor,
             segment_bytes=config.offsets_topic_segment_bytes,
         )
-        self.internal_topics = InternalTopics([self.storage_telemetry, self.consumer_offsets])
+        self.transaction_state = transaction_state_topic(
+            partitions=config.transaction_state_log_num_partitions,
+            replication_factor=config.transaction_state_log_replication_factor,
+            min_isr=config.transaction_state_log_min_isr,
+            segment_bytes=config.transaction_state_log_segment_bytes,
+        )
+        self.internal_topics = InternalTopics(
+            [self.storage_telemetry, self.consumer_offsets, self.transaction_state]
+        )
         self.topic_creator = InternalTopicCreator(
             cache=cluster.cache,
             channel=cluster.channel,

@@ -222,6 +222,7 @@ class BrokerRig:
             connection.close()
         self.parts.hosted.close()
         self.parts.coordinator.close()
+        self.parts.transaction_coordinator.close()
         await self.door.close(timeout_ms=1_000)
         await self.parts.admin.close()
         self.parts.fetchers.close()
@@ -244,6 +245,7 @@ def _by_name(rooms: BrokerRooms) -> SimpleNamespace:
                 rooms.directories,
                 rooms.internal,
                 rooms.groups,
+                rooms.transactions,
                 rooms.apis,
             )
             for name, part in vars(room).items()

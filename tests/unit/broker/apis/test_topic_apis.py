@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.request_limits import (
@@ -141,14 +140,6 @@ async def test_every_producer_gets_an_id_of_its_own_from_blocks():
     async with brokers(answer=count_blocks) as (rig,):
         ids = [(await rig.ask(INIT(transactional_id=None))).producer_id for _ in range(3)]
         assert ids == [5_000, 5_001, 9_000]
-
-
-async def test_transactions_are_refused_and_reported():
-    async with brokers() as (rig,):
-        with capture_logs() as logged:
-            response = await rig.ask(INIT(transactional_id="tx"))
-        assert (response.error_code, response.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
-        assert "transactional_id_refused" in [line["event"] for line in logged]
 
 
 async def test_no_controller_means_ask_again():

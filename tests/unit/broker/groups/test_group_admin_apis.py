@@ -4,43 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from structlog.testing import capture_logs
-
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, api_name, message
 from kraftjbod.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
-    FindCoordinatorRequest,
     ListGroupsRequest,
 )
-from kraftjbod.protocol.rpc_messages import (
-    CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    RpcRequest,
-    RpcResponse,
-)
-from tests.unit.broker.broker_rig import accept, brokers
-from tests.unit.broker.groups.group_rig import committing, coordinator, enter, lead
+from tests.unit.broker.broker_rig import brokers
+from tests.unit.broker.groups.group_rig import committing, coordinator, enter
 
 E = ErrorCode
-
-
-@pytest.mark.parametrize("version", range(7))
-async def test_the_leader_of_a_group_s_partition_coordinates_it(version: int) -> None:
-    async with coordinator() as rig:
-        request = FindCoordinatorRequest(key="g")
-        if version >= 4:
-            request = FindCoordinatorRequest(coordinator_keys=["g", "h"])
-        answer = await rig.ask(request, version)
-        for found in answer.coordinators if version >= 4 else [answer]:
-            assert (found.error_code, found.node_id, found.port) == (0, 1, rig.door.port)
-        await lead(rig, 1, leader=2)
-        answer = await rig.ask(request, version)
-        for lost in answer.coordinators if version >= 4 else [answer]:
-            assert (lost.error_code, lost.node_id) == (E.COORDINATOR_NOT_AVAILABLE, -1)
 
 
 GROUP_APIS = (
@@ -74,36 +48,6 @@ async def test_a_refusal_can_be_said_in_every_version() -> None:
                 elif name == "OffsetFetch":
                     request.groups = [kind.OffsetFetchRequestGroup(group_id="g", topics=[])]
                 await connection.request(request, timeout_ms=20_000, version=version)
-
-
-async def test_nothing_but_groups_has_a_coordinator() -> None:
-    async with coordinator() as rig:
-        answer = await rig.ask(FindCoordinatorRequest(key="t", key_type=1), 3)
-        assert answer.error_code == E.INVALID_REQUEST
-        assert answer.error_message == "only groups have coordinators here"
-
-
-async def test_the_topic_is_made_when_a_group_is_first_asked_for() -> None:
-    codes = [E.INVALID_REPLICATION_FACTOR, E.INVALID_REPLICATION_FACTOR, E.NONE]
-    wishes: list[Any] = []
-
-    def answering(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, CreateTopicsRequest):
-            return accept(request)
-        wishes.extend(request.topics)
-        created = CreatedTopic(
-            name=request.topics[0].name, error_code=codes.pop(0), error_message="too few brokers"
-        )
-        return CreateTopicsResponse(topics=(created,))
-
-    async with brokers(answer=answering) as (rig,):
-        with capture_logs() as lines:
-            for _ in range(3):
-                answer = await rig.ask(FindCoordinatorRequest(key="g"), 3)
-                assert answer.error_code == E.COORDINATOR_NOT_AVAILABLE
-        assert [(wish.num_partitions, wish.replication_factor) for wish in wishes] == [(50, 3)] * 3
-        told = [line for line in lines if line["event"] == "offsets_topic_not_created"]
-        assert [line["reason"] for line in told] == ["too few brokers"], "once"
 
 
 async def listed(rig: Any, **filters: Any) -> dict[str, str]:

@@ -8,7 +8,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.groups import group_coordinator
-from kraftjbod.broker.groups.group_coordinator import java_hash
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import DeleteGroupsRequest, LeaveGroupRequest
 from kraftjbod.protocol.records import Record, build_batch
@@ -28,22 +27,6 @@ from tests.unit.broker.groups.group_rig import (
 from tests.unit.broker.impaired_dirs import answer, stall
 
 E = ErrorCode
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("", 0),
-        ("g", 103),
-        ("hello", 99_162_322),
-        ("Hello, world!", -1_880_044_555),
-        # The least number has no absolute one.
-        ("polygenelubricants", 0),
-        ("\N{GRINNING FACE}", 1_772_899),
-    ],
-)
-def test_a_group_s_partition_is_where_kafka_has_it(text: str, value: int) -> None:
-    assert java_hash(text) == value
 
 
 async def test_members_and_offsets_go_on_at_the_next_coordinator() -> None:

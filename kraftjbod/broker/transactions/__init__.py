@@ -1,0 +1,1 @@
+"""Coordinators of transactions: what one is, in memory and in its log, and how it ends."""

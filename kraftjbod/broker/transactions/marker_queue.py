@@ -1,0 +1,211 @@
+"""PURE. ``MarkerQueue``: which partitions have to be let know how transactions end, and by whom.
+
+* One queue per leader, so that what is due to one broker goes in one request, many transactions
+  together, while others wait for theirs.
+* What a leader does not take is put back after a while, for whoever leads then: a partition of its
+  own pauses, longer each time, and holds up nobody else. A partition that is deleted is done.
+* A transaction that is dropped, or put in anew, is another object: what is late of the former one
+  finds that out and means nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.transactions.transaction_records import TransactionMetadata, TransactionState
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from kraftjbod.core.loop.timing import ExponentialBackoff
+
+#: Most partitions in one request, of all its transactions.
+MAX_PARTITIONS_PER_REQUEST: Final = 5_000
+#: Somebody newer owns the transaction: whoever hears that has nothing to say any more.
+_GIVEN_UP: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+)
+#: The partition cannot hold markers, as in Kafka.
+_AS_GOOD_AS_DONE: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}
+)
+
+
+class Ending:
+    """A transaction whose end is written, and whose partitions do not all know."""
+
+    __slots__ = ("coordinator_epoch", "index", "left", "metadata", "transactional_id")
+
+    def __init__(
+        self,
+        transactional_id: str,
+        metadata: TransactionMetadata,
+        *,
+        index: int,
+        coordinator_epoch: LeaderEpoch,
+    ) -> None:
+        """:param index: the partition of ``__transaction_state`` that it belongs to."""
+        self.transactional_id = transactional_id
+        self.metadata = metadata
+        self.index = index
+        self.coordinator_epoch = coordinator_epoch
+        #: Partitions that do not know yet; the queue's own.
+        self.left: set[TopicPartition] = set()
+
+    @property
+    def commits(self) -> bool:
+        return self.metadata.state is TransactionState.PREPARE_COMMIT
+
+
+class _Due(NamedTuple):
+    ending: Ending
+    partition: TopicPartition
+    failures: int
+
+
+class Outcome(NamedTuple):
+    """What an answer brought of one transaction."""
+
+    ending: Ending
+    done: frozenset[TopicPartition]
+    given_up: ErrorCode = ErrorCode.NONE
+
+
+Batch = Mapping[Ending, list[TopicPartition]]
+
+
+class MarkerQueue:
+    def __init__(
+        self,
+        *,
+        leader_of: Callable[[TopicPartition], BrokerId | None],
+        backoff: ExponentialBackoff,
+    ) -> None:
+        """:param leader_of: whom to ask now; ``NO_LEADER``: nobody; None: there is no partition."""
+        self._leader_of = leader_of
+        self._backoff = backoff
+        #: By transactional id: which object counts.
+        self._endings: dict[str, Ending] = {}
+        self._queues: dict[BrokerId, deque[_Due]] = {}
+        #: Under way, by the broker that was asked.
+        self._asked: dict[BrokerId, list[_Due]] = {}
+        #: Put back: when it is tried again, a number that keeps the order, and what.
+        self._later: list[tuple[int, int, _Due]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        """Transactions that are ending."""
+        return len(self._endings)
+
+    def put(
+        self, ending: Ending, partitions: Collection[TopicPartition], now_ms: int
+    ) -> frozenset[TopicPartition]:
+        """Let them know; what is returned is done, because it is not there any more."""
+        self._endings[ending.transactional_id] = ending
+        ending.left = set(partitions)
+        gone = frozenset(
+            partition
+            for partition in partitions
+            if not self._queue(_Due(ending, partition, 0), now_ms)
+        )
+        self._done(ending, gone)
+        return gone
+
+    def _done(self, ending: Ending, partitions: Collection[TopicPartition]) -> None:
+        ending.left.difference_update(partitions)
+        if not ending.left:
+            self.drop(ending)
+
+    def drop(self, ending: Ending) -> None:
+        """Nothing is to be done for it any more."""
+        if self._is_current(ending):
+            del self._endings[ending.transactional_id]
+
+    def drop_partition(self, index: int) -> None:
+        """Transactions of that partition of ``__transaction_state`` are not ended here any more."""
+        for ending in [one for one in self._endings.values() if one.index == index]:
+            self.drop(ending)
+
+    def idle_brokers(self) -> Iterator[BrokerId]:
+        """Who has something to be asked and is not being asked."""
+        return iter([one for one, due in self._queues.items() if due and one not in self._asked])
+
+    def take(self, broker_id: BrokerId) -> Batch:
+        """What to ask a broker now; nothing if there is none. :meth:`answered` has to follow."""
+        queue, taken = self._queues.get(broker_id, deque()), list[_Due]()
+        batch: dict[Ending, list[TopicPartition]] = {}
+        while queue and len(taken) < MAX_PARTITIONS_PER_REQUEST:
+            due = queue.popleft()
+            if self._is_current(due.ending):
+                taken.append(due)
+                batch.setdefault(due.ending, []).append(due.partition)
+        if not queue:
+            self._queues.pop(broker_id, None)
+        if taken:
+            self._asked[broker_id] = taken
+        return batch
+
+    def answered(
+        self,
+        broker_id: BrokerId,
+        codes: Mapping[tuple[int, TopicPartition], ErrorCode],
+        now_ms: int,
+    ) -> list[Outcome]:
+        """Codes by producer id and partition; what has none is asked again."""
+        done: dict[Ending, set[TopicPartition]] = {}
+        given_up: dict[Ending, ErrorCode] = {}
+        for due in self._asked.pop(broker_id):
+            ending, partition, failures = due
+            if not self._is_current(ending):
+                continue
+            code = codes.get((ending.metadata.producer_id, partition))
+            if code in _AS_GOOD_AS_DONE:
+                done.setdefault(ending, set()).add(partition)
+            elif code in _GIVEN_UP:
+                given_up[ending] = code
+            else:
+                self._put_back(_Due(ending, partition, failures + 1), now_ms)
+        for ending in given_up:
+            self.drop(ending)
+        outcomes = [Outcome(ending, frozenset(), code) for ending, code in given_up.items()]
+        for ending, partitions in done.items():
+            if ending not in given_up:
+                self._done(ending, partitions)
+                outcomes.append(Outcome(ending, frozenset(partitions)))
+        return outcomes
+
+    @property
+    def next_ms(self) -> int | None:
+        """When :meth:`retry` has something to do; None if not."""
+        return self._later[0][0] if self._later else None
+
+    def retry(self, now_ms: int) -> list[Outcome]:
+        """Put what has paused long enough to its present leader; what is gone is done."""
+        gone: dict[Ending, set[TopicPartition]] = {}
+        while self._later and self._later[0][0] <= now_ms:
+            _, _, due = heapq.heappop(self._later)
+            if self._is_current(due.ending) and not self._queue(due, now_ms):
+                gone.setdefault(due.ending, set()).add(due.partition)
+        for ending, partitions in gone.items():
+            self._done(ending, partitions)
+        return [Outcome(ending, frozenset(partitions)) for ending, partitions in gone.items()]
+
+    def _queue(self, due: _Due, now_ms: int) -> bool:
+        """Whether there is such a partition."""
+        leader = self._leader_of(due.partition)
+        if leader is None:
+            return False
+        if leader == NO_LEADER:
+            self._put_back(_Due(due.ending, due.partition, due.failures + 1), now_ms)
+        else:
+            self._queues.setdefault(leader, deque()).append(due)
+        return True
+
+    def _put_back(self, due: _Due, now_ms: int) -> None:
+        self._number += 1
+        at_ms = now_ms + self._backoff.wait_ms(due.failures)
+        heapq.heappush(self._later, (at_ms, self._number, due))
+
+    def _is_current(self, ending: Ending) -> bool:
+        return self._endings.get(ending.transactional_id) is ending

@@ -1,0 +1,147 @@
+"""LOOP. ``MarkerSender``: brings transaction markers to partitions' leaders (WriteTxnMarkers).
+
+One request at a time per broker, on a connection that is kept; what is due to whom, and when it is
+tried again, is marker_queue.py's. A marker whose answer was lost may be written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.broker_connector import BrokerConnector
+from kraftjbod.broker.transactions.marker_queue import Batch, Ending, MarkerQueue, Outcome
+from kraftjbod.broker.transactions.transaction_records import by_topic
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+#: How long one request may take; a leader that needs longer is asked again.
+_REQUEST_TIMEOUT_MS: Final = 5_000
+
+
+class MarkerSender:
+    """``close()`` at the end."""
+
+    def __init__(
+        self,
+        *,
+        queue: MarkerQueue,
+        connector: BrokerConnector,
+        tasks: BackgroundTasks,
+        clock: Clock,
+        heard: Callable[[Outcome], None],
+    ) -> None:
+        """:param heard: called with what became of partitions; awaits nothing."""
+        self._queue = queue
+        self._connector = connector
+        self._tasks = tasks
+        self._clock = clock
+        self._heard = heard
+        self._connections: dict[BrokerId, KafkaConnection] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._log = get_logger(component="marker_sender")
+
+    def send(self, ending: Ending, partitions: Collection[TopicPartition]) -> None:
+        """Until each of them has it, is gone, or belongs to somebody newer."""
+        gone = self._queue.put(ending, partitions, self._clock.now_ms())
+        if gone:
+            self._heard(Outcome(ending, gone))
+        self._go_on()
+
+    def drop_partition(self, index: int) -> None:
+        """Whatever belongs to that partition of ``__transaction_state``."""
+        self._queue.drop_partition(index)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def _go_on(self) -> None:
+        if self._is_closed:
+            return
+        for broker_id in self._queue.idle_brokers():
+            batch = self._queue.take(broker_id)
+            if batch:
+                self._begin(broker_id, batch)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        next_ms = self._queue.next_ms
+        if next_ms is not None:
+            delay_s = max(0, next_ms - self._clock.now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self._hear(self._queue.retry(self._clock.now_ms()))
+        self._go_on()
+
+    def _begin(self, broker_id: BrokerId, batch: Batch) -> None:
+        self._tasks.attempt(lambda: self._ask(broker_id, batch), f"markers-{broker_id}")
+
+    async def _ask(self, broker_id: BrokerId, batch: Batch) -> None:
+        codes: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        try:
+            connection = await self._connected(broker_id)
+            response = await connection.request(_request(batch), timeout_ms=_REQUEST_TIMEOUT_MS)
+            codes = _codes(response)
+        except OperatingError as e:
+            # All of it is tried again, with whoever leads then.
+            self._log.info("markers_not_sent", broker_id=broker_id, reason=e.message)
+        finally:
+            self._hear(self._queue.answered(broker_id, codes, self._clock.now_ms()))
+            self._go_on()
+
+    async def _connected(self, broker_id: BrokerId) -> KafkaConnection:
+        connection = self._connections.get(broker_id)
+        if connection is None or not connection.is_open:
+            connection = self._connections[broker_id] = await self._connector.connect(
+                broker_id, purpose="markers", timeout_ms=_REQUEST_TIMEOUT_MS
+            )
+        return connection
+
+    def _hear(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            self._heard(outcome)
+
+
+def _request(batch: Batch) -> WriteTxnMarkersRequest:
+    kinds = WriteTxnMarkersRequest
+    return kinds(
+        markers=[
+            kinds.WritableTxnMarker(
+                producer_id=ending.metadata.producer_id,
+                producer_epoch=ending.metadata.producer_epoch,
+                transaction_result=ending.commits,
+                topics=[
+                    kinds.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+                    for name, indexes in by_topic(partitions).items()
+                ],
+                coordinator_epoch=ending.coordinator_epoch,
+                transaction_version=ending.metadata.client_version,
+            )
+            for ending, partitions in batch.items()
+        ]
+    )
+
+
+def _codes(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
+    return {
+        (marker.producer_id, TopicPartition(topic.name, part.partition_index)): ErrorCode(
+            part.error_code
+        )
+        for marker in response.markers
+        for topic in marker.topics
+        for part in topic.partitions
+    }

@@ -1,0 +1,442 @@
+"""LOOP. ``TransactionCoordinator``: transactions, where their log is led: ``__transaction_state``.
+
+* A partition of that topic is loaded when this broker begins to lead it, and dropped when that
+  ends; transactional ids of a partition that is not here, or not loaded yet, are refused by code.
+* What shall be is appended first and holds when it is replicated; what is appended under one
+  leadership is never part of another one. An answer says what is in the log, and nothing else.
+* A transaction whose end was decided is ended in all its partitions, by whoever coordinates it
+  then: after a load its markers are sent again, with the newer epoch of the coordinator.
+* Those that are open for too long are aborted, those that nobody uses are forgotten, both from time
+  to time.
+
+What may happen to a transactional id is transaction.py's, who is told what marker_queue.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, assert_never
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.internal.coordinators import code_of_write, partition_of
+from kraftjbod.broker.internal.internal_producer import InternalProducer
+from kraftjbod.broker.internal.internal_reader import InternalReader
+from kraftjbod.broker.replicas.leaderships import Leadership
+from kraftjbod.broker.replicas.replica_appends import AppendOutcome
+from kraftjbod.broker.transactions.marker_queue import Ending, Outcome
+from kraftjbod.broker.transactions.marker_sender import MarkerSender
+from kraftjbod.broker.transactions.transaction import Transaction
+from kraftjbod.broker.transactions.transaction_events import (
+    AddRequested,
+    Answer,
+    EndRequested,
+    Expired,
+    InitRequested,
+    Marked,
+    Overdue,
+    Resumed,
+    ResumeLater,
+    SendMarkers,
+    TransactionAction,
+    TransactionAnswer,
+    TransactionEvent,
+    Unloaded,
+    Write,
+    Written,
+)
+from kraftjbod.broker.transactions.transaction_records import (
+    TRANSACTIONS_TOPIC,
+    TransactionFact,
+    TransactionMetadata,
+    fact_of,
+    record_of,
+)
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, LocalProtocolError, OperatingError
+from kraftjbod.core.ids import LeaderEpoch, TopicPartition
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
+from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.core.metadata_version import TRANSACTION_VERSION
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.protocol.records import build_batch
+
+_RESUME_AFTER_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    id_expiration_ms: int
+    abort_interval_ms: int
+    expiry_interval_ms: int
+    max_ids_per_partition: int
+    write_timeout_ms: int
+
+
+class _Phase(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
+class _Led:
+    """A partition that is led here."""
+
+    __slots__ = ("leader_epoch", "phase", "topic_partition", "transactions")
+
+    def __init__(self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
+        self.topic_partition = topic_partition
+        self.leader_epoch = leader_epoch
+        self.phase = _Phase.LOADING
+        self.transactions: dict[str, Transaction] = {}
+
+
+class TransactionCoordinator:
+    """Subscribes to leaderships; ``run()`` aborts and forgets what is due."""
+
+    def __init__(
+        self,
+        *,
+        cache: MetadataCache,
+        producer: InternalProducer,
+        reader: InternalReader,
+        make_sender: Callable[[Callable[[Outcome], None]], MarkerSender],
+        next_producer_id: Callable[[], Awaitable[int]],
+        tasks: BackgroundTasks,
+        clock: Clock,
+        backoff: ExponentialBackoff,
+        metrics: Metrics,
+        settings: TransactionSettings,
+    ) -> None:
+        self._cache = cache
+        self._producer = producer
+        self._reader = reader
+        self._sender = make_sender(self._heard)
+        self._next_producer_id = next_producer_id
+        self._tasks = tasks
+        self._clock = clock
+        self._backoff = backoff
+        self._settings = settings
+        #: By partition.
+        self._led: dict[int, _Led] = {}
+        self._log = get_logger(component="transaction_coordinator")
+        metrics.gauge("NumTransactionalIds", self._count_ids)
+
+    # --- leaderships -----------------------------------------------------------------------------
+
+    def elected(self, leadership: Leadership) -> None:
+        """Load the partition, if it is one of ours and not loaded already."""
+        (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
+        if topic != TRANSACTIONS_TOPIC:
+            return
+        led = self._led.get(index)
+        if led is not None and led.phase is _Phase.ACTIVE:
+            # The same log goes on, and with it what is in memory of it; markers take the new epoch.
+            led.leader_epoch = epoch
+            self._resume_all(led)
+            return
+        led = self._led[index] = _Led(leadership.topic_partition, epoch)
+        self._tasks.attempt(lambda: self._load(led), f"load-transactions-{index}")
+
+    def resigned(self, leadership: Leadership) -> None:
+        """Whatever waits for transactions of this partition has to go elsewhere."""
+        topic, index = leadership.topic_partition
+        if topic == TRANSACTIONS_TOPIC and index in self._led:
+            self._unload(index)
+
+    def close(self) -> None:
+        """Answer whoever waits."""
+        for index in list(self._led):
+            self._unload(index)
+        self._sender.close()
+
+    def _unload(self, index: int) -> None:
+        led = self._led.pop(index)
+        self._sender.drop_partition(index)
+        for transaction in led.transactions.values():
+            self._carry_out(led, transaction, Unloaded())
+        self._log.info(
+            "transaction_partition_unloaded", partition=index, transactions=len(led.transactions)
+        )
+
+    async def _load(self, led: _Led) -> None:
+        failures = 0
+        index = led.topic_partition.partition
+        while self._is_current(led):
+            try:
+                await self._take_all(led)
+                break
+            except CorruptRecordError as e:
+                led.phase = _Phase.FAILED
+                self._log.error("transaction_partition_unreadable", partition=index, reason=str(e))
+                return
+            except OperatingError as e:
+                failures += 1
+                self._log.info("transaction_partition_not_loaded", partition=index, reason=str(e))
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+        if not self._is_current(led):
+            return
+        led.phase = _Phase.ACTIVE
+        self._log.info(
+            "transaction_partition_loaded", partition=index, transactions=len(led.transactions)
+        )
+        self._resume_all(led)
+
+    async def _take_all(self, led: _Led) -> None:
+        kept: dict[str, TransactionMetadata] = {}
+        async for batch in self._reader.read(led.topic_partition, led.leader_epoch):
+            if batch.header.is_control:
+                continue
+            async for record in in_slices(batch.records):
+                fact = fact_of(record)
+                if fact is None:
+                    continue
+                if fact.metadata is None:
+                    kept.pop(fact.transactional_id, None)
+                else:
+                    kept[fact.transactional_id] = fact.metadata
+        led.transactions = {name: Transaction(name, one) for name, one in kept.items()}
+
+    def _resume_all(self, led: _Led) -> None:
+        for transaction in list(led.transactions.values()):
+            if transaction.state.is_ending:
+                self._carry_out(led, transaction, Resumed())
+
+    def _is_current(self, led: _Led) -> bool:
+        return self._led.get(led.topic_partition.partition) is led
+
+    # --- requests --------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The cluster's level of ``transaction.version``."""
+        return self._cache.state.features.get(TRANSACTION_VERSION, 0)
+
+    async def ask(
+        self, transactional_id: str, event: InitRequested | AddRequested | EndRequested
+    ) -> TransactionAnswer:
+        """What becomes of a request; its token is a :class:`Completion`, made for this.
+
+        :raises OperatingError: it is not coordinated here, or not now.
+        """
+        led, transaction = self._find(transactional_id)
+        is_new = transaction is None and isinstance(event, InitRequested)
+        is_exhausted = transaction is not None and transaction.is_exhausted
+        if (is_new or is_exhausted) and not isinstance(event, AddRequested):
+            event = replace(event, fresh_producer_id=await self._fresh_id())
+            # Meanwhile somebody else may have been here.
+            led, transaction = self._find(transactional_id)
+        if transaction is None and isinstance(event, InitRequested):
+            if len(led.transactions) >= self._settings.max_ids_per_partition:
+                return TransactionAnswer(code=ErrorCode.POLICY_VIOLATION)
+            new = TransactionMetadata(
+                producer_id=event.fresh_producer_id, timeout_ms=event.timeout_ms
+            )
+            transaction = led.transactions[transactional_id] = Transaction(transactional_id, new)
+        if transaction is None:
+            return TransactionAnswer(code=ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        self._carry_out(led, transaction, event)
+        assert isinstance(event.token, Completion), event
+        answer: TransactionAnswer = await event.token
+        return answer
+
+    def verify(
+        self,
+        transactional_id: str,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Whether each partition is part of the transaction (KIP-890).
+
+        :raises OperatingError: as :meth:`ask`.
+        """
+        _, transaction = self._find(transactional_id)
+        if transaction is None:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return transaction.verify(producer_id, producer_epoch, partitions)
+
+    def describe(self, transactional_id: str) -> Transaction | None:
+        """:raises OperatingError: as :meth:`ask`."""
+        return self._find(transactional_id)[1]
+
+    def all_transactions(self) -> Iterator[Transaction]:
+        """What is coordinated here.
+
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if something is not loaded yet.
+        """
+        for led in list(self._led.values()):
+            if led.phase is _Phase.LOADING:
+                raise _loading(led)
+            yield from list(led.transactions.values())
+
+    async def _fresh_id(self) -> int:
+        """:raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, which lets clients come again."""
+        try:
+            return await self._next_producer_id()
+        except OperatingError as e:
+            raise OperatingError(
+                f"there is no producer id: {e.message}",
+                code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ) from e
+
+    def _find(self, transactional_id: str) -> tuple[_Led, Transaction | None]:
+        led = self._led_of(transactional_id)
+        return led, led.transactions.get(transactional_id)
+
+    def _led_of(self, transactional_id: str) -> _Led:
+        index = partition_of(self._cache.state, TRANSACTIONS_TOPIC, transactional_id)
+        led = None if index is None else self._led.get(index)
+        if led is None or led.phase is _Phase.FAILED:
+            raise OperatingError(
+                f"transactional id {transactional_id} is not coordinated by this broker",
+                code=ErrorCode.NOT_COORDINATOR,
+            )
+        if led.phase is _Phase.LOADING:
+            raise _loading(led)
+        return led
+
+    # --- what is due -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Abort what is open for too long and forget what nobody uses, until cancelled."""
+        settings = self._settings
+        next_expiry_ms = self._clock.now_ms() + settings.expiry_interval_ms
+        while True:
+            await asyncio.sleep(settings.abort_interval_ms / 1000)
+            expires = self._clock.now_ms() >= next_expiry_ms
+            if expires:
+                next_expiry_ms = self._clock.now_ms() + settings.expiry_interval_ms
+            for led in list(self._led.values()):
+                if led.phase is _Phase.ACTIVE:
+                    await self._sweep(led, expires=expires)
+
+    async def _sweep(self, led: _Led, *, expires: bool) -> None:
+        kept_ms = self._settings.id_expiration_ms
+        async for transaction in in_slices(list(led.transactions.values())):
+            if not self._is_current(led):
+                return
+            wall_ms = self._clock.wall_ms()
+            if transaction.is_overdue(wall_ms):
+                await self._abort(led, transaction)
+            elif expires and transaction.is_expired(wall_ms, kept_ms):
+                self._carry_out(led, transaction, Expired(kept_ms))
+
+    async def _abort(self, led: _Led, transaction: Transaction) -> None:
+        fresh_id = -1
+        if transaction.is_exhausted:
+            try:
+                fresh_id = await self._fresh_id()
+            except OperatingError:
+                return  # Next time.
+        if self._is_current(led):
+            self._log.info(
+                "transaction_timed_out",
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.metadata.producer_id,
+                producer_epoch=transaction.metadata.producer_epoch,
+                timeout_ms=transaction.metadata.timeout_ms,
+            )
+            overdue = Overdue(version=self.version, fresh_producer_id=fresh_id)
+            self._carry_out(led, transaction, overdue)
+
+    # --- the machine's wishes --------------------------------------------------------------------
+
+    def _carry_out(self, led: _Led, transaction: Transaction, event: TransactionEvent) -> None:
+        for action in transaction.handle(event, self._clock.wall_ms()):
+            self._act(led, transaction, action)
+        if (
+            transaction.is_void
+            and led.transactions.get(transaction.transactional_id) is transaction
+        ):
+            del led.transactions[transaction.transactional_id]
+
+    def _act(self, led: _Led, transaction: Transaction, action: TransactionAction) -> None:
+        match action:
+            case Answer(token, answer):
+                assert isinstance(token, Completion), token
+                token.set_result(answer)
+            case Write(metadata):
+                self._write(led, transaction, metadata)
+            case SendMarkers(metadata):
+                ending = Ending(
+                    transaction.transactional_id,
+                    metadata,
+                    index=led.topic_partition.partition,
+                    coordinator_epoch=led.leader_epoch,
+                )
+                self._sender.send(ending, frozenset(transaction.unmarked))
+            case ResumeLater():
+                loop = asyncio.get_running_loop()
+                loop.call_later(_RESUME_AFTER_S, self._go_on, led, transaction, Resumed())
+            case _:
+                assert_never(action)
+
+    def _heard(self, outcome: Outcome) -> None:
+        """Of partitions that know, or of somebody newer who sees to it."""
+        ending = outcome.ending
+        led = self._led.get(ending.index)
+        transaction = None if led is None else led.transactions.get(ending.transactional_id)
+        if led is None or transaction is None or transaction.metadata is not ending.metadata:
+            return
+        if outcome.given_up is not ErrorCode.NONE:
+            self._log.warning(
+                "transaction_markers_refused",
+                transactional_id=ending.transactional_id,
+                coordinator_epoch=ending.coordinator_epoch,
+                reason=outcome.given_up.name,
+            )
+            return
+        # In a turn of its own: it may be told of this while it asks for it.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._go_on, led, transaction, Marked(outcome.done))
+
+    def _go_on(self, led: _Led, transaction: Transaction, event: TransactionEvent) -> None:
+        if self._is_current(led):
+            self._carry_out(led, transaction, event)
+
+    def _write(
+        self, led: _Led, transaction: Transaction, metadata: TransactionMetadata | None
+    ) -> None:
+        writing = self._append(led, TransactionFact(transaction.transactional_id, metadata))
+        loop = asyncio.get_running_loop()
+
+        def ended(done: Completion[ErrorCode]) -> None:
+            # In a turn of its own: the machine may want more written.
+            loop.call_soon(self._go_on, led, transaction, Written(done.result()))
+
+        writing.add_done_callback(ended)
+
+    def _append(self, led: _Led, fact: TransactionFact) -> Completion[ErrorCode]:
+        version = 1 if self.version > 0 else 0
+        try:
+            record = record_of(fact, version=version, now_ms=self._clock.wall_ms())
+        except LocalProtocolError:
+            # A request has longer names than records can hold.
+            return Completion.of(ErrorCode.INVALID_REQUEST)
+        appending = self._producer.append(
+            led.topic_partition,
+            build_batch([record]),
+            leader_epoch=led.leader_epoch,
+            timeout_ms=self._settings.write_timeout_ms,
+        )
+
+        def replicated(outcome: AppendOutcome) -> ErrorCode:
+            if outcome.code is not ErrorCode.NONE:
+                return code_of_write(outcome.code)
+            return ErrorCode.NONE if self._is_current(led) else ErrorCode.NOT_COORDINATOR
+
+        return appending.map(replicated)
+
+    def _count_ids(self) -> int:
+        return sum(len(led.transactions) for led in self._led.values())
+
+
+def _loading(led: _Led) -> OperatingError:
+    return OperatingError(
+        f"{led.topic_partition} is being loaded", code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    )

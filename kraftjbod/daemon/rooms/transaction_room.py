@@ -1,0 +1,102 @@
+"""WIRE. The parts of ``broker/transactions``, built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.producer_ids import ProducerIdManager
+from kraftjbod.broker.transactions.marker_queue import MarkerQueue, Outcome
+from kraftjbod.broker.transactions.marker_sender import MarkerSender
+from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis
+from kraftjbod.broker.transactions.transaction_apis import TransactionApis
+from kraftjbod.broker.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+    TransactionSettings,
+)
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.cluster_room import ClusterRoom, backoff
+from kraftjbod.daemon.rooms.internal_room import InternalRoom
+from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
+
+_BACKOFF_MAX_MS: Final = 1_000
+
+
+class TransactionRoom:
+    """What coordinates transactions, and what clients and brokers ask of it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        around: Environment,
+        cluster: ClusterRoom,
+        replicas: ReplicaRoom,
+        internal: InternalRoom,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._config = config
+        self._around = around
+        self._cluster = cluster
+        self._tasks = tasks
+        producer_ids = ProducerIdManager(
+            broker_id=config.node_id,
+            channel=cluster.channel,
+            broker_epoch=lambda: cluster.lifecycle.broker_epoch,
+            timeout_ms=config.controller_request_timeout_ms,
+        )
+        self.transaction_coordinator = TransactionCoordinator(
+            cache=cluster.cache,
+            producer=internal.producer("transactions"),
+            reader=internal.reader(config.transaction_state_log_load_buffer_size),
+            make_sender=self._make_sender,
+            next_producer_id=producer_ids.next_id,
+            tasks=tasks,
+            clock=around.clock,
+            backoff=backoff(around, _BACKOFF_MAX_MS),
+            metrics=around.metrics,
+            settings=TransactionSettings(
+                id_expiration_ms=config.transactional_id_expiration_ms,
+                abort_interval_ms=(
+                    config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+                ),
+                expiry_interval_ms=(
+                    config.transaction_remove_expired_transaction_cleanup_interval_ms
+                ),
+                max_ids_per_partition=config.transaction_max_ids_per_partition,
+                write_timeout_ms=config.transaction_state_log_write_timeout_ms,
+            ),
+        )
+        replicas.leaderships.subscribe(self.transaction_coordinator)
+        self.transactions = TransactionApis(
+            coordinator=self.transaction_coordinator,
+            cache=cluster.cache,
+            internal_topics=internal.internal_topics,
+            next_producer_id=producer_ids.next_id,
+            max_timeout_ms=config.transaction_max_timeout_ms,
+        )
+        self.transaction_admin = TransactionAdminApis(
+            coordinator=self.transaction_coordinator, clock=around.clock
+        )
+
+    def _make_sender(self, heard: Callable[[Outcome], None]) -> MarkerSender:
+        return MarkerSender(
+            queue=MarkerQueue(
+                leader_of=self._leader_of, backoff=backoff(self._around, _BACKOFF_MAX_MS)
+            ),
+            connector=self._cluster.connector,
+            tasks=self._tasks,
+            clock=self._around.clock,
+            heard=heard,
+        )
+
+    def _leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
+        """Who can be reached; ``NO_LEADER``: nobody now; None: there is no such partition."""
+        partition = self._cluster.cache.state.partition_named(topic_partition)
+        if partition is None:
+            return None
+        listener = self._config.inter_broker_listener
+        is_reached = self._cluster.cache.endpoint(partition.leader, listener) is not None
+        return partition.leader if is_reached else NO_LEADER

@@ -1,0 +1,68 @@
+"""Who coordinates a key, and how the topic comes about that says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.messages import FindCoordinatorRequest
+from kraftjbod.protocol.rpc_messages import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+from tests.unit.broker.broker_rig import accept, brokers
+from tests.unit.broker.groups.group_rig import coordinator, lead
+
+E = ErrorCode
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_the_leader_of_a_group_s_partition_coordinates_it(version: int) -> None:
+    async with coordinator() as rig:
+        request = FindCoordinatorRequest(key="g")
+        if version >= 4:
+            request = FindCoordinatorRequest(coordinator_keys=["g", "h"])
+        answer = await rig.ask(request, version)
+        for found in answer.coordinators if version >= 4 else [answer]:
+            assert (found.error_code, found.node_id, found.port) == (0, 1, rig.door.port)
+        await lead(rig, 1, leader=2)
+        answer = await rig.ask(request, version)
+        for lost in answer.coordinators if version >= 4 else [answer]:
+            assert (lost.error_code, lost.node_id) == (E.COORDINATOR_NOT_AVAILABLE, -1)
+
+
+async def test_nothing_else_has_a_coordinator() -> None:
+    async with coordinator() as rig:
+        answer = await rig.ask(FindCoordinatorRequest(key="t:id:0", key_type=2), 3)
+        assert answer.error_code == E.INVALID_REQUEST
+        assert answer.error_message == "only groups and transactions have coordinators here"
+
+
+@pytest.mark.parametrize(("key_type", "name"), [(0, "offsets"), (1, "transactions")])
+async def test_the_topic_is_made_when_it_is_first_asked_for(key_type: int, name: str) -> None:
+    codes = [E.INVALID_REPLICATION_FACTOR, E.INVALID_REPLICATION_FACTOR, E.NONE]
+    wishes: list[Any] = []
+
+    def answering(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, CreateTopicsRequest):
+            return accept(request)
+        wishes.extend(request.topics)
+        created = CreatedTopic(
+            name=request.topics[0].name, error_code=codes.pop(0), error_message="too few brokers"
+        )
+        return CreateTopicsResponse(topics=(created,))
+
+    async with brokers(answer=answering) as (rig,):
+        with capture_logs() as lines:
+            for _ in range(3):
+                answer = await rig.ask(FindCoordinatorRequest(key="g", key_type=key_type), 3)
+                assert answer.error_code == E.COORDINATOR_NOT_AVAILABLE
+        assert [(wish.num_partitions, wish.replication_factor) for wish in wishes] == [(50, 3)] * 3
+        told = [line for line in lines if line["event"] == f"{name}_topic_not_created"]
+        assert [line["reason"] for line in told] == ["too few brokers"], "once"
