@@ -1,5 +1,5 @@
-"""LOOP. DescribeConfigs and IncrementalAlterConfigs: what is configured, where it comes from,
-changes.
+"""LOOP. DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: what is configured, where it
+comes from, changes.
 
 Values are the ones in force; a synonym is another place that could set the same thing, with the
 value it has there, the winning one first. No value of this version is a secret.
@@ -40,6 +40,8 @@ from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol import rpc_config_messages
 from kraftjbod.protocol.kafka_codec import encode_part, parts_of
 from kraftjbod.protocol.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
@@ -49,6 +51,12 @@ from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
     ResourceOutcome,
+)
+from kraftjbod.protocol.whole_configs import (
+    as_changes,
+    named_in_parts,
+    refused_whole,
+    whole_response,
 )
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
@@ -158,6 +166,26 @@ class ConfigApis:
                 for outcome in outcomes
             ]
         )
+
+    async def alter_configs(
+        self, request: AlterConfigsRequest, context: RequestContext
+    ) -> AlterConfigsResponse:
+        """What a resource has and the request does not name is removed.
+
+        The controller is asked for it first: what this broker knows may be older.
+        """
+        present: dict[tuple[int, str], Collection[str]] = {}
+        try:
+            for kind, names in named_in_parts(request):
+                ask = rpc_config_messages.DescribeDynamicConfigsRequest(
+                    resource_type=kind, names=names
+                )
+                found = await self._channel.forward(ask, timeout_ms=self._forward_timeout_ms)
+                present |= {(kind, each.name): each.values for each in found.resources}
+        except OperatingError as e:
+            return refused_whole(request, e)
+        changes = as_changes(request, present)
+        return whole_response(await self.incremental_alter_configs(changes, context))
 
     def _to_alter(
         self,

@@ -33,6 +33,7 @@ from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AlterConfigsRequest,
     AlterLogDirsRequest,
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
@@ -112,6 +113,7 @@ class KafkaApis:
         self._serve(DeleteTopicsRequest, topics.delete_topics)
         self._serve(CreatePartitionsRequest, topics.create_partitions)
         self._serve(DescribeConfigsRequest, configs.describe_configs)
+        self._serve(AlterConfigsRequest, configs.alter_configs)
         self._serve(IncrementalAlterConfigsRequest, configs.incremental_alter_configs)
         self._serve(DescribeLogDirsRequest, log_dirs.describe_log_dirs)
         self._serve(AlterReplicaLogDirsRequest, log_dirs.alter_replica_log_dirs)

@@ -30,6 +30,9 @@ from kraftjbod.protocol.kafka_codec import (
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
+    DescribedResource,
+    DescribeDynamicConfigsRequest,
+    DescribeDynamicConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ResourceOutcome,
@@ -485,3 +488,57 @@ async def test_a_number_without_end_is_no_broker() -> None:
     async with brokers(answer=pass_on) as (rig,):
         response = await rig.ask(ALTER(resources=[resource]))
         assert len(response.responses) == 1
+
+
+# --- AlterConfigs --------------------------------------------------------------------------------
+
+
+def describe_committed(request: RpcRequest) -> RpcResponse:
+    if not isinstance(request, DescribeDynamicConfigsRequest):
+        return refuse_topics(request)
+    values = {"segment.ms": "7", "retention.ms": "4"}
+    is_topic = request.resource_type == TOPIC
+    described = (DescribedResource(name="t", values=values),) if is_topic else ()
+    return DescribeDynamicConfigsResponse(resources=described)
+
+
+async def test_what_a_whole_configuration_does_not_name_is_removed() -> None:
+    """KIP-133: clients that do not know IncrementalAlterConfigs yet."""
+    whole = message("AlterConfigsRequest")
+
+    def resource(resource_type: int, name: str, **values: str | None) -> Any:
+        configs = [
+            whole.AlterableConfig(name=key.replace("_", "."), value=value)
+            for key, value in values.items()
+        ]
+        return whole.AlterConfigsResource(
+            resource_type=resource_type, resource_name=name, configs=configs
+        )
+
+    async with brokers(answer=describe_committed) as (rig,):
+        response = await rig.ask(
+            whole(
+                resources=[
+                    resource(TOPIC, "t", retention_ms="5", cleanup_policy=None),
+                    resource(BROKER, "", follower_replication_throttled_rate="9"),
+                ]
+            )
+        )
+        asked = [r for r in rig.controller.seen if isinstance(r, DescribeDynamicConfigsRequest)]
+        assert [(r.resource_type, r.names) for r in asked] == [(TOPIC, ("t",)), (BROKER, ("",))]
+        (altering,) = [
+            r for r in rig.controller.seen if isinstance(r, IncrementalAlterConfigsRequest)
+        ]
+        changes = [
+            (change.name, change.operation, change.value)
+            for altered in altering.resources
+            for change in altered.changes
+        ]
+        assert changes == [
+            ("segment.ms", 1, None),
+            ("retention.ms", 0, "5"),
+            ("cleanup.policy", 1, None),
+            (OTHER_RATE, 0, "9"),
+        ]
+        answer_ = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
+        assert answer_ == [("t", 40, "no"), ("", 0, None)]

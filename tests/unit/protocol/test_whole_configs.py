@@ -1,0 +1,47 @@
+"""AlterConfigs told as single changes; the handler's way is in test_config_apis.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kraftjbod.core.request_limits import MAX_FORWARDED_ITEMS
+from kraftjbod.protocol.messages import AlterConfigsRequest
+from kraftjbod.protocol.whole_configs import as_changes, named_in_parts
+
+TOPIC, BROKER = 2, 4
+
+
+def resource(resource_type: int, name: str, *configs: tuple[str, str | None]) -> Any:
+    return AlterConfigsRequest.AlterConfigsResource(
+        resource_type=resource_type,
+        resource_name=name,
+        configs=[AlterConfigsRequest.AlterableConfig(name=key, value=v) for key, v in configs],
+    )
+
+
+def test_what_is_not_named_is_deleted_and_the_last_of_two_values_counts() -> None:
+    request = AlterConfigsRequest(
+        resources=[
+            resource(TOPIC, "t", ("a", "1"), ("a", "2"), ("b", None)),
+            resource(BROKER, "t"),
+        ],
+        validate_only=True,
+    )
+    changed = as_changes(request, {(TOPIC, "t"): ["a", "c"], (TOPIC, "u"): ["d"]})
+    assert changed.validate_only
+    assert [
+        (r.resource_type, [(c.name, c.config_operation, c.value) for c in r.configs])
+        for r in changed.resources
+    ] == [(TOPIC, [("a", 0, "2"), ("c", 1, None), ("b", 1, None)]), (BROKER, [])]
+
+
+def test_what_is_there_is_asked_for_in_parts() -> None:
+    names = [f"t{number}" for number in range(MAX_FORWARDED_ITEMS + 1)]
+    request = AlterConfigsRequest(
+        resources=[resource(BROKER, ""), *(resource(TOPIC, name) for name in (*names, "t" * 250))]
+    )
+    assert list(named_in_parts(request)) == [
+        (TOPIC, tuple(names[:-1])),
+        (TOPIC, (names[-1],)),
+        (BROKER, ("",)),
+    ]
