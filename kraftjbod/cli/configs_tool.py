@@ -15,7 +15,8 @@ from typing import Final
 
 import click
 
-from kraftjbod.cli.clients.cluster_admin import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
     ConfigChange,
     ConfigEntry,
     ConfigOperation,
@@ -26,7 +27,6 @@ from kraftjbod.cli.clients.cluster_admin import (
     describe_configs,
     incremental_alter_configs,
 )
-from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.controller_client import ControllerClient
 from kraftjbod.cli.clients.first_contact import controllers_at
 from kraftjbod.cli.terminal.command import (

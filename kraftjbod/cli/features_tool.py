@@ -13,11 +13,7 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.clients.cluster_admin import (
-    UpgradeType,
-    describe_features,
-    update_features,
-)
+from kraftjbod.cli.clients.cluster_admin import UpgradeType, describe_features, update_features
 from kraftjbod.cli.terminal.command import (
     Answer,
     ClusterAddress,

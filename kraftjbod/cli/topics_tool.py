@@ -24,9 +24,9 @@ from kraftjbod.cli.clients.cluster_admin import (
     create_topic,
     delete_topic,
     describe_eligible,
-    topic_configs,
 )
 from kraftjbod.cli.clients.cluster_client import ClusterClient, PartitionMetadata, TopicMetadata
+from kraftjbod.cli.clients.config_admin import topic_configs
 from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from kraftjbod.cli.clients.cluster_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.cli.clients.cluster_client import ClusterClient, may_pass, parse_bootstrap
+from kraftjbod.cli.clients.config_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.core.errors import (
     ConnectionLostError,
     KraftJbodError,

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.cli.clients.cluster_admin import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
     ConfigChange,
     ConfigEntry,
     ConfigOperation,
@@ -24,7 +25,6 @@ from kraftjbod.cli.clients.cluster_admin import (
     describe_configs,
     incremental_alter_configs,
 )
-from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.replica_admin import (
     LogDirDescription,
     describe_log_dirs,

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.cli.clients.cluster_admin import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.clients.config_admin import (
     ConfigChange,
     ConfigOperation,
     ConfigResource,
@@ -21,7 +22,6 @@ from kraftjbod.cli.clients.cluster_admin import (
     describe_configs,
     incremental_alter_configs,
 )
-from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentPlan
 from kraftjbod.cli.terminal.command import Answer
 from kraftjbod.core.errors import ErrorCode, OperatingError

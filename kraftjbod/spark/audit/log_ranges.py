@@ -12,15 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kraftjbod.cli.clients.cluster_admin import (
-    EARLIEST,
-    LATEST,
-    ConfigResource,
-    ResourceType,
-    describe_configs,
-    list_offsets,
-)
+from kraftjbod.cli.clients.cluster_admin import EARLIEST, LATEST, list_offsets
 from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.cli.clients.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import NO_LEADER

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from kraftjbod.balance.placement import LogDir, Replica
-from kraftjbod.cli.clients.cluster_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.clients.config_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.cli.clients.replica_admin import (
     LogDirDescription,
     describe_log_dirs,

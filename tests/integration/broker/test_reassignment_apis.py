@@ -20,9 +20,9 @@ from confluent_kafka.admin._config import ConfigResource as ConfluentResource
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError
 
-from kraftjbod.cli.clients import cluster_admin, replica_admin
-from kraftjbod.cli.clients.cluster_admin import ConfigChange, ConfigOperation
+from kraftjbod.cli.clients import config_admin, replica_admin
 from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import ConfigChange, ConfigOperation
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from tests.integration import clients
@@ -265,9 +265,9 @@ def test_kafka_python_changes_values_of_brokers_and_sees_where_they_come_from(
     def set_for_all(value: str | None) -> None:
         # kafka-python knows no resource of all brokers.
         kind = ConfigOperation.DELETE if value is None else ConfigOperation.SET
-        everybody = cluster_admin.ConfigResource(cluster_admin.ResourceType.BROKER, "")
+        everybody = config_admin.ConfigResource(config_admin.ResourceType.BROKER, "")
         change = {everybody: [ConfigChange(LEADER_RATE, value, kind)]}
-        _ours(cluster, lambda client: cluster_admin.incremental_alter_configs(client, change))
+        _ours(cluster, lambda client: config_admin.incremental_alter_configs(client, change))
 
     set_for_all("77000")
     assert _configure(cluster, BROKER, "3", {LEADER_RATE: 99_000}) == "OK"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.cli.clients.cluster_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import ConfigResource, ResourceType, describe_configs
 from kraftjbod.cli.reassignment.reassignment_throttles import BROKER_THROTTLES, TOPIC_THROTTLES
 from tests.integration.clients import read_confluent, write_confluent
 from tests.integration.cluster import Cluster

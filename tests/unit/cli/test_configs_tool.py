@@ -7,7 +7,7 @@ import json
 import click
 import pytest
 
-from kraftjbod.cli.clients.cluster_admin import ConfigEntry, ConfigSource, ConfigSynonym
+from kraftjbod.cli.clients.config_admin import ConfigEntry, ConfigSource, ConfigSynonym
 from kraftjbod.cli.configs_tool import entry_line, main, parse_added
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.rpc_config_messages import (

@@ -15,14 +15,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from kraftjbod.cli.clients.cluster_admin import (
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
     ConfigChange,
     ConfigOperation,
     ConfigResource,
     ResourceType,
     incremental_alter_configs,
 )
-from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.clients.replica_admin import (
     Reassignment,
