@@ -27,15 +27,11 @@ from kraftjbod.core.errors import ErrorCode, LocalProtocolError, RemoteProtocolE
 from kraftjbod.core.request_limits import MAX_TAGS_IN_HEADER
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.messages import ApiVersionsResponse, message_classes
-from kraftjbod.protocol.schemas.kafka_compiler import (
-    NO_TAGS,
-    Compiler,
-    constructor_source,
-    long_uvarint,
-)
-from kraftjbod.protocol.schemas.kafka_compiler import Message as Message
-from kraftjbod.protocol.schemas.kafka_compiler import Request as Request
+from kraftjbod.protocol.schemas.kafka_compiler import NO_TAGS, Compiler, long_uvarint
 from kraftjbod.protocol.schemas.kafka_extensions import FIRST_OWN_API_KEY
+from kraftjbod.protocol.schemas.kafka_message import Message as Message
+from kraftjbod.protocol.schemas.kafka_message import Request as Request
+from kraftjbod.protocol.schemas.kafka_message import constructor_source
 from kraftjbod.protocol.schemas.kafka_schema import StructSchema, load_message
 
 M = TypeVar("M", bound=Message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 
-from kraftjbod.protocol.schemas.kafka_compiler import Message, build_classes
+from kraftjbod.protocol.schemas.kafka_message import Message, build_classes
 from kraftjbod.protocol.schemas.kafka_schema import load_message
 
 

@@ -24,7 +24,7 @@ _HEAD: Final = """# Written by `make stubs` from Kafka's schemas and our extensi
 from collections.abc import Sequence
 
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.protocol.schemas.kafka_compiler import Message, Request
+from kraftjbod.protocol.schemas.kafka_message import Message, Request
 
 def message_classes(name: str) -> dict[str, type[Message]]: ...
 """

@@ -1,5 +1,4 @@
-"""PURE. Message schemas compiled to Python: one class per struct, one reader and writer per
-version.
+"""PURE. Message schemas compiled to Python: one reader and writer per struct and version.
 
 The generated source is plain and can be read (``kafka_codec.source_of``). Its rules:
 
@@ -18,17 +17,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import (
-    Any,
-    ClassVar,
-    Final,
-    Generic,
-    NoReturn,
-    TypeVar,
-    dataclass_transform,
-)
+from typing import Any, Final, NoReturn
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
+from kraftjbod.protocol.schemas.kafka_message import Message
 from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, MessageSchema, StructSchema
 
 _FIXED_FORMATS: Final = {
@@ -43,52 +35,8 @@ _FIXED_FORMATS: Final = {
     "uuid": "16s",
 }
 _MAX_VARINT_SHIFT: Final = 28
-#: Where product code finds the classes.
-_MESSAGES: Final = "kraftjbod.protocol.messages"
 #: A tagged-field section that holds nothing.
 NO_TAGS: Final = b"\x00"
-
-
-@dataclass_transform(kw_only_default=True, eq_default=False)
-class Message:
-    """A request, a response or a struct inside one, with Kafka's field names in snake_case.
-
-    Classes are made from the schemas and hold the fields of all versions; type checkers read in
-    messages.pyi which. A tagged struct that was not sent is None.
-    """
-
-    __slots__ = ()
-    schema: ClassVar[StructSchema]
-
-    def __init__(self, **fields: Any) -> None:
-        """Puts the class's own constructor in its place: most structs are only ever read."""
-        kind = type(self)
-        namespace: dict[str, Any] = {}
-        exec(constructor_source(kind.schema), namespace)  # noqa: S102 - made from schemas only
-        kind.__init__ = namespace["__init__"]  # type: ignore[method-assign]  # once, see above
-        kind.__init__(self, **fields)
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        names: tuple[str, ...] = type(self).__slots__
-        return all(getattr(self, n) == getattr(other, n) for n in names)
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, like a list
-
-    def __repr__(self) -> str:
-        names: tuple[str, ...] = type(self).__slots__
-        fields = ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
-        return f"{type(self).__name__}({fields})"
-
-
-Answer_co = TypeVar("Answer_co", covariant=True)
-
-
-class Request(Message, Generic[Answer_co]):
-    """A message that asks, and by its parameter the one that answers."""
-
-    __slots__ = ()
 
 
 # --- what generated code calls ------------------------------------------------------------------
@@ -158,38 +106,6 @@ _NAMESPACE: Final[dict[str, Any]] = {
     "untrue_size": untrue_size,
     "uvarint": uvarint,
 }
-
-
-# --- classes ------------------------------------------------------------------------------------
-
-
-def build_classes(schema: MessageSchema) -> dict[str, type[Message]]:
-    """One class per struct of ``schema``; the inner ones are attributes of the outermost too."""
-    base = Request if schema.name.endswith("Request") else Message
-    outermost = _class_of(schema.struct, base)
-    classes = {schema.name: outermost}
-    for struct_schema in schema.struct.structs():
-        if struct_schema is not schema.struct:
-            inner = classes[struct_schema.name] = _class_of(struct_schema, Message)
-            inner.__qualname__ = f"{schema.name}.{struct_schema.name}"
-            setattr(outermost, struct_schema.name, inner)
-    return classes
-
-
-def _class_of(s: StructSchema, base: type[Message]) -> type[Message]:
-    body = {"__slots__": tuple(f.name for f in s.fields), "schema": s, "__module__": _MESSAGES}
-    kind: type[Message] = type(s.name, (base,), body)
-    return kind
-
-
-def constructor_source(s: StructSchema) -> str:
-    lines = [
-        f"def __init__(self, *, {', '.join(f'{f.name}={f.default!r}' for f in s.fields)}):",
-        # The empty default must not be one list shared by all messages.
-        *(f"    if {f.name} == (): {f.name} = []" for f in s.fields if f.default == ()),
-        *(f"    self.{f.name} = {f.name}" for f in s.fields),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _suffix(fmt: str) -> str:
