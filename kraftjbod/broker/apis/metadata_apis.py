@@ -16,6 +16,11 @@ from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache, listener_of
 from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.security.authorized_operations import (
+    ALL_OF_CLUSTER,
+    ALL_OF_TOPIC,
+    NOT_ASKED,
+)
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
 from kraftjbod.core.loop.work_slices import in_slices
@@ -53,8 +58,9 @@ class MetadataApis:
         self._topic_apis = topic_apis
         self._internal_topics = internal_topics
         self._auto_create_topics = auto_create_topics
-        #: Encoded topics of metadata version ``_encoded_at``: by (version, listener, topic id).
-        self._encoded: dict[tuple[int, str, TopicId], bytes] = {}
+        #: Encoded topics of metadata version ``_encoded_at``: by (version, listener, authorized
+        #: operations, topic id).
+        self._encoded: dict[tuple[int, str, int, TopicId], bytes] = {}
         self._encoded_at = -1
 
     # --- Metadata --------------------------------------------------------------------------------
@@ -62,9 +68,12 @@ class MetadataApis:
     async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         wanted = request.topics
         topics: list[Topic | bytes]
+        operations = ALL_OF_TOPIC if request.include_topic_authorized_operations else NOT_ASKED
         if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
             everything = list(self._cache.state.topics.values())
-            topics = [self._topic(topic, context) async for topic in in_slices(everything)]
+            topics = [
+                self._topic(topic, operations, context) async for topic in in_slices(everything)
+            ]
         else:
             may_create = self._auto_create_topics and (
                 context.api_version < _AUTO_CREATION_FLAG_SINCE or request.allow_auto_topic_creation
@@ -74,7 +83,7 @@ class MetadataApis:
             # A topic that is named twice is answered once: no answer is longer than that for all.
             named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
             topics = [
-                self._wanted_topic(name, topic_id, may_create, context)
+                self._wanted_topic(name, topic_id, may_create, operations, context)
                 async for name, topic_id in in_slices(named)
             ]
         return MetadataResponse(
@@ -82,6 +91,7 @@ class MetadataApis:
             cluster_id=self._cache.cluster_id,
             controller_id=self._controller_id(),
             topics=parts_of(Topic, topics),
+            cluster_authorized_operations=_of_cluster(request),
         )
 
     async def _create_missing(self, names: list[str | None]) -> None:
@@ -96,7 +106,12 @@ class MetadataApis:
             await self._topic_apis.auto_create(missing)
 
     def _wanted_topic(
-        self, name: str | None, topic_id: TopicId, may_create: bool, context: RequestContext
+        self,
+        name: str | None,
+        topic_id: TopicId,
+        may_create: bool,
+        operations: int,
+        context: RequestContext,
     ) -> Topic | bytes:
         is_by_id = name is None or (not name and topic_id != ZERO_UUID)
         if is_by_id and context.api_version < _TOPIC_IDS_SINCE:
@@ -112,26 +127,30 @@ class MetadataApis:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if may_create and name not in self._internal_topics:
                 code = self._topic_apis.creation_outcome(name)
-        return self._absent(code, name, topic_id) if topic is None else self._topic(topic, context)
+        if topic is None:
+            return self._absent(code, name, topic_id)
+        return self._topic(topic, operations, context)
 
     def _absent(self, code: ErrorCode, name: str | None, topic_id: bytes) -> Topic:
         return Topic(error_code=code, name=name, topic_id=topic_id)
 
-    def _topic(self, topic: TopicRegistration, context: RequestContext) -> bytes:
+    def _topic(self, topic: TopicRegistration, operations: int, context: RequestContext) -> bytes:
         """The topic, encoded."""
         if self._encoded_at != self._cache.version:
             self._encoded.clear()
             self._encoded_at = self._cache.version
-        key = (context.api_version, context.listener_name, topic.topic_id)
+        key = (context.api_version, context.listener_name, operations, topic.topic_id)
         encoded = self._encoded.get(key)
         if encoded is None:
             encoded = encode_part(
-                context.api_version, self._describe_topic(topic, context.listener_name)
+                context.api_version, self._describe_topic(topic, operations, context.listener_name)
             )
             self._encoded[key] = encoded
         return encoded
 
-    def _describe_topic(self, topic: TopicRegistration, listener_name: str) -> Topic:
+    def _describe_topic(
+        self, topic: TopicRegistration, operations: int, listener_name: str
+    ) -> Topic:
         return Topic(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -140,6 +159,7 @@ class MetadataApis:
                 self._describe_partition(index, partition, listener_name)
                 for index, partition in sorted(topic.partitions.items())
             ],
+            topic_authorized_operations=operations,
         )
 
     def _describe_partition(
@@ -196,6 +216,7 @@ class MetadataApis:
             endpoint_type=_BROKERS,
             cluster_id=self._cache.cluster_id,
             controller_id=self._controller_id(),
+            cluster_authorized_operations=_of_cluster(request),
             brokers=[
                 DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=broker_id,
@@ -231,3 +252,7 @@ class MetadataApis:
             ]
             for broker_id, broker in self._cache.state.brokers.items()
         }
+
+
+def _of_cluster(request: MetadataRequest | DescribeClusterRequest) -> int:
+    return ALL_OF_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED

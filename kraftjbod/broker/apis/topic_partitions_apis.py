@@ -12,6 +12,7 @@ from typing import Final
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.security.authorized_operations import ALL_OF_TOPIC
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
 from kraftjbod.core.loop.work_slices import in_slices
@@ -97,6 +98,7 @@ class TopicPartitionsApis:
                 self._describe_partition(index, topic.partitions[index], listener_name)
                 for index in range(first, end)
             ],
+            topic_authorized_operations=ALL_OF_TOPIC,
         )
         return described, end if end < len(topic.partitions) else _COMPLETE
 

@@ -8,6 +8,7 @@ from kraftjbod.broker.groups.classic_group import ClassicGroup
 from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
 from kraftjbod.broker.groups.group_events import GroupState
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.security.authorized_operations import ALL_OF_GROUP, NOT_ASKED
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.protocol.messages import (
@@ -36,11 +37,12 @@ class GroupAdminApis:
         self, request: DescribeGroupsRequest, context: RequestContext
     ) -> DescribeGroupsResponse:
         names = dict.fromkeys(request.groups)
+        operations = ALL_OF_GROUP if request.include_authorized_operations else NOT_ASKED
         return DescribeGroupsResponse(
-            groups=[self._describe(name, context) async for name in in_slices(names)]
+            groups=[self._describe(name, operations, context) async for name in in_slices(names)]
         )
 
-    def _describe(self, group_id: str, context: RequestContext) -> Described:
+    def _describe(self, group_id: str, operations: int, context: RequestContext) -> Described:
         try:
             groups = self._coordinator.find(group_id)
         except OperatingError as e:
@@ -50,9 +52,11 @@ class GroupAdminApis:
             return refused
         group = groups.groups.get(group_id)
         if group is not None:
-            return _described(group)
+            return _described(group, operations)
         state = groups.state_of(group_id)
-        described = Described(group_id=group_id, group_state=state.value)
+        described = Described(
+            group_id=group_id, group_state=state.value, authorized_operations=operations
+        )
         if state is GroupState.DEAD and context.api_version >= _MESSAGE_SINCE:
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"there is no group {group_id}"
@@ -109,7 +113,7 @@ class GroupAdminApis:
             return e.code
 
 
-def _described(group: ClassicGroup) -> Described:
+def _described(group: ClassicGroup, operations: int) -> Described:
     is_stable = group.state is GroupState.STABLE
     return Described(
         group_id=group.group_id,
@@ -127,4 +131,5 @@ def _described(group: ClassicGroup) -> Described:
             )
             for one in group.members.values()
         ],
+        authorized_operations=operations,
     )

@@ -111,6 +111,24 @@ def test_a_group_goes_on_where_it_was(cluster: Cluster, read: Callable[..., int]
 
 
 @pytest.mark.timeout(180)
+def test_who_assigns_and_commits_by_default_has_committed_when_it_is_closed(
+    cluster: Cluster,
+) -> None:
+    """Before there were groups its close waited for a coordinator, and lost the offset."""
+    cluster.create_topic("assigned", partitions=PARTITIONS, replication_factor=3)
+    write(cluster.bootstrap, "assigned", PARTITIONS)
+    config = {"bootstrap.servers": cluster.bootstrap, "group.id": "assigns"}
+    first = confluent_kafka.Consumer(config)
+    first.assign([confluent_kafka.TopicPartition("assigned", 0, 0)])
+    message = first.poll(WAIT_S)
+    assert message is not None and message.error() is None
+    first.close()
+    second = confluent_kafka.Consumer(config)
+    (committed,) = second.committed([confluent_kafka.TopicPartition("assigned", 0)], WAIT_S)
+    second.close()
+    assert committed.offset == 1
+
+
 def test_a_disk_that_dies_under_its_coordinator_throws_nobody_out() -> None:
     with LocalCluster(brokers=3, dirs=2, config=QUICK) as cluster:
         cluster.create_topic("t", partitions=PARTITIONS)

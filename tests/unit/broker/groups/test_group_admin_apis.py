@@ -82,8 +82,10 @@ async def test_a_group_that_only_commits_is_empty() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 1) == 0
         assert await listed(rig) == {"g": "Empty"}
-        (described,) = (await rig.ask(DescribeGroupsRequest(groups=["g"]))).groups
+        request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
+        (described,) = (await rig.ask(request)).groups
         assert (described.group_state, described.members) == ("Empty", [])
+        assert described.authorized_operations == 3400
 
 
 async def test_while_groups_are_loaded_there_is_no_list() -> None:
