@@ -294,6 +294,14 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     """A batch of more records is refused."""
     message_checking_max_bytes: int = Field(default=256 * MIB, ge=MIB)
     """Bytes of large batches, as they were sent, that may wait until their records are checked."""
+    request_timeout_ms: int = Field(default=30_000, ge=1)
+    """How long a marker that ends a transaction may take to be replicated, before its coordinator
+    hears that it was not."""
+    add_partitions_to_txn_retry_backoff_ms: int = Field(default=20, ge=1)
+    """A partition's leader asks so soon again whether it may take part in a transaction while the
+    producer's last one is just ending."""
+    add_partitions_to_txn_retry_backoff_max_ms: int = Field(default=100, ge=0)
+    """After so long the producer is told to try again itself."""
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
     """An idempotent producer that sends nothing for so long is forgotten."""
     max_producer_ids_per_partition: int = Field(default=10_000, ge=1)

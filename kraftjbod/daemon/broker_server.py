@@ -127,6 +127,7 @@ class BrokerServer:
         return [
             Part(name="high watermarks", close=replicas.manager.checkpoint_high_watermarks),
             Part(name="appends", close=replicas.appends.close),
+            Part(name="transaction_verifier", close=replicas.verifier.close),
             Part(name="metadata memory", start=cluster.memory.load, close=cluster.memory.write),
             Part(name="controller channel", close=cluster.channel.close),
             Part(name="background tasks", close=self._tasks.close),

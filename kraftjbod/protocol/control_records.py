@@ -19,6 +19,8 @@ from kraftjbod.protocol.records import Record, build_batch, read_records
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 _VERSION: Final = 0
+#: Of a whole marker.
+MARKER_BYTES: Final = 78
 _ABORT: Final = 0
 _COMMIT: Final = 1
 

@@ -302,8 +302,8 @@ def _require_acceptable(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise _invalid_record("clients may not write control batches")
-    if header.is_transactional:
-        raise _invalid_record("transactions are not served here")
+    if header.is_transactional and not header.has_producer_id:
+        raise _invalid_record("a transactional batch without a producer id")
     if header.attributes & HORIZON_BIT:
         raise _invalid_record("clients may not set a delete horizon")
     if header.has_append_time:

@@ -28,6 +28,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis
 from kraftjbod.broker.transactions.transaction_apis import TransactionApis
+from kraftjbod.broker.transactions.transaction_log_apis import TransactionLogApis
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import (
@@ -46,6 +47,7 @@ from kraftjbod.protocol.messages import (
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeProducersRequest,
     DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -70,6 +72,7 @@ from kraftjbod.protocol.messages import (
     SaslHandshakeRequest,
     SyncGroupRequest,
     UpdateFeaturesRequest,
+    WriteTxnMarkersRequest,
 )
 
 Q = TypeVar("Q", bound=Message)
@@ -98,6 +101,7 @@ class KafkaApis:
         coordinators: CoordinatorApis,
         transactions: TransactionApis,
         transaction_admin: TransactionAdminApis,
+        transaction_log: TransactionLogApis,
     ) -> None:
         self._produce_fetch = produce_fetch
         self._handlers: dict[type[Message], _ApiHandler] = {}
@@ -122,6 +126,8 @@ class KafkaApis:
         self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
         self._serve(FindCoordinatorRequest, coordinators.find_coordinator)
+        self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
+        self._serve(DescribeProducersRequest, transaction_log.describe_producers)
         self._serve_groups(groups, committed_offsets, group_admin)
         self._serve_transactions(transactions, transaction_admin)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)

@@ -20,7 +20,12 @@ from kraftjbod.broker.apis.leader_hints import LeaderHints
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, REPLICA_READER, FetchFrom
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
-from kraftjbod.broker.replicas.replica_appends import AppendOutcome, PendingAppend, ReplicaAppends
+from kraftjbod.broker.replicas.replica_appends import (
+    AppendOutcome,
+    PendingAppend,
+    ReplicaAppends,
+    TransactionClaim,
+)
 from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
@@ -47,6 +52,9 @@ L = TypeVar("L")
 E = TypeVar("E")
 
 _PRODUCE_BY_ID_SINCE: Final = 13
+#: Since when producers know TRANSACTION_ABORTABLE, and that their epochs grow with transactions.
+_ABORTABLE_SINCE: Final = 11
+_EPOCH_BUMP_SINCE: Final = 12
 _FETCH_BY_ID_SINCE: Final = 13
 #: Since which version a response names the current leader, and where that is (KIP-951).
 _PRODUCE_HINTS_SINCE: Final = (10, 10)
@@ -141,7 +149,7 @@ class ProduceFetchApis:
         """Each partition on its way, or refused."""
         acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
         is_by_id = context.api_version >= _PRODUCE_BY_ID_SINCE
-        refusal = _refuse_produce(request)
+        refusal, claim = _refuse_produce(request), _claim_of(request, context.api_version)
         pending: list[PendingAppend] = []
         for topic in request.topic_data:
             name = self._name_of(topic.topic_id) if is_by_id else topic.name
@@ -155,7 +163,11 @@ class ProduceFetchApis:
                 else:
                     pending.append(
                         self._appends.append(
-                            partition, part.records, acks=acks, timeout_ms=timeout_ms
+                            partition,
+                            part.records,
+                            acks=acks,
+                            timeout_ms=timeout_ms,
+                            transaction=claim,
                         )
                     )
         return pending
@@ -403,9 +415,41 @@ def _asker(request: FetchRequest, version: int) -> BrokerId:
 def _refuse_produce(request: ProduceRequest) -> AppendOutcome | None:
     if request.acks not in _VALID_ACKS:
         return AppendOutcome(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks} means nothing")
-    if request.transactional_id is not None:
-        return AppendOutcome(ErrorCode.INVALID_REQUEST, "transactions are not served here")
     return None
+
+
+def _claim_of(request: ProduceRequest, version: int) -> TransactionClaim | None:
+    """What the request says of the transaction that its batches belong to."""
+    if request.transactional_id is None:
+        return None
+    return TransactionClaim(
+        request.transactional_id,
+        supports_epoch_bump=version >= _EPOCH_BUMP_SINCE,
+        refusal_of=lambda code: _transaction_refusal(code, version),
+    )
+
+
+def _transaction_refusal(code: ErrorCode, version: int) -> ErrorCode:
+    """What a producer is answered for what its coordinator said, by Kafka's table."""
+    is_old = version < _EPOCH_BUMP_SINCE
+    match code:
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case ErrorCode.TRANSACTION_ABORTABLE if version < _ABORTABLE_SINCE:
+            return ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.CONCURRENT_TRANSACTIONS if is_old:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        case (
+            ErrorCode.NETWORK_EXCEPTION
+            | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            | ErrorCode.COORDINATOR_NOT_AVAILABLE
+            | ErrorCode.NOT_COORDINATOR
+        ):
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        case _:
+            return code
 
 
 def _partition_outcome(

@@ -34,8 +34,9 @@ from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.control_records import MARKER_BYTES, TransactionMarker
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.protocol.record_batch import validate
+from kraftjbod.protocol.record_batch import BatchHeader, read_header, validate
 from kraftjbod.protocol.record_validation import (
     CheckedBatch,
     RecordRules,
@@ -44,9 +45,18 @@ from kraftjbod.protocol.record_validation import (
     validate_records,
 )
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
+from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.log_values import AppendResult
+from kraftjbod.storage.log.verification_guards import (
+    ORDINARY_TERMS,
+    NotVerifiedError,
+    ProducerTerms,
+    VerificationGuard,
+)
 
 ACKS_ALL: Final = -1
+#: A partition, a producer id and an epoch.
+_ProducerKey = tuple[TopicPartition, int, int]
 _NO_OFFSET: Final = -1
 _TIMER_SLACK_S: Final = 0.001
 
@@ -77,13 +87,17 @@ class PendingAppend(Completion[AppendOutcome]):
         "acks",
         "checked",
         "expected_epoch",
+        "guard",
         "is_being_checked",
+        "is_being_verified",
         "is_written",
         "leader_epoch",
+        "marker",
         "records",
         "replica",
         "timeout_ms",
         "topic_partition",
+        "transaction",
     )
 
     def __init__(
@@ -94,6 +108,8 @@ class PendingAppend(Completion[AppendOutcome]):
         acks: int = ACKS_ALL,
         timeout_ms: int = 0,
         expected_epoch: int = ANY_EPOCH,
+        transaction: TransactionClaim | None = None,
+        marker: MarkerToWrite | None = None,
     ) -> None:
         super().__init__()
         self.topic_partition = topic_partition
@@ -101,6 +117,14 @@ class PendingAppend(Completion[AppendOutcome]):
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.expected_epoch = expected_epoch
+        #: What its batch may belong to.
+        self.transaction = transaction
+        #: What is appended instead of records.
+        self.marker = marker
+        #: What the coordinator was asked with, once it has answered that all is well.
+        self.guard: VerificationGuard | None = None
+        #: It waits for the coordinator, or after others of its producer that do.
+        self.is_being_verified = False
         #: Its records wait for the thread that checks them, or after others that do.
         self.is_being_checked = False
         #: Once its records were found to be good.
@@ -117,6 +141,31 @@ class PendingAppend(Completion[AppendOutcome]):
         pending = cls(topic_partition)
         pending.set_result(outcome)
         return pending
+
+
+class MarkerToWrite(NamedTuple):
+    """How a coordinator ends a producer's transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    marker: TransactionMarker
+    transaction_version: int = 0
+
+
+class TransactionClaim(NamedTuple):
+    """Whose transaction a batch says it belongs to; the coordinator knows whether it does."""
+
+    transactional_id: str
+    supports_epoch_bump: bool
+    """The client knows KIP-890: its partitions are added by asking, not only verified."""
+    refusal_of: Callable[[ErrorCode], ErrorCode] = lambda code: code
+    """What the client is answered for what the coordinator said."""
+    is_from_coordinator: bool = False
+    """A group's coordinator writes for the producer, and counts no sequence."""
+
+
+#: Asks the coordinator of a transaction about a partition, a producer id and an epoch.
+Verify = Callable[[TopicPartition, int, int, TransactionClaim], Completion[ErrorCode]]
 
 
 class _Outcomes(Completion[R], Generic[R]):
@@ -174,8 +223,13 @@ class ReplicaAppends:
         max_records: int,
         max_checking_bytes: int,
         make_executor: MakeExecutor = LogDirExecutor,
+        verify: Verify | None = None,
     ) -> None:
-        """``max_checking_bytes`` may wait for the thread that checks large batches."""
+        """``max_checking_bytes`` may wait for the thread that checks large batches.
+
+        Without ``verify`` no transaction can begin.
+        """
+        self._verify = verify
         self._replicas = replicas
         self._clock = clock
         self._topic_configs = topic_configs
@@ -187,6 +241,8 @@ class ReplicaAppends:
         )
         #: What waits until the records of an earlier append of its partition were checked.
         self._queued: dict[TopicPartition, deque[PendingAppend]] = {}
+        #: What waits for the coordinator of a transaction, by partition and producer, in order.
+        self._verifying: dict[_ProducerKey, deque[PendingAppend]] = {}
         #: Requests with outcomes that are not there yet; an ordered set.
         self._waiting: dict[_Outcomes[Any], None] = {}
         #: One timer for them all, at or before the first deadline.
@@ -201,10 +257,12 @@ class ReplicaAppends:
         acks: int,
         timeout_ms: int,
         leader_epoch: int = ANY_EPOCH,
+        transaction: TransactionClaim | None = None,
     ) -> PendingAppend:
         """Queue one partition's batches; never raises an :class:`OperatingError`.
 
         :param leader_epoch: the only one in which it may be written.
+        :param transaction: what transactional batches belong to; without it there may be none.
         """
         pending = PendingAppend(
             topic_partition,
@@ -212,7 +270,16 @@ class ReplicaAppends:
             acks=acks,
             timeout_ms=timeout_ms,
             expected_epoch=leader_epoch,
+            transaction=transaction,
         )
+        self._begin(pending)
+        return pending
+
+    def append_marker(
+        self, topic_partition: TopicPartition, marker: MarkerToWrite, *, timeout_ms: int
+    ) -> PendingAppend:
+        """Queue the end of a transaction; its outcome comes when it is replicated."""
+        pending = PendingAppend(topic_partition, timeout_ms=timeout_ms, marker=marker)
         self._begin(pending)
         return pending
 
@@ -251,18 +318,89 @@ class ReplicaAppends:
             if replica.gate.is_closed:
                 replica.gate.hold(lambda: self._begin(pending))
                 return
-            checked = pending.checked or self._check(pending)
-            if checked is None:
-                return
-            pending.is_being_checked = False
-            pending.records, header = checked
-            pending.replica, pending.leader_epoch = replica, partition.leader_epoch
-            writing = handle.append_as_leader(pending.records, [header], partition.leader_epoch)
+            if pending.marker is not None:
+                writing = self._write_marker(pending, replica, partition, handle)
+            else:
+                checked = pending.checked or self._check(pending)
+                if checked is None:
+                    return
+                pending.is_being_checked = False
+                pending.records, header = checked
+                terms = ORDINARY_TERMS
+                if header.is_transactional:
+                    if self._waits_for_others(pending, header):
+                        return
+                    terms = _terms_of(pending)
+                pending.replica, pending.leader_epoch = replica, partition.leader_epoch
+                writing = handle.append_as_leader(
+                    pending.records, [header], partition.leader_epoch, terms
+                )
         except OperatingError as e:
             pending.set_result(AppendOutcome.of(e))
             return
         writing.add_done_callback(partial(self._written, pending))
         self._metrics.count("BytesInPerSec", len(pending.records))
+
+    def _write_marker(
+        self,
+        pending: PendingAppend,
+        replica: HostedReplica,
+        partition: Partition,
+        handle: LogHandle,
+    ) -> Completion[AppendResult]:
+        assert pending.marker is not None, pending
+        producer_id, producer_epoch, marker, version = pending.marker
+        pending.is_being_checked = False
+        pending.replica, pending.leader_epoch = replica, partition.leader_epoch
+        return handle.append_marker(
+            producer_id,
+            producer_epoch,
+            marker,
+            transaction_version=version,
+            leader_epoch=partition.leader_epoch,
+        )
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def _waits_for_others(self, pending: PendingAppend, header: BatchHeader) -> bool:
+        """Whether earlier batches of its producer wait for their coordinator, and this one too."""
+        if (queued := self._verifying.get(_key_of(pending, header))) is None:
+            return False
+        pending.checked = CheckedBatch(pending.records, header)
+        pending.is_being_verified = True
+        queued.append(pending)
+        return True
+
+    def _ask_coordinator(self, pending: PendingAppend, guard: VerificationGuard) -> None:
+        """The batch would begin a transaction: it waits until that is known to be one."""
+        header, claim = read_header(pending.records), pending.transaction
+        if self._verify is None or claim is None:
+            pending.set_result(AppendOutcome(ErrorCode.INVALID_TXN_STATE))
+            return
+        pending.is_written = False
+        if self._waits_for_others(pending, header):
+            return
+        key = _key_of(pending, header)
+        self._verifying[key] = deque()
+        self._waits_for_others(pending, header)
+        asking = self._verify(
+            pending.topic_partition, header.producer_id, header.producer_epoch, claim
+        )
+        asking.add_done_callback(lambda asked: self._verified(key, guard, asked.result()))
+
+    def _verified(self, key: _ProducerKey, guard: VerificationGuard, code: ErrorCode) -> None:
+        """The coordinator has answered, for all that wait for it."""
+        for one in self._verifying.pop(key):
+            one.is_being_verified = False
+            if code is ErrorCode.NONE:
+                one.guard = guard
+                self._begin(one)
+            elif not one.done():
+                assert one.transaction is not None, one
+                refusal = one.transaction.refusal_of(code)
+                one.set_result(
+                    AppendOutcome(refusal, f"the transaction's coordinator: {code.name}")
+                )
 
     def _give_up_at(self, at_s: float) -> None:
         if self._give_up_timer is not None:
@@ -328,12 +466,15 @@ class ReplicaAppends:
         """The directory's thread has answered."""
         pending.is_written = True
         error = append.exception()
+        if isinstance(error, NotVerifiedError) and not pending.done():
+            self._ask_coordinator(pending, error.guard)
+            return
         if isinstance(error, OperatingError):
             pending.set_result(AppendOutcome.of(error))
             return
         result, replica = append.result(), pending.replica
         assert replica is not None, pending
-        size_bytes = len(pending.records)
+        size_bytes = MARKER_BYTES if pending.marker is not None else len(pending.records)
         if not result.duplicate:
             replica.count_appended(size_bytes)
         if not self._replicas.is_current(replica):
@@ -402,4 +543,29 @@ def _give_up(pending: Sequence[PendingAppend]) -> None:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the records for {one.topic_partition} could not be checked in time",
             )
+        elif one.is_being_verified:
+            late = AppendOutcome(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"the transaction of the records for {one.topic_partition} could not be verified "
+                "in time",
+            )
         one.set_result(late)
+
+
+def _key_of(pending: PendingAppend, header: BatchHeader) -> _ProducerKey:
+    return pending.topic_partition, header.producer_id, header.producer_epoch
+
+
+def _terms_of(pending: PendingAppend) -> ProducerTerms:
+    """:raises OperatingError: nobody says whose transaction the batch belongs to."""
+    claim = pending.transaction
+    if claim is None:
+        raise OperatingError(
+            "transactional records in a request without a transactional id",
+            code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        )
+    return ProducerTerms(
+        pending.guard,
+        supports_epoch_bump=claim.supports_epoch_bump,
+        checks_sequence=not claim.is_from_coordinator,
+    )

@@ -21,6 +21,7 @@ from kraftjbod.broker.replicas.replica_reads import ReplicaReads
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetryEmitter
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
+from kraftjbod.broker.transactions.transaction_log_apis import TransactionLogApis
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
@@ -117,6 +118,7 @@ class ApiRoom:
             ),
             transactions=self._transactions.transactions,
             transaction_admin=self._transactions.transaction_admin,
+            transaction_log=self._build_transaction_log(),
             log_dirs=LogDirApis(
                 broker_id=config.node_id,
                 logs=disks.logs,
@@ -127,6 +129,14 @@ class ApiRoom:
                 monitor=directories.monitor,
                 scrubs=directories.scrubs,
             ),
+        )
+
+    def _build_transaction_log(self) -> TransactionLogApis:
+        return TransactionLogApis(
+            replicas=self._replicas.hosted,
+            appends=self._replicas.appends,
+            suspect_after_ms=self._config.log_dir_io_suspect_ms,
+            timeout_ms=self._config.request_timeout_ms,
         )
 
     def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:

@@ -8,6 +8,7 @@ from kraftjbod.broker.following.replica_fetcher import ReplicaFetcher
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.following.replication_quotas import ReplicationQuotas
 from kraftjbod.broker.following.saturated_followers import SaturatedFollowers
+from kraftjbod.broker.internal.transaction_verifier import TransactionVerifier
 from kraftjbod.broker.metadata.metadata_loader import MetadataLoader
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
@@ -45,7 +46,7 @@ class ReplicaRoom:
         self._disks = disks
         self._cluster = cluster
         self._host()
-        self._lead()
+        self._lead(tasks)
         self._follow(tasks)
         self._move(tasks)
         self._obey_metadata(tasks)
@@ -86,7 +87,7 @@ class ReplicaRoom:
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
 
-    def _lead(self) -> None:
+    def _lead(self, tasks: BackgroundTasks) -> None:
         config, around, cluster = self._config, self._around, self._cluster
         self.damaged = DamagedReplicas(
             broker_id=config.node_id, cache=cluster.cache, assignments=cluster.assignments
@@ -104,6 +105,15 @@ class ReplicaRoom:
             request_timeout_ms=config.controller_request_timeout_ms,
         )
         self.leaderships.subscribe(self.isr)
+        self.verifier = TransactionVerifier(
+            cache=cluster.cache,
+            connector=cluster.connector,
+            clock=around.clock,
+            tasks=tasks,
+            timeout_ms=config.log_dir_io_suspect_ms,
+            retry_backoff_ms=config.add_partitions_to_txn_retry_backoff_ms,
+            retry_max_ms=config.add_partitions_to_txn_retry_backoff_max_ms,
+        )
         self.appends = ReplicaAppends(
             replicas=self.hosted,
             topic_configs=cluster.topic_configs,
@@ -113,6 +123,7 @@ class ReplicaRoom:
             max_records=config.message_max_records,
             max_checking_bytes=config.message_checking_max_bytes,
             make_executor=around.make_executor,
+            verify=self.verifier.verify,
         )
 
     def _follow(self, tasks: BackgroundTasks) -> None:

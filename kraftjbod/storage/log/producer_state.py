@@ -36,6 +36,7 @@ from kraftjbod.storage.log.open_transactions import OpenTransactions
 from kraftjbod.storage.log.verification_guards import (
     ORDINARY_TERMS,
     ProducerTerms,
+    VerificationGuard,
     VerificationGuards,
 )
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
@@ -157,7 +158,8 @@ class ProducerState:
                 code=ErrorCode.INVALID_TXN_STATE,
             )
         if terms.checks_sequence:
-            _check_sequence(header, known, terms)
+            guard = self._guards.get(header.producer_id) if header.is_transactional else None
+            _check_sequence(header, known, guard)
         return None
 
     def check_marker(
@@ -367,8 +369,9 @@ def _twin(known: _Producer, header: BatchHeader) -> AppendedBatch | None:
     return None
 
 
-def _check_sequence(header: BatchHeader, known: _Producer | None, terms: ProducerTerms) -> None:
-    guard = terms.guard
+def _check_sequence(
+    header: BatchHeader, known: _Producer | None, guard: VerificationGuard | None
+) -> None:
     if guard is not None:
         if guard.supports_epoch_bump and (known is None or not known.batches):
             _require_sequence(header, 0)

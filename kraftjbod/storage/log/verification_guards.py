@@ -21,7 +21,7 @@ from kraftjbod.protocol.record_batch import BatchHeader
 class VerificationGuard:
     """Of one producer, from the question to its first batch."""
 
-    __slots__ = ("lowest_sequence", "noted_ms", "producer_epoch", "supports_epoch_bump")
+    __slots__ = ("is_void", "lowest_sequence", "noted_ms", "producer_epoch", "supports_epoch_bump")
 
     def __init__(
         self, *, producer_epoch: int, sequence: int, supports_epoch_bump: bool, now_ms: int
@@ -32,6 +32,8 @@ class VerificationGuard:
         #: The producer's epoch grows with each transaction (KIP-890, its second part).
         self.supports_epoch_bump = supports_epoch_bump
         self.noted_ms = now_ms
+        #: What the coordinator says is not true any more.
+        self.is_void = False
 
     def __repr__(self) -> str:
         return f"<VerificationGuard epoch={self.producer_epoch} from={self.lowest_sequence}>"
@@ -73,16 +75,21 @@ class VerificationGuards:
     def __len__(self) -> int:
         return len(self._guards)
 
+    def get(self, producer_id: int) -> VerificationGuard | None:
+        """What is being asked of the producer, or was and has not been used."""
+        return self._guards.get(producer_id)
+
     def require(self, header: BatchHeader, terms: ProducerTerms, now_ms: int, most: int) -> None:
         """The batch would begin a transaction.
 
-        :raises NotVerifiedError: the coordinator has not been asked.
+        :raises NotVerifiedError: the coordinator has not been asked, or for another copy of the
+            log, which has moved between directories or was truncated since.
         :raises OperatingError: INVALID_TXN_STATE: it was, and the transaction has ended since.
         """
         current = self._guards.get(header.producer_id)
-        if terms.guard is None:
+        if terms.guard is None or not (terms.guard is current or terms.guard.is_void):
             raise NotVerifiedError(self._note(current, header, terms, now_ms, most))
-        if terms.guard is not current:
+        if terms.guard.is_void:
             raise OperatingError(
                 f"the batch of producer {header.producer_id} was not part of an ongoing "
                 "transaction: that ended while it was verified",
@@ -101,9 +108,9 @@ class VerificationGuards:
             current.lowest_sequence = min(current.lowest_sequence, header.base_sequence)
             current.supports_epoch_bump = terms.supports_epoch_bump
             return current
-        self._guards.pop(header.producer_id, None)
+        self._drop(header.producer_id)
         while len(self._guards) >= most:
-            self._guards.popitem(last=False)
+            self._drop(next(iter(self._guards)))
         guard = VerificationGuard(
             producer_epoch=header.producer_epoch,
             sequence=header.base_sequence,
@@ -113,8 +120,12 @@ class VerificationGuards:
         self._guards[header.producer_id] = guard
         return guard
 
+    def _drop(self, producer_id: int) -> None:
+        if (guard := self._guards.pop(producer_id, None)) is not None:
+            guard.is_void = True
+
     def data_appended(self, producer_id: int) -> None:
-        self._guards.pop(producer_id, None)
+        self._drop(producer_id)
 
     def marker_appended(self, producer_id: int, producer_epoch: int) -> None:
         """It ends all questions but that for the transaction that the marker's epoch is for."""
@@ -122,9 +133,9 @@ class VerificationGuards:
         if guard is None:
             return
         if not (guard.supports_epoch_bump and guard.producer_epoch == producer_epoch):
-            del self._guards[producer_id]
+            self._drop(producer_id)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         for producer_id, guard in list(self._guards.items()):
             if guard.noted_ms < now_ms - expiration_ms:
-                del self._guards[producer_id]
+                self._drop(producer_id)

@@ -79,14 +79,11 @@ async def test_records_that_are_damaged_are_refused():
         assert only(await rig.ask(produce(None), 9)).error_code == ErrorCode.INVALID_RECORD
 
 
-async def test_meaningless_acks_and_transactions_are_refused():
+async def test_meaningless_acks_are_refused():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         bad = only(await rig.ask(produce(batch(), acks=2), BY_NAME))
         assert bad.error_code == ErrorCode.INVALID_REQUIRED_ACKS
-        request = produce(batch())
-        request.transactional_id = "tx"
-        assert only(await rig.ask(request, BY_NAME)).error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_acks_0_gets_no_answer_and_writes():

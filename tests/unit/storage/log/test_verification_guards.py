@@ -75,7 +75,9 @@ def test_a_transaction_begins_with_a_guard_and_goes_on_without_one():
     guard = leader.ask(header())
     assert leader.ask(header(1)) is guard, "one question at a time"
     leader.append(header(), ProducerTerms(guard))
-    leader.append(header(1), ProducerTerms())
+    # The second was asked about as well, while the first was not there yet.
+    leader.append(header(1), ProducerTerms(guard))
+    leader.append(header(2), ProducerTerms())
     assert leader.state.transactions.first_offset(PID) == 0
 
 
@@ -84,6 +86,14 @@ def test_a_marker_between_question_and_answer_makes_the_answer_void():
     guard = leader.ask(header())
     leader.end()
     assert leader.refusal(header(), ProducerTerms(guard)) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_an_answer_for_another_copy_of_the_log_is_asked_for_again():
+    guard = Leader().ask(header())
+    moved = Leader()
+    with pytest.raises(NotVerifiedError) as raised:
+        moved.append(header(), ProducerTerms(guard))
+    moved.append(header(), ProducerTerms(raised.value.guard))
 
 
 @pytest.mark.parametrize(("marker_epoch", "survives"), [(1, True), (2, False)])

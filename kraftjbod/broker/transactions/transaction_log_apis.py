@@ -1,0 +1,169 @@
+"""LOOP. WriteTxnMarkers and DescribeProducers: transactions as the partitions have them.
+
+* Markers come from coordinators. Each partition answers for itself, once its marker is replicated.
+* Whoever keeps in memory what a partition holds hears of its markers before they are answered
+  (``listeners``): an answer means that what was committed can be seen.
+* Any replica tells which producers it knows, and which transactions it has open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
+from kraftjbod.broker.replicas.replica_appends import (
+    AppendOutcome,
+    MarkerToWrite,
+    PendingAppend,
+    ReplicaAppends,
+)
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.together import together
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.protocol.control_records import TransactionMarker
+from kraftjbod.protocol.messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+#: Called with a partition, and with a marker that is replicated there, in their order.
+MarkerListener = Callable[[TopicPartition, MarkerToWrite], None]
+Described = DescribeProducersResponse.PartitionResponse
+_TOO_MANY = AppendOutcome(ErrorCode.INVALID_REQUEST)
+
+
+class TransactionLogApis:
+    def __init__(
+        self,
+        *,
+        replicas: HostedReplicas,
+        appends: ReplicaAppends,
+        suspect_after_ms: int,
+        timeout_ms: int,
+        listeners: Mapping[str, MarkerListener] = MappingProxyType({}),
+    ) -> None:
+        """``timeout_ms`` is what a marker's replication may take; ``listeners`` are by topic."""
+        self._replicas = replicas
+        self._appends = appends
+        self._suspect_after_ms = suspect_after_ms
+        self._timeout_ms = timeout_ms
+        self._listeners = listeners
+
+    # --- WriteTxnMarkers -------------------------------------------------------------------------
+
+    def write_txn_markers(
+        self, request: WriteTxnMarkersRequest, _context: RequestContext
+    ) -> Completion[WriteTxnMarkersResponse]:
+        pending: list[PendingAppend] = []
+        for one in request.markers:
+            marker = MarkerToWrite(
+                one.producer_id,
+                one.producer_epoch,
+                TransactionMarker(one.transaction_result, one.coordinator_epoch),
+                one.transaction_version,
+            )
+            for topic in one.topics:
+                for index in topic.partition_indexes:
+                    partition = TopicPartition(topic.name, index)
+                    if len(pending) >= MAX_ITEMS_PER_REQUEST:
+                        pending.append(PendingAppend.refused(partition, _TOO_MANY))
+                    else:
+                        pending.append(
+                            self._appends.append_marker(
+                                partition, marker, timeout_ms=self._timeout_ms
+                            )
+                        )
+        return self._appends.outcomes(
+            pending,
+            lambda outcomes: self._answer(request, pending, outcomes),
+            suspect_after_ms=self._suspect_after_ms,
+        )
+
+    def _answer(
+        self,
+        request: WriteTxnMarkersRequest,
+        pending: list[PendingAppend],
+        outcomes: list[AppendOutcome],
+    ) -> WriteTxnMarkersResponse:
+        for one, outcome in zip(pending, outcomes, strict=True):
+            listener = self._listeners.get(one.topic_partition.topic)
+            if listener is not None and one.marker and outcome.code is ErrorCode.NONE:
+                listener(one.topic_partition, one.marker)
+        kinds, ended = WriteTxnMarkersResponse, iter(outcomes)
+        return kinds(
+            markers=[
+                kinds.WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        kinds.WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                kinds.WritableTxnMarkerPartitionResult(
+                                    partition_index=index, error_code=next(ended).code
+                                )
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in request.markers
+            ]
+        )
+
+    # --- DescribeProducers -----------------------------------------------------------------------
+
+    async def describe_producers(
+        self, request: DescribeProducersRequest, _context: RequestContext
+    ) -> DescribeProducersResponse:
+        asked = (
+            (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+        )
+        described = iter(
+            await together(
+                asked,
+                lambda one: self._describe(TopicPartition(*one)),
+                refuse=lambda one: _refused(one[1], ErrorCode.INVALID_REQUEST, None),
+            )
+        )
+        return DescribeProducersResponse(
+            topics=[
+                DescribeProducersResponse.TopicResponse(
+                    name=topic.name,
+                    partitions=[next(described) for _ in topic.partition_indexes],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def _describe(self, partition: TopicPartition) -> Described:
+        try:
+            role, handle = self._replicas.require(partition).require_open()
+            role.require_replica()
+            known = await handle.known_producers()
+        except OperatingError as e:
+            return _refused(partition.partition, e.code, e.message)
+        return Described(
+            partition_index=partition.partition,
+            active_producers=[
+                DescribeProducersResponse.ProducerState(
+                    producer_id=one.producer_id,
+                    producer_epoch=one.epoch,
+                    last_sequence=one.last_sequence,
+                    last_timestamp=one.last_timestamp_ms,
+                    coordinator_epoch=one.coordinator_epoch,
+                    current_txn_start_offset=one.transaction_first_offset,
+                )
+                for one in known
+            ],
+        )
+
+
+def _refused(index: int, code: ErrorCode, message: str | None) -> Described:
+    return Described(partition_index=index, error_code=code, error_message=message)

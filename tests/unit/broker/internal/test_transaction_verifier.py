@@ -1,0 +1,154 @@
+"""Asking coordinators: together, one request at a time, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.internal.transaction_verifier import TransactionVerifier
+from kraftjbod.broker.replicas.replica_appends import TransactionClaim
+from kraftjbod.core.errors import ConnectionLostError, ErrorCode
+from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
+from kraftjbod.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from tests.faults.rig import ManualClock
+from tests.unit.broker.gates import until
+
+ONE, TWO = TopicPartition("t", 0), TopicPartition("u", 3)
+OLD, NEW = TransactionClaim("x", False), TransactionClaim("x", True)
+Answers = AddPartitionsToTxnResponse
+
+
+class Coordinator:
+    """The other end: it holds each request until it is told what to answer."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[AddPartitionsToTxnRequest, asyncio.Future[Any]]] = []
+        self.is_open = True
+        self.leader = BrokerId(4)
+
+    async def connect(self, peer: BrokerId, **_how: object) -> Coordinator:
+        assert peer == self.leader
+        return self
+
+    async def request(self, body: AddPartitionsToTxnRequest, *, timeout_ms: int) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.requests.append((body, answer))
+        return await answer
+
+    def close(self) -> None:
+        self.is_open = False
+
+    async def answer(self, code: ErrorCode = ErrorCode.NONE) -> AddPartitionsToTxnRequest:
+        await until(lambda: self.requests)
+        body, answer = self.requests.pop(0)
+        answer.set_result(
+            Answers(
+                results_by_transaction=[
+                    Answers.AddPartitionsToTxnResult(
+                        transactional_id=one.transactional_id,
+                        topic_results=[
+                            Answers.AddPartitionsToTxnTopicResult(
+                                name=topic.name,
+                                results_by_partition=[
+                                    Answers.AddPartitionsToTxnPartitionResult(
+                                        partition_index=index, partition_error_code=code
+                                    )
+                                    for index in topic.partitions
+                                ],
+                            )
+                            for topic in one.topics
+                        ],
+                    )
+                    for one in body.transactions
+                ]
+            )
+        )
+        return body
+
+
+def verifier(coordinator: Coordinator, clock: ManualClock | None = None) -> TransactionVerifier:
+    topic = SimpleNamespace(partitions=[SimpleNamespace(leader=coordinator.leader)])
+    state = SimpleNamespace(topic=lambda name: topic)
+    return TransactionVerifier(
+        cache=SimpleNamespace(state=state),  # type: ignore[arg-type]  # what is asked of it
+        connector=coordinator,  # type: ignore[arg-type]  # what is asked of it
+        clock=clock or ManualClock(),
+        tasks=BackgroundTasks(),
+        timeout_ms=1_000,
+        retry_backoff_ms=1,
+        retry_max_ms=10,
+    )
+
+
+async def test_what_is_asked_while_a_request_is_on_its_way_goes_together_with_the_next():
+    coordinator = Coordinator()
+    asks = verifier(coordinator)
+    first = asks.verify(ONE, 1, 0, OLD)
+    await until(lambda: coordinator.requests)
+    later = [asks.verify(ONE, 1, 0, NEW), asks.verify(TWO, 1, 0, NEW), asks.verify(TWO, 1, 0, NEW)]
+    other = asks.verify(ONE, 2, 0, TransactionClaim("y", False))
+    body = await coordinator.answer()
+    assert [one.verify_only for one in body.transactions] == [True]
+    assert await first is ErrorCode.NONE
+    body = await coordinator.answer(ErrorCode.TRANSACTION_ABORTABLE)
+    sent = {
+        (one.transactional_id, one.verify_only): {t.name: list(t.partitions) for t in one.topics}
+        for one in body.transactions
+    }
+    assert sent == {("x", False): {"t": [0], "u": [3]}, ("y", True): {"t": [0]}}
+    for one in (*later, other):
+        assert await one is ErrorCode.TRANSACTION_ABORTABLE
+
+
+async def test_the_older_of_two_incarnations_is_fenced_whichever_comes_first():
+    coordinator = Coordinator()
+    asks = verifier(coordinator)
+    asks.verify(ONE, 9, 0, OLD)
+    await until(lambda: coordinator.requests)
+    old, new = asks.verify(ONE, 1, 4, OLD), asks.verify(ONE, 1, 5, OLD)
+    late = asks.verify(TWO, 1, 4, OLD)
+    assert (await old, await late) == (ErrorCode.PRODUCER_FENCED, ErrorCode.PRODUCER_FENCED)
+    await coordinator.answer()
+    (one,) = (await coordinator.answer()).transactions
+    assert one.producer_epoch == 5
+    assert await new is ErrorCode.NONE
+
+
+async def test_a_transaction_that_is_just_ending_is_asked_about_again_for_a_while():
+    coordinator, clock = Coordinator(), ManualClock()
+    asks = verifier(coordinator, clock)
+    adding = asks.verify(ONE, 1, 0, NEW)
+    await coordinator.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    await coordinator.answer()
+    assert await adding is ErrorCode.NONE
+    adding = asks.verify(ONE, 1, 0, NEW)
+    await until(lambda: coordinator.requests)
+    clock.ms += 10
+    await coordinator.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert await adding is ErrorCode.CONCURRENT_TRANSACTIONS
+    verifying = asks.verify(ONE, 1, 0, OLD)
+    await coordinator.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert await verifying is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+async def test_every_question_ends():
+    coordinator = Coordinator()
+    asks = verifier(coordinator)
+    lost = asks.verify(ONE, 1, 0, OLD)
+    await until(lambda: coordinator.requests)
+    coordinator.requests.pop()[1].set_exception(ConnectionLostError("gone"))
+    assert await lost is ErrorCode.NETWORK_EXCEPTION
+    forgotten = asks.verify(ONE, 1, 0, OLD)
+    await until(lambda: coordinator.requests)
+    coordinator.requests.pop()[1].set_result(Answers())
+    assert await forgotten is ErrorCode.NETWORK_EXCEPTION
+    refused = asks.verify(ONE, 1, 0, OLD)
+    await until(lambda: coordinator.requests)
+    answer = Answers(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    coordinator.requests.pop()[1].set_result(answer)
+    assert await refused is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    coordinator.leader = NO_LEADER
+    unled = verifier(coordinator).verify(ONE, 1, 0, OLD)
+    assert await unled is ErrorCode.COORDINATOR_NOT_AVAILABLE
