@@ -45,14 +45,16 @@ class Recorder:
 
 
 class Pair:
-    """A server and the recorders of both ends of one connection to it."""
+    """A server and the recorders of both ends of the first connection to it."""
 
     async def __aenter__(self) -> Pair:
         accepted: asyncio.Future[Recorder] = asyncio.get_running_loop().create_future()
 
         def accept(connection: Connection) -> Recorder:
-            accepted.set_result(Recorder(connection))
-            return accepted.result()
+            recorder = Recorder(connection)
+            if not accepted.done():
+                accepted.set_result(recorder)
+            return recorder
 
         self.server = await listen(
             "127.0.0.1",
