@@ -42,11 +42,9 @@ from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
 from kraftjbod.daemon.runner import run_daemon
-from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener
-from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
@@ -227,22 +225,15 @@ class BrokerServer:
         self._tasks.start(work, name)
 
     async def _bind_door(self, endpoint: Endpoint) -> None:
-        config = self._config
-
         door = kafka_server(
             host=endpoint.host,
             port=endpoint.port,
             handler=self._handle,
             listener_name=endpoint.name,
             features=self._features,
-            connection_limits=ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
-            session_limits=SessionLimits(
-                max_in_flight_requests=config.max_in_flight_requests_per_connection,
-                max_in_flight_bytes=config.max_in_flight_bytes_per_connection,
-            ),
             is_broker=self._is_broker,
             memory=self._memory,
-            listener_limits=broker_door(config),
+            limits=broker_door(self._config),
         )
         await door.bind()
         self._doors[endpoint.name] = door

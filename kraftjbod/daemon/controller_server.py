@@ -25,9 +25,8 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
 from kraftjbod.daemon.runner import run_daemon
-from kraftjbod.net.connection import ConnectionLimits, is_refused
+from kraftjbod.net.connection import is_refused
 from kraftjbod.net.listener import Listener
-from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
@@ -212,15 +211,10 @@ class ControllerServer:
             port=config.endpoint.port,
             handler=controller.handle,
             admit=ClusterActionGuard(config.cluster_action_allowed_hosts).admit,
-            connection_limits=ConnectionLimits(max_frame_bytes=config.rpc_max_request_bytes),
-            session_limits=SessionLimits(
-                max_in_flight_requests=config.rpc_max_in_flight,
-                max_in_flight_bytes=config.rpc_max_request_bytes,
-            ),
             is_broker=controller.is_of_registered_broker,
             on_peer_closed=controller.connection_closed,
             memory=memory_budget(config),
-            listener_limits=controller_door(config),
+            limits=controller_door(config),
         )
 
 

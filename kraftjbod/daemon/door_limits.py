@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
+from kraftjbod.net.request_session import SessionLimits
 
 #: Of the places for brokers, as many may be pending: connections that may show themselves as one.
 _PENDING_SHARE: Final = 4
@@ -34,17 +36,40 @@ def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
 def broker_door(config: BrokerConfig) -> ListenerLimits:
     """Clients have most places, brokers the last ones."""
     reserved = min(config.max_connections_reserved_for_brokers, config.max_connections // 2)
-    return _limits(config, reserved)
+    return _limits(
+        config,
+        reserved,
+        ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
+        SessionLimits(
+            max_in_flight_requests=config.max_in_flight_requests_per_connection,
+            max_in_flight_bytes=config.max_in_flight_bytes_per_connection,
+        ),
+    )
 
 
 def controller_door(config: ControllerConfig) -> ListenerLimits:
     """Brokers have most places, everybody else a few."""
     most = config.max_connections
-    return _limits(config, max(most - config.controller_max_unregistered_connections, most // 2))
+    return _limits(
+        config,
+        max(most - config.controller_max_unregistered_connections, most // 2),
+        ConnectionLimits(max_frame_bytes=config.rpc_max_request_bytes),
+        SessionLimits(
+            max_in_flight_requests=config.rpc_max_in_flight,
+            max_in_flight_bytes=config.rpc_max_request_bytes,
+        ),
+    )
 
 
-def _limits(config: BrokerConfig | ControllerConfig, reserved: int) -> ListenerLimits:
+def _limits(
+    config: BrokerConfig | ControllerConfig,
+    reserved: int,
+    connection: ConnectionLimits,
+    session: SessionLimits,
+) -> ListenerLimits:
     return ListenerLimits(
+        connection=connection,
+        session=session,
         quotas=QuotaLimits(
             max_connections=config.max_connections,
             reserved=reserved,

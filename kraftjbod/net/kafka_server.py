@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.authentication import AuthenticationLimits, HeldRequests, MakeAuthenticator
-from kraftjbod.net.connection import Connection, ConnectionLimits
+from kraftjbod.net.connection import Connection
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.connection_quotas import ConnectionQuotas
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
-from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
+from kraftjbod.net.request_session import PendingRequest, RequestSession
 from kraftjbod.protocol.framing import Buffer, Frame
 from kraftjbod.protocol.kafka_codec import (
     NO_FEATURES,
@@ -141,11 +141,7 @@ def _decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
     return header, body
 
 
-DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=104_857_600)
-DEFAULT_SESSION_LIMITS = SessionLimits(
-    max_in_flight_requests=100, max_in_flight_bytes=128 * 1024 * 1024
-)
-DEFAULT_LISTENER_LIMITS = ListenerLimits()
+DEFAULT_LIMITS = ListenerLimits()
 DEFAULT_AUTHENTICATION_LIMITS = AuthenticationLimits()
 
 
@@ -158,9 +154,7 @@ def kafka_server(
     features: Callable[[], ApiFeatures] = lambda: NO_FEATURES,
     is_broker: IsBroker = _nobody,
     memory: MemoryBudget | None = None,
-    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
-    session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
-    listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
+    limits: ListenerLimits = DEFAULT_LIMITS,
     authenticator: MakeAuthenticator | None = None,
     authentication_limits: AuthenticationLimits = DEFAULT_AUTHENTICATION_LIMITS,
 ) -> Listener:
@@ -180,22 +174,14 @@ def kafka_server(
         if authenticator is not None:
             held = requests.held_until_known(authenticator, authentication_limits)
             answer, is_large = held.answer, held.may_be_large
-        return RequestSession(
-            connection,
-            answer=answer,
-            in_order=True,
-            limits=session_limits,
-            memory=door.memory,
-            may_be_large=is_large,
-        )
+        return door.session(connection, answer, in_order=True, may_be_large=is_large)
 
     door = Listener(
         name="kafka",
         host=host,
         port=port,
         make_session=make_session,
-        connection_limits=connection_limits,
-        limits=listener_limits,
+        limits=limits,
         memory=memory,
     )
     return door

@@ -24,17 +24,23 @@ from kraftjbod.net.connection import (
 )
 from kraftjbod.net.connection_quotas import ConnectionQuotas, QuotaLimits
 from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
-from kraftjbod.net.request_session import RequestSession
+from kraftjbod.net.request_session import Answer, MayBeLarge, RequestSession, SessionLimits, never
 from kraftjbod.protocol.framing import Frame
 
 _log = get_logger()
 _PENDING_CHECK_S: Final = 0.5
+_CONNECTION_LIMITS: Final = ConnectionLimits(max_frame_bytes=104_857_600)
+_SESSION_LIMITS: Final = SessionLimits(
+    max_in_flight_requests=100, max_in_flight_bytes=128 * 1024 * 1024
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
-    """What one port may hold."""
+    """What one port may hold, and each connection that came through it."""
 
+    connection: ConnectionLimits = _CONNECTION_LIMITS
+    session: SessionLimits = _SESSION_LIMITS
     quotas: QuotaLimits = field(default_factory=QuotaLimits)
     max_idle_ms: int = 600_000
     backlog: int = 512
@@ -50,7 +56,6 @@ class Listener:
         host: str,
         port: int,
         make_session: Callable[[Connection], RequestSession],
-        connection_limits: ConnectionLimits,
         limits: ListenerLimits,
         memory: MemoryBudget | None = None,
     ) -> None:
@@ -59,7 +64,6 @@ class Listener:
         self._host = host
         self._port = port
         self._make_session = make_session
-        self._connection_limits = connection_limits
         self._limits = limits
         self.memory = memory or MemoryBudget(MemoryLimits())
         self.quotas = ConnectionQuotas(limits.quotas)
@@ -75,6 +79,24 @@ class Listener:
 
     def __repr__(self) -> str:
         return f"<Listener {self._name} port={self._port} connections={len(self._sessions)}>"
+
+    def session(
+        self,
+        connection: Connection,
+        answer: Answer,
+        *,
+        in_order: bool,
+        may_be_large: MayBeLarge = never,
+    ) -> RequestSession:
+        """One for ``make_session`` to give back, within this door's limits."""
+        return RequestSession(
+            connection,
+            answer=answer,
+            in_order=in_order,
+            limits=self._limits.session,
+            memory=self.memory,
+            may_be_large=may_be_large,
+        )
 
     @property
     def port(self) -> int:
@@ -133,7 +155,7 @@ class Listener:
 
     def _connection(self) -> Connection:
         return Connection(
-            make_receiver=self._accept, limits=self._connection_limits, memory=self.memory
+            make_receiver=self._accept, limits=self._limits.connection, memory=self.memory
         )
 
     def _accept(self, connection: Connection) -> _Accepted:

@@ -61,7 +61,8 @@ MayBeLarge = Callable[[Frame], bool]
 """Whether the answer to a request may be much larger than the request."""
 
 
-def _never(_frame: Frame) -> bool:
+def never(_frame: Frame) -> bool:
+    """No answer is much larger."""
     return False
 
 
@@ -89,7 +90,7 @@ class RequestSession:
         in_order: bool,
         limits: SessionLimits,
         memory: MemoryBudget | None = None,
-        may_be_large: MayBeLarge = _never,
+        may_be_large: MayBeLarge = never,
     ) -> None:
         """:param memory: of the daemon; without one this connection's limits are all."""
         self._connection = connection

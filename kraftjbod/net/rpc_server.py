@@ -54,11 +54,11 @@ def _ignore(_connection_id: ConnectionId) -> None:
     """Nobody wants to know."""
 
 
-DEFAULT_CONNECTION_LIMITS = ConnectionLimits(max_frame_bytes=16 * 1024 * 1024)
-DEFAULT_SESSION_LIMITS = SessionLimits(
-    max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024
+DEFAULT_LIMITS = ListenerLimits(
+    connection=ConnectionLimits(max_frame_bytes=16 * 1024 * 1024),
+    session=SessionLimits(max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024),
+    quotas=QuotaLimits(max_connections=2_000),
 )
-DEFAULT_LISTENER_LIMITS = ListenerLimits(quotas=QuotaLimits(max_connections=2_000))
 
 
 def rpc_server(
@@ -70,9 +70,7 @@ def rpc_server(
     is_broker: IsBroker = _nobody,
     on_peer_closed: Callable[[ConnectionId], None] = _ignore,
     memory: MemoryBudget | None = None,
-    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
-    session_limits: SessionLimits = DEFAULT_SESSION_LIMITS,
-    listener_limits: ListenerLimits = DEFAULT_LISTENER_LIMITS,
+    limits: ListenerLimits = DEFAULT_LIMITS,
 ) -> Listener:
     """A listener, not started yet, that speaks our RPC on one port.
 
@@ -106,12 +104,10 @@ def rpc_server(
     def make_session(connection: Connection) -> RequestSession:
         connection_id = ConnectionId(next(numbers))
         connection.on_peer_closed = partial(on_peer_closed, connection_id)
-        return RequestSession(
+        return door.session(
             connection,
-            answer=partial(answer, connection, connection_id),
+            partial(answer, connection, connection_id),
             in_order=False,
-            limits=session_limits,
-            memory=door.memory,
             may_be_large=may_be_answered_at_length,
         )
 
@@ -120,8 +116,7 @@ def rpc_server(
         host=host,
         port=port,
         make_session=make_session,
-        connection_limits=connection_limits,
-        limits=listener_limits,
+        limits=limits,
         memory=memory,
     )
     return door

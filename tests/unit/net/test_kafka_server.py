@@ -197,7 +197,7 @@ async def test_api_versions_has_the_features_of_the_moment() -> None:
 )
 async def test_no_more_in_flight_than_allowed(limits: SessionLimits) -> None:
     gates = Gates()
-    async with serving(gates, session_limits=limits) as server:
+    async with serving(gates, limits=ListenerLimits(session=limits)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"".join(framed_write(f"{i}", i) for i in range(6)))
         for i in range(6):
@@ -218,7 +218,7 @@ async def test_a_guest_who_does_not_read_gets_no_more_done() -> None:
         return MetadataResponse(cluster_id="x" * 30_000, topics=[])  # type: ignore[no-any-return]  # generated
 
     limits = ConnectionLimits(max_frame_bytes=1 << 20, write_pause_bytes=1 << 16)
-    async with serving(large, connection_limits=limits) as server:
+    async with serving(large, limits=ListenerLimits(connection=limits)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
         count = 2000
         writer.write(b"".join(framed_ask("t", i) for i in range(count)))
@@ -338,9 +338,7 @@ async def test_a_port_that_is_taken() -> None:
 
 
 async def test_limits_of_the_listener_reach_it() -> None:
-    async with serving(
-        listener_limits=ListenerLimits(quotas=QuotaLimits(max_connections=1))
-    ) as server:
+    async with serving(limits=ListenerLimits(quotas=QuotaLimits(max_connections=1))) as server:
         first = await connected(server)
         with capture_logs() as logs, pytest.raises(ConnectionLostError):
             await connected(server)

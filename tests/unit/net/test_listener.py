@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.net.connection import Connection, ConnectionLimits
+from kraftjbod.net.connection import Connection
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
@@ -32,7 +32,6 @@ def listener(limits: ListenerLimits, hold: asyncio.Event, port: int = 0) -> List
         host="127.0.0.1",
         port=port,
         make_session=session,
-        connection_limits=ConnectionLimits(max_frame_bytes=100),
         limits=limits,
     )
 

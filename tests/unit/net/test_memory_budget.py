@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from structlog.testing import capture_logs
 
 from kraftjbod.core.config_model import MIB
-from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
@@ -121,7 +120,6 @@ async def door(limits: MemoryLimits, *, answer_bytes: int = 10) -> AsyncIterator
         host="127.0.0.1",
         port=0,
         make_session=session,
-        connection_limits=ConnectionLimits(max_frame_bytes=100 * MIB),
         limits=ListenerLimits(),
         memory=MemoryBudget(limits),
     )

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import ConnectionId
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.net.listener import Listener
+from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.net.rpc_server import rpc_server
@@ -125,7 +125,7 @@ async def test_a_failing_handler_costs_its_connection_only() -> None:
 
 async def test_no_more_in_flight_than_allowed() -> None:
     limits = SessionLimits(max_in_flight_requests=1, max_in_flight_bytes=1 << 20)
-    async with serving(session_limits=limits) as (_, client, handler):
+    async with serving(limits=ListenerLimits(session=limits)) as (_, client, handler):
         first = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
         assert await handler.started.get() == 1
         second = asyncio.create_task(client.call(ask(7), timeout_ms=5000))
