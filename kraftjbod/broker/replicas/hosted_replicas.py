@@ -168,10 +168,17 @@ class HostedReplica:
         """Role and files.
 
         :raises KafkaStorageError: if its directory is offline.
-        :raises NotLeaderOrFollowerError: if its log is still being created.
+        :raises NotLeaderOrFollowerError: if its log is still being created, or another broker leads
+            since its directory went: clients that know no errors of disks go there then.
         """
         if self.partition is not None and self.handle is not None:
             return self.partition, self.handle
+        if self.is_offline and self.partition is not None:
+            leader = self.partition.leader
+            if leader not in (NO_LEADER, self.partition.broker_id):
+                raise NotLeaderOrFollowerError(
+                    f"the log directory of {self.topic_partition} is offline; {leader} leads it"
+                )
         if self.state is ReplicaState.OFFLINE:
             raise KafkaStorageError(f"the log directory of {self.topic_partition} is offline")
         if self.state is ReplicaState.HELD_BACK:

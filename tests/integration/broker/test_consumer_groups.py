@@ -11,7 +11,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from kraftjbod.broker.groups.group_coordinator import java_hash
+from kraftjbod.broker.internal.coordinators import java_hash
 from kraftjbod.testing.local_cluster import LocalCluster
 from kraftjbod.testing.mounts import DiskKitError
 from tests.integration.cluster import WAIT_S, Cluster

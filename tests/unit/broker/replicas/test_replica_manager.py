@@ -135,6 +135,11 @@ async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_
         assert only(await producing).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert only(await fetching).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        # A client may know no errors of disks (aiokafka), but all know how to look for a leader.
+        await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
+        for asked, version in ((produce(batch()), 9), (fetch(), 12)):
+            answered = only(await rig.ask(asked, version))
+            assert answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_who_leads_in_a_dead_directory_is_asked_when_that_matters(
