@@ -212,7 +212,7 @@ class GroupRewriting:
         """What was written becomes certain."""
         with FailsAs(OpKind.FLUSH):
             self._target.open().sync()
-        write_target_transactions(self._vfs, self._sources, self._target)
+        write_target_transactions(self._sources, self._target)
 
     def _require_space(self, size_bytes: int) -> None:
         usable_bytes = self._vfs.space(self._target.directory).usable_bytes

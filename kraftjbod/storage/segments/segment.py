@@ -99,7 +99,6 @@ class LogSegment:
         may_have_gaps: bool = False,
         has_transaction_index: bool = False,
     ) -> None:
-        """``has_transaction_index``: there is such a file, and it is this segment's."""
         self._vfs = vfs
         #: Compaction, here or on a leader, may have taken offsets away.
         self.may_have_gaps = may_have_gaps
@@ -114,7 +113,7 @@ class LogSegment:
         self._indexes: SegmentIndexes | None = None
         if size_bytes == 0:
             self._indexes = SegmentIndexes(base_offset, index_interval_bytes)
-        #: None while it is in its file only; replaced as a whole, or appended to.
+        #: None while it is in its file alone; replaced as a whole, or appended to.
         self.transactions = None if has_transaction_index else TransactionIndex()
         #: The file says the same.
         self._transactions_on_disk = True
@@ -364,19 +363,20 @@ class LogSegment:
         self._transactions_on_disk = False
         self.transactions = transactions
 
-    def write_transactions(self, *, sync: bool = False) -> None:
+    def write_transactions(self, *, sync: bool = False, suffix: str = "") -> None:
         """Bring the index to its file, unless that says the same; where it is empty there is none.
 
-        Whoever trusts the segment after a crash trusts this file, so it has to be synced by then.
+        With ``suffix``, be it empty, to one that gets the name later. Recovery trusts the file.
         """
-        if self._transactions_on_disk or self.transactions is None:
+        transactions = self.transactions
+        if transactions is None or (self._transactions_on_disk and not suffix):
             return
+        path, data = self.transactions_path + suffix, transactions.to_bytes()
         with FailsAs(OpKind.INDEX):
-            if self.transactions:
-                data = self.transactions.to_bytes()
-                write_atomically(self._vfs, self.transactions_path, data, sync=sync)
+            if data or suffix:
+                write_atomically(self._vfs, path, data, sync=sync)
             else:
-                self._vfs.unlink_if_exists(self.transactions_path)
+                self._vfs.unlink_if_exists(path)
         self._transactions_on_disk = True
 
     def index_files(self) -> dict[str, bytes]:

@@ -33,7 +33,7 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
-from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
 
 _REMADE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
@@ -89,13 +89,10 @@ def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
         vfs.unlink_if_exists(files.target.transactions_path + suffix)
 
 
-def write_target_transactions(vfs: Vfs, sources: Sequence[LogSegment], target: LogSegment) -> None:
+def write_target_transactions(sources: Sequence[LogSegment], target: LogSegment) -> None:
     """Write the target's index of aborted transactions, synced, if it or the old ones need one."""
-    assert target.transactions is not None, target
     if target.transactions or any(one.transactions is None or one.transactions for one in sources):
-        path = target.transactions_path + CLEANED_SUFFIX
-        with FailsAs(OpKind.INDEX):
-            write_atomically(vfs, path, target.transactions.to_bytes())
+        target.write_transactions(sync=True, suffix=CLEANED_SUFFIX)
 
 
 class SegmentSwap:
