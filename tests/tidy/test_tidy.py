@@ -47,7 +47,10 @@ ALLOWED = {
     "testing/simulation/search/schedule.py": {"random": "a schedule is drawn from one handed in"},
 }
 #: Where a foreign OSError may be caught: the one judge of disks, the one of sockets.
-OSERROR_GATES = frozenset({"storage/dirs/log_dir.py", "net/connection.py"})
+#: The second asks the first for its judgement, once it is clear which of two dirs is to blame.
+OSERROR_GATES = frozenset(
+    {"storage/dirs/log_dir.py", "storage/dirs/outside_operations.py", "net/connection.py"}
+)
 #: Where an errno is an answer and not a failure, so that it may be turned into a value.
 ANSWERS = {"storage/vfs.py": {"FileNotFoundError", "BlockingIOError"}}
 

@@ -47,6 +47,7 @@ from kraftjbod.storage.cleaning.compaction import BatchFilter, group_segments
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.outside_operations import run_copy
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.segments.segment import LARGEST_RELATIVE_OFFSET, LogSegment
 from kraftjbod.storage.segments.segment_swap import CleaningFiles, discard_target
@@ -389,7 +390,8 @@ class LogCleaner:
     async def _in_thread(self, handle: LogHandle, op: Callable[[], T]) -> T:
         """Have ``op`` done beside the dir's thread; the dir judges what goes wrong."""
         log_dir = handle.log_dir
-        return await log_dir.run_copy(
+        return await run_copy(
+            log_dir,
             log_dir,
             self._executor_of(log_dir),
             lambda by_kernel: op(),

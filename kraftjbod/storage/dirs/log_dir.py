@@ -11,7 +11,8 @@
 * What a full disk means is in ``saturation.py``.
 * An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
   is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
-  the end. Which of two dirs a copy between them waits for is not clear; their own checks show it.
+  the end.
+* What others do to its files in threads of their own is in ``outside_operations.py``.
 * fsyncs of segments have a thread of their own, so that a slow one does not hold up appends. So has
   what only computes: it holds up no operation, and says nothing of the disk.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from errno import EDQUOT, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EROFS
+from errno import EINVAL, EOPNOTSUPP
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, assert_never, cast
 
@@ -58,13 +59,9 @@ R = TypeVar("R")
 
 #: What tmpfs and old kernels say to RWF_NOWAIT.
 _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
-#: What file systems say that the kernel cannot copy between.
-_NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
 #: What may wait to be computed for one dir.
 _MAX_COMPUTED_OPS: Final = 1_000
 _MAX_COMPUTED_BYTES: Final = 64 * 1024 * 1024
-#: No read ever fails with these.
-_WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
 
 
 class _Way(NamedTuple):
@@ -129,7 +126,7 @@ class LogDir(DirCondition):
         self.statistics = IoStatistics()
         self.jobs = JobGuard(log_dir=path)
         self._failure_channel, self._news = failure_channel, failure_channel
-        self._io_timeout_ms = io_timeout_ms
+        self.io_timeout_ms = io_timeout_ms
         #: For what works in threads of its own on this dir, such as its scrub.
         self.make_executor = make_executor
         self._make_executors(clock, max_queued_ops, max_queued_bytes)
@@ -159,9 +156,10 @@ class LogDir(DirCondition):
         #: Held from :meth:`try_lock` to :meth:`close`.
         self._lock_file: VfsFile | None = None
         self._cached_reads = True
-        self._kernel_copies = True
-        #: Operations in other threads that touch this dir.
-        self._outside_ops: set[asyncio.Future[Any]] = set()
+        #: The kernel copies files into this dir, as far as is known.
+        self.kernel_copies = True
+        #: Operations in other threads that touch this dir: those of outside_operations.py.
+        self.outside_ops: set[asyncio.Future[Any]] = set()
         self._check: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
         #: Why others hold it for stalled, though its operations end.
@@ -248,7 +246,7 @@ class LogDir(DirCondition):
         return executor.begin_op(
             self.if_ours(op) if makes_names else op,
             settle=settle,
-            translate=lambda error: self._judge(kind, error, replica),
+            translate=lambda error: self.judge_error(kind, error, replica),
             on_error=on_error,
             size_bytes=size_bytes,
             group=group,
@@ -294,7 +292,7 @@ class LogDir(DirCondition):
             data = bytes(await stream.read())
             await stream.close()
         except OSError as e:
-            raise self._judge(kind, e) from e
+            raise self.judge_error(kind, e) from e
         return data.decode("utf-8", errors="replace")
 
     def read_cached(
@@ -318,83 +316,7 @@ class LogDir(DirCondition):
             if e.errno in _NO_CACHED_READS:
                 self._cached_reads = False
                 return None
-            raise self._judge(OpKind.READ, e, replica) from e
-
-    async def run_copy(
-        self,
-        source: LogDir,
-        executor: LogDirExecutor,
-        op: Callable[[bool], T],
-        *,
-        read_again: Callable[[], None],
-        settle: Callable[[T], R],
-        replica: TopicPartition,
-    ) -> R:
-        """Carry out ``op``, which reads files of ``source`` and writes here, in a mover's thread.
-
-        ``op`` gets whether the kernel may copy; ``settle`` as in :meth:`submit`.
-        ``read_again`` reads once more what ``op`` was reading, if it was. Where it is not clear
-        whose an error is, that is done in the thread of ``source``: if it fails, or hangs, the
-        source is to blame, and else this dir is. Once either is offline, this fails at once.
-
-        :raises KafkaStorageError: with the id of the dir that is to blame.
-        :raises OverloadedError: this process has no memory for the operation now.
-        """
-        source.require_allowed(OpKind.READ)
-        self.require_allowed(OpKind.APPEND)
-        by_kernel = self._kernel_copies
-        done: asyncio.Future[R] = executor.submit_op(lambda: op(by_kernel), settle=settle)
-        source._outside_ops.add(done)
-        self._outside_ops.add(done)
-        try:
-            await self._until_done_or_hung(done, executor)
-            if not done.done():
-                await source.run(OpKind.READ, read_again, replica=replica)
-            if not done.done():
-                self.go_offline(
-                    f"a copy into it has been running for {executor.running_for_ms()} ms"
-                )
-            return await done
-        except OSError as e:
-            if by_kernel and e.errno in _NO_KERNEL_COPIES:
-                self._kernel_copies = False
-                raise OverloadedError(f"the kernel does not copy into {self.path}: {e}") from e
-            if e.errno not in _WRITERS_ONLY:
-                await source.run(OpKind.READ, read_again, replica=replica)
-            raise self._judge(OpKind.APPEND, e, replica) from e
-        finally:
-            source._outside_ops.discard(done)
-            self._outside_ops.discard(done)
-
-    async def _until_done_or_hung(
-        self, done: asyncio.Future[Any], executor: LogDirExecutor
-    ) -> None:
-        """Who beats is not hung, however long it takes."""
-        beats = None
-        while not done.done() and beats != executor.beats:
-            beats = executor.beats
-            await asyncio.wait({done}, timeout=self._io_timeout_ms / 1000)
-
-    async def run_beside(
-        self, executor: LogDirExecutor, op: Callable[[], T], *, replica: TopicPartition
-    ) -> T:
-        """Carry out ``op``, which only reads files of this dir, in a thread of the caller's.
-
-        What it raises is judged as any read's. How long it takes is not watched: a disk that
-        does not answer shows that in the dir's own thread. Once the dir is offline, this fails.
-
-        :raises KafkaStorageError: the dir is or goes offline.
-        :raises LogDirImpairedError: it takes no reads now.
-        """
-        self.require_allowed(OpKind.READ)
-        done: asyncio.Future[T] = executor.submit_op(
-            op, translate=lambda error: self._judge(OpKind.READ, error, replica)
-        )
-        self._outside_ops.add(done)
-        try:
-            return await asyncio.shield(done)
-        finally:
-            self._outside_ops.discard(done)
+            raise self.judge_error(OpKind.READ, e, replica) from e
 
     async def compute(self, op: Callable[[], T], *, size_bytes: int) -> T:
         """Carry out ``op``, which touches no file, beside the dir's threads: it proves nothing.
@@ -470,7 +392,7 @@ class LogDir(DirCondition):
         self._executor.abandon(self.offline_error)
         self._flush_executor.abandon(self.offline_error)
         self._compute_executor.abandon(self.offline_error)
-        for op in [op for op in self._outside_ops if not op.done()]:
+        for op in [op for op in self.outside_ops if not op.done()]:
             op.set_exception(self.offline_error())
         # A disk in use cannot be unmounted, checked and mounted again.
         self._farewell.submit_op(lambda: self.vfs.let_go(self.path))
@@ -494,7 +416,7 @@ class LogDir(DirCondition):
 
     # -- judging ----------------------------------------------------------------------------
 
-    def _judge(
+    def judge_error(
         self, kind: OpKind, error: BaseException, replica: TopicPartition | None = None
     ) -> BaseException:
         """What the waiter shall see for ``error``; takes the dir OFFLINE if that is the verdict."""
@@ -588,13 +510,13 @@ class LogDir(DirCondition):
         )
 
     def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
-        """Queue ``op``. Nobody waits: a verdict takes effect in _judge, a success in ``settle``."""
+        """Queue ``op``; nobody waits. A verdict acts in judge_error, a success in ``settle``."""
         probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
         probe.add_done_callback(self._note_seen)
         return probe
 
     def _note_seen(self, probe: asyncio.Future[None]) -> None:
-        """:meth:`_judge` acted on all errors but one that nobody expected."""
+        """:meth:`judge_error` acted on all errors but one that nobody expected."""
         error = None if probe.cancelled() else probe.exception()
         if error is not None and not isinstance(error, OperatingError):
             self.jobs.log_failure("disk_check", error)

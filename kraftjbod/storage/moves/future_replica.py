@@ -20,6 +20,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.outside_operations import run_copy
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.log_values import CarriedState
 from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation
@@ -126,8 +127,9 @@ class FutureReplica:
             self._publish(copied.extents, view)
             return copied
 
-        return await self.log_dir.run_copy(
+        return await run_copy(
             source.log_dir,
+            self.log_dir,
             executor,
             lambda by_kernel: log.step(
                 view, truncation, source_vfs, max_bytes=max_bytes, by_kernel=by_kernel
@@ -165,8 +167,9 @@ class FutureReplica:
         """
         log = self._log
         await self._alone(
-            self.log_dir.run_copy(
+            run_copy(
                 source.log_dir,
+                self.log_dir,
                 executor,
                 lambda by_kernel: log.finish(carried),
                 read_again=lambda: None,

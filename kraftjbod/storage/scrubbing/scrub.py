@@ -30,6 +30,7 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import SCRUB_FILE
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.outside_operations import run_beside
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.scrubbing.scrub_state import (
     ScrubPosition,
@@ -256,7 +257,8 @@ class Scrub:
         return None if read_bytes else scrub
 
     async def _do(self, handle: LogHandle, step: Callable[[], T]) -> T:
-        return await self.log_dir.run_beside(self._executor, step, replica=handle.topic_partition)
+        replica = handle.topic_partition
+        return await run_beside(self.log_dir, self._executor, step, replica=replica)
 
     def _report_damage(self, handle: LogHandle, scrub: SegmentScrub) -> None:
         for damage in scrub.damages:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from errno import EIO, EMFILE, ENOENT, ENOSPC, EOPNOTSUPP, EROFS
+from errno import EIO, EMFILE, ENOENT, ENOSPC, EOPNOTSUPP
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,12 +16,11 @@ from kraftjbod.core.errors import (
     OverloadedError,
 )
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
+from tests.faults.rig import ManualClock, directory_id, format_dir, open_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 
 
@@ -238,68 +236,3 @@ async def test_text_streams_through_the_dirs_thread():
     vfs.inject(Fault(kinds=frozenset({"open_stream"})))
     with pytest.raises(KafkaStorageError):
         await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties")
-
-
-def pair(io_timeout_ms: int = 30_000) -> tuple[LogDir, LogDir, LogDirExecutor]:
-    dirs = []
-    for number in (1, 2):
-        mem = MemVfs()
-        format_dir(mem, f"/d{number}", number)
-        dirs.append(open_dir(mem, f"/d{number}", number, io_timeout_ms=io_timeout_ms))
-    return dirs[0], dirs[1], LogDirExecutor(name="mover", clock=ManualClock())
-
-
-async def copy(source: LogDir, target: LogDir, executor: LogDirExecutor, op, read_again=None):
-    return await target.run_copy(
-        source,
-        executor,
-        op,
-        read_again=read_again or (lambda: None),
-        settle=lambda result: result,
-        replica=TP,
-    )
-
-
-@pytest.mark.parametrize(
-    ("number", "reading", "offline"),
-    [(EIO, EIO, 1), (EIO, None, 2), (EROFS, EIO, 2)],
-    ids=["source", "target", "target is read-only"],
-)
-async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | None, offline: int):
-    source, target, executor = pair()
-    with pytest.raises(KafkaStorageError) as caught:
-        await copy(
-            source,
-            target,
-            executor,
-            lambda by_kernel: fail_with(number),
-            lambda: None if reading is None else fail_with(reading),
-        )
-    assert caught.value.directory_id == directory_id(offline)
-    assert [source.is_online, target.is_online] == [offline == 2, offline == 1]
-
-
-async def test_a_copy_that_finds_no_space_saturates_its_target():
-    source, target, executor = pair()
-    with pytest.raises(LogDirImpairedError) as caught:
-        await copy(source, target, executor, lambda by_kernel: fail_with(ENOSPC))
-    assert caught.value.directory_id == directory_id(2)
-    assert [source.state, target.state] == [LogDirState.ONLINE, LogDirState.SATURATED]
-
-
-async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers():
-    source, target, executor = pair(io_timeout_ms=20)
-    release = threading.Event()
-    with pytest.raises(KafkaStorageError, match="a copy into it has been running") as caught:
-        await copy(source, target, executor, lambda by_kernel: release.wait())
-    assert caught.value.directory_id == directory_id(2)
-    assert source.is_online
-    release.set()
-
-
-async def test_nothing_is_copied_to_or_from_a_dead_dir():
-    source, target, executor = pair()
-    source.go_offline("pulled out")
-    with pytest.raises(KafkaStorageError, match="pulled out"):
-        await copy(source, target, executor, lambda by_kernel: 1)
-    assert executor.is_idle
