@@ -83,7 +83,8 @@ def load_producers(
             state, begin = found, offset
             break
     for i, segment in enumerate(segments):
-        segment_end = end_offset if i == len(segments) - 1 else segments[i + 1].base_offset
+        following = segments[i + 1 : i + 2]
+        segment_end = min([end_offset, *(one.base_offset for one in following)])
         aborted: list[AbortedTransaction] = []
         if begin < segment_end:
             aborted = _replay(state, segment, begin, segment_end, limits)

@@ -331,12 +331,13 @@ class UnifiedLog:
     def flush_plan(self) -> FlushPlan:
         """Files that hold what is not certain yet; leader epochs are written out now.
 
-        So are indexes of transactions that recovery has made anew; they are synced with the rest.
+        So are indexes of transactions, and synced with the rest: a segment whose end is certain is
+        not gone through after a crash, though it may only be closed by then.
         """
         segments = self.segments.from_recovery_at(self._recovery_point)
-        for segment in segments[:-1]:
+        for segment in segments:
             segment.write_transactions()
-        aborting = tuple(one.transactions_path for one in segments[:-1] if one.transactions)
+        aborting = tuple(one.transactions_path for one in segments if one.transactions)
         self._write_epochs(self._epochs)
         return FlushPlan(
             tuple(segment.open() for segment in segments),

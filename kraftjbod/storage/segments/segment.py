@@ -222,18 +222,18 @@ class LogSegment:
     def retire(self, *, at_once: bool = False, keeps_transactions: bool = False) -> None:
         """Take the names away; readers may finish, :meth:`purge` does the rest later.
 
-        The log's own name goes last: until then the segment can be read, and this be repeated.
-        Another name may need space. ``at_once`` leaves none; what is open can still be read.
-        ``keeps_transactions``: that index has the name still, until another one takes its place.
+        Until the log's own name is gone the segment can be read, and this be repeated; so the index
+        that nobody can make anew goes after it, unless ``keeps_transactions``: another one takes
+        its place. Another name may need space. ``at_once`` leaves none; what is open can be read.
         """
-        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
-            if keeps_transactions and suffix == TRANSACTION_INDEX_SUFFIX:
-                continue
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             path = self._path(suffix)
             if at_once:
                 self._vfs.unlink_if_exists(path)
             elif self._vfs.exists(path):
                 self._vfs.rename(path, path + DELETED_SUFFIX)
+        if not keeps_transactions:
+            self._vfs.unlink_if_exists(self.transactions_path)
 
     def reborn(self, base_offset: int) -> LogSegment:
         """The same file as an empty segment at ``base_offset``; nothing is left of this one.
@@ -260,13 +260,13 @@ class LogSegment:
 
     def remove(self) -> None:
         """Take files and space away at once; nobody knows of this segment. No name is made."""
-        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             self._vfs.unlink_if_exists(self._path(suffix))
         self.close()
 
     def purge(self) -> None:
         """Give the space back. Nobody may read any more."""
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._vfs.unlink_if_exists(self._path(suffix) + DELETED_SUFFIX)
         self.close()
 

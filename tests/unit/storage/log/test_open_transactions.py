@@ -1,15 +1,17 @@
 """Transactions in a log, its indexes and snapshots, against a list that is simply gone through.
 
 The walk mixes producers, markers, truncations, deletions, retention, flushes, clean and unclean
-restarts, moves and replication. After every step a reader of committed records, who goes by the
-batches and by the list of aborted transactions as Java's consumer does, must get what the model
-says was committed; and the last stable offset must hold back what is not decided.
+restarts, rotten indexes, full disks, moves and replication. After every step a reader of committed
+records, who goes by the batches and by the list of aborted transactions as Java's consumer does,
+must get what the model says was committed; and the last stable offset must hold back what is not
+decided.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_bytes=2000)
 UNGUARDED = ProducerTerms(is_guarded=False, checks_sequence=False)
@@ -118,7 +121,8 @@ def read_committed(log: UnifiedLog, begin: int, end: int, max_bytes: int) -> tup
 class Walk:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.vfs = MemVfs()
+        self.disk = MemVfs()
+        self.vfs = FaultVfs(self.disk)
         self.vfs.make_dirs("/d1")
         self.vfs.make_dirs("/d2")
         self.log = create_log(self.vfs, "/d1", TP, TOPIC_ID, CONFIG)
@@ -190,7 +194,8 @@ class Walk:
 
     def crash(self) -> None:
         point = self.dice.choice([0, self.log.view().recovery_point])
-        self.vfs = self.vfs.crash_clone(self.dice.randrange(10**6))
+        self.disk = self.disk.crash_clone(self.dice.randrange(10**6))
+        self.vfs = FaultVfs(self.disk)
         self._reload(point, was_clean=False)
 
     def _reload(self, recovery_point: int, *, was_clean: bool) -> None:
@@ -246,6 +251,23 @@ class Walk:
             if segment.transactions is None and self.dice.random() < 0.5:
                 self.vfs.open(segment.transactions_path, OpenMode.READ_WRITE).truncate(33)
 
+    def fill(self) -> None:
+        """There is no space for one operation of a step, wherever in it; nothing is half done."""
+        step = self.dice.choice([self.append, self.end, self.truncate, self.flush, self.retain])
+        end = self.log.view().log_end_offset
+        kinds = frozenset({"write_at", "rename"})
+        fault = Fault(errno=ENOSPC, kinds=kinds, nth=self.dice.randint(1, 5), sticky=False)
+        self.vfs.inject(fault)
+        try:
+            step()
+        except OSError:
+            if step in (self.append, self.end):
+                assert self.log.view().log_end_offset == end
+            self._ends_at(self.log.view().log_end_offset)
+            self.model.start = self.log.view().log_start_offset
+        finally:
+            self.vfs.clear()
+
     def replicate(self) -> None:
         start, theirs = self.follower.view().log_end_offset, self.log.view()
         if start < theirs.log_start_offset:
@@ -280,7 +302,7 @@ class Walk:
             begin = after
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(100), 843, 3111])
 def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed):
     walk = Walk(seed)
     steps = {
@@ -294,6 +316,7 @@ def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed):
         walk.crash: 1,
         walk.move: 0.5,
         walk.spoil: 0.5,
+        walk.fill: 2,
         walk.delete: 0.3,
         walk.retain: 0.3,
     }
