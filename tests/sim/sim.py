@@ -37,6 +37,7 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
 
 def report_failure(outcome: Outcome, options: argparse.Namespace) -> None:
     """Shrink it, and tell the story of what is left."""
+    print(f"seed {outcome.seed} fails: {outcome.findings[0]}", flush=True)
     numbers = [fault.number for fault in outcome.schedule]
     if options.shrink:
         run = _runner(options)

@@ -45,6 +45,8 @@ class DiskFault(StrEnum):
     """One operation of one kind fails, soon."""
     HANG = "hang"
     """No answer; what has begun is done when the disk is healed."""
+    HANG_AT_SWAP = "hang at swap"
+    """From the next operation on that renames a replica; that one is done when it is healed."""
     SLOW = "slow"
     FULL = "full"
     """As full as it is now: what is removed can be used again."""
@@ -75,6 +77,7 @@ class DiskFaults:
         self._disk = disk
         self._fails_all = False
         self._one_error: _OneError | None = None
+        self._hangs_at_swap = False
         #: What is unmounted.
         self._away: MemVfs | None = None
 
@@ -88,6 +91,8 @@ class DiskFaults:
                 self._one_error = _OneError(kind=kind, countdown=countdown)
             case DiskFault.HANG:
                 disk.gate.close()
+            case DiskFault.HANG_AT_SWAP:
+                self._hangs_at_swap = True
             case DiskFault.SLOW:
                 disk.slowness = _SLOWNESS
             case DiskFault.FULL:
@@ -99,7 +104,7 @@ class DiskFaults:
     def heal(self) -> None:
         """No fault is left; what hung goes on, and what was unmounted is mounted."""
         disk = self._disk
-        self._fails_all, self._one_error = False, None
+        self._fails_all, self._one_error, self._hangs_at_swap = False, None, False
         if self._away is not None:
             disk.vfs, self._away = self._away, None
         disk.vfs.capacity_bytes = None
@@ -118,8 +123,17 @@ class DiskFaults:
 
     def strike(self, kind: str, path: str) -> None:
         """:raises OSError: EIO, if this operation fails."""
+        if self._hangs_at_swap and kind == "rename" and self._is_replica(path):
+            self._hangs_at_swap = False
+            self._disk.gate.close()
+            self._disk.gate.pass_through()
         if self._fails_all or self._is_the_one(kind):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def _is_replica(self, path: str) -> bool:
+        """And not a file of the dir, of which there is a new one."""
+        above, _, name = path.rpartition("/")
+        return above == self._disk.path and not name.endswith(".tmp")
 
     def _is_the_one(self, kind: str) -> bool:
         error = self._one_error

@@ -143,6 +143,18 @@ class MemVfs:
             clone.capacity_inodes = self.capacity_inodes
             return clone
 
+    def mounted(self, *, was: str, now: str) -> MemVfs:
+        """The same disk, with what was below ``was`` below ``now``; all names are certain."""
+        moved = MemVfs(usable_bytes=self.usable_bytes)
+        moved.make_dirs(now)
+        for path, file in self._tree.items():
+            if path.startswith(f"{was}/"):
+                moved._tree[now + path[len(was) :]] = file
+        moved._journal.clear()
+        moved._durable = dict(moved._tree)
+        moved.device_number = self.device_number
+        return moved
+
     def open(self, path: str, mode: OpenMode) -> MemFile:
         with self._mutex:
             if path in self._tree:

@@ -79,6 +79,12 @@ class SimulatedDisk:
         """Whether a read that may not wait finds its bytes."""
         return self.rng.random() < _CACHED
 
+    def swap_with(self, other: SimulatedDisk) -> None:
+        """Each is mounted where the other was, with all that is on it."""
+        mine, theirs = self.vfs, other.vfs
+        self.vfs = theirs.mounted(was=other.path, now=self.path)
+        other.vfs = mine.mounted(was=self.path, now=other.path)
+
     def power_cut(self) -> None:
         """What was not synced is lost, as the seed says: some of it, all of it, or rubbish."""
         self.faults.power_cut()

@@ -80,6 +80,17 @@ class SimulatedProcess:
     def is_alive(self) -> bool:
         return not self.loop.is_dead
 
+    @property
+    def thread_names(self) -> list[str]:
+        """Of those that have not ended."""
+        return [thread.name for thread in self.loop.threads]
+
+    @property
+    def tasks(self) -> list[str]:
+        """What those that have not ended do."""
+        tasks = self._tasks if self.loop.is_dead else asyncio.all_tasks(self.loop)
+        return [getattr(task.get_coro(), "__qualname__", "") for task in tasks]
+
     def begin(self, main: Coroutine[Any, Any, int | None]) -> None:
         self._main = self.loop.create_task(main, name="main")
         self._main.add_done_callback(self._ended)

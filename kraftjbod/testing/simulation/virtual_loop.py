@@ -43,6 +43,8 @@ class Sockets(Protocol):
 class Thread(Protocol):
     """What a process runs beside its loop."""
 
+    name: str
+
     def bury(self) -> None: ...
 
 

@@ -50,3 +50,11 @@ def test_without_the_promise_everything_may_break_that_is_whole() -> None:
     budget.begun(_EIO)
     assert not budget.why_not(_like(broker=2))
     assert budget.why_not(_EIO)
+
+
+def test_a_broker_keeps_one_disk_that_is_formatted() -> None:
+    budget = Budget()
+    budget.begun(_like(kind=Kind.WIPE))
+    assert budget.why_not(_like(kind=Kind.WIPE, dir=1))
+    assert not budget.why_not(_like(kind=Kind.EIO, dir=1))
+    assert budget.why_not(_like(kind=Kind.SWAPPED))

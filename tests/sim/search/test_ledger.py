@@ -33,9 +33,3 @@ def test_what_a_consumer_read_stays() -> None:
 def test_offsets_of_one_producer_grow() -> None:
     _, stream = _ledger(4)
     assert "record 1 was acknowledged at offset 4" in stream.take_ack(1, 4, at_ms=9)
-
-
-def test_gaps_are_measured_to_the_edges() -> None:
-    _, stream = _ledger(0, 1, 2)
-    assert stream.longest_gap_ms(0, 2) == 1
-    assert stream.longest_gap_ms(2, 10) == 8

@@ -23,6 +23,10 @@ from kraftjbod.testing.simulation.search.schedule import (
 _MOST: Final = 5
 #: Of these one at a time is enough: the next would undo or hide it.
 _ALONE: Final = frozenset({Kind.CONFIG, Kind.CLOCK_JUMP, Kind.REASSIGN})
+#: What stops brokers, or wants them to be there.
+_OF_A_PROCESS: Final = frozenset(
+    {Kind.KILL, Kind.STOP, Kind.POWER_CUT, Kind.REMOVED, Kind.SWAPPED, Kind.ALL_STOPPED}
+)
 #: The controller is away during these.
 _CONTROLLER_AWAY: Final = OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}
 
@@ -80,6 +84,13 @@ def _clash(a: Fault, b: Fault) -> bool:
         return True
     if a.kind in OF_A_LINK and b.kind in OF_A_LINK:
         return {a.broker, a.other} == {b.broker, b.other}
+    if Kind.ALL_STOPPED in (a.kind, b.kind):
+        return a.kind in _OF_A_PROCESS and b.kind in _OF_A_PROCESS
+    if a.kind is Kind.WIPE and b.kind is Kind.WIPE:
+        # With nothing but empty disks a broker does not start, until its operator formats them.
+        return a.broker == b.broker
+    if Kind.SWAPPED in (a.kind, b.kind) and (OF_A_DIR & {a.kind, b.kind}):
+        return a.broker == b.broker
     if a.kind in OF_A_DIR and b.kind in OF_A_DIR:
         return (a.broker, a.dir) == (b.broker, b.dir)
     return a.kind is b.kind and a.broker == b.broker

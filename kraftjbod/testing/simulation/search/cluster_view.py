@@ -56,6 +56,10 @@ class ClusterView:
             return None
         return controller._controller._managers.state
 
+    def decided_offset(self) -> int:
+        state = self.decided()
+        return -1 if state is None else state.offset
+
     def committed_offset(self) -> int:
         controller = self.controller
         if controller is None or controller._controller is None:

@@ -35,8 +35,9 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.testing.simulation.disk_faults import DiskFault
 from kraftjbod.testing.simulation.search.budget import Budget
 from kraftjbod.testing.simulation.search.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.gap_law import Struck
 from kraftjbod.testing.simulation.search.schedule import Fault, Kind, Schedule
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedBroker, SimulatedCluster
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
 
 T = TypeVar("T")
@@ -50,6 +51,14 @@ _LOOKS_S: Final = 0.25
 _WHOLE_LOOKS: Final = 4
 #: After that a daemon that ended by itself is started again, as by systemd.
 _RESTART_LOOKS: Final = 4
+#: A move of little takes half a second then.
+_MOVES_SLOWNESS: Final = 60.0
+_MOVES_S: Final = 0.4
+_MOVE_HANG_S: Final = (1.5, 4.5)
+_SWAP_LOOKS: Final = 200
+_SWAP_LOOK_S: Final = 0.005
+#: Until something late arrives, or answers, after all is well again.
+_LATE_S: Final = 0.3
 _DISK_FAULTS: Final = {
     Kind.EIO: DiskFault.EIO,
     Kind.LOST_TAIL: DiskFault.EIO,
@@ -91,9 +100,8 @@ class FaultPlayer:
         self._controller_down = 0
         self.played: Counter[Kind] = Counter()
         self.skipped: Counter[Kind] = Counter()
-        #: ``(kind, from ms, until ms, broker)`` of each that ended.
-        self.history: list[tuple[Fault, int, int]] = []
-        self.ends_ms = 0
+        #: Those that ended.
+        self.history: list[Struck] = []
 
     async def play(self, schedule: Schedule) -> None:
         """Return when the last fault is over."""
@@ -124,8 +132,7 @@ class FaultPlayer:
             await self._how(fault.kind)(fault)
         finally:
             self.budget.mended(fault)
-            self.ends_ms = max(self.ends_ms, self._now_ms())
-            self.history.append((fault, began_ms, self._now_ms()))
+            self.history.append(Struck(fault, began_ms, self._now_ms()))
             self._note(f"{fault} is over")
 
     async def supervise(self) -> None:
@@ -158,6 +165,9 @@ class FaultPlayer:
             Kind.VANISH: self._break_dir,
             Kind.WIPE: self._wipe,
             Kind.REMOVED: self._remove,
+            Kind.ALL_STOPPED: self._stop_all,
+            Kind.SWAPPED: self._swap_disks,
+            Kind.MOVE_HANG: self._hang_move,
             Kind.MOVES: self._move,
             Kind.CORDON: self._cordon,
             Kind.DRAIN: self._drain,
@@ -184,12 +194,14 @@ class FaultPlayer:
             await _wait(fault)
 
     async def _stop(self, fault: Fault) -> None:
-        host = self._cluster.brokers[fault.broker]
         async with self._broker_down(fault.broker):
-            host.stop()
-            while host.is_up:
-                await asyncio.sleep(_POLL_S)
+            await self._stop_host(self._cluster.brokers[fault.broker])
             await _wait(fault)
+
+    async def _stop_host(self, host: SimulatedBroker) -> None:
+        host.stop()
+        while host.is_up:
+            await asyncio.sleep(_POLL_S)
 
     @asynccontextmanager
     async def _broker_down(self, broker: int) -> AsyncIterator[None]:
@@ -199,6 +211,9 @@ class FaultPlayer:
             yield
         finally:
             self._down[broker] -= 1
+        await self._until_serving(broker)
+
+    async def _until_serving(self, broker: int) -> None:
         while not self._view.is_serving(broker):
             self._start(broker)
             await asyncio.sleep(_POLL_S)
@@ -261,33 +276,116 @@ class FaultPlayer:
         await self._until_back(fault)
 
     async def _wipe(self, fault: Fault) -> None:
-        disk = self._disk(fault)
-        disk.faults.replace()
+        """Sometimes what the old copies had asked of another broker arrives after the new ones."""
+        rng, network = fault.rng(), self._cluster.network
+        me = self._cluster.brokers[fault.broker].name
+        others = [host.name for host in self._cluster.brokers.values() if host.name != me]
+        is_late, other = rng.random() < 0.4, rng.choice(others)
+        if is_late:
+            network.partition(me, other)
+        self._disk(fault).faults.replace()
         await self._until_given_up(fault)
-        await _wait(fault)
+        if not is_late:
+            await _wait(fault)
         await self._order(fault, "forget", but=ErrorCode.LOG_DIR_NOT_FOUND)
         await self._order(fault, "add", but=ErrorCode.INVALID_REQUEST)
+        if is_late:
+            await asyncio.sleep(rng.random() * _LATE_S)
+            network.heal(me, other)
         await self._until_back(fault)
 
     async def _remove(self, fault: Fault) -> None:
         """Copies that others in sync have too; a move may have another one of them begun here."""
-        host, rng = self._cluster.brokers[fault.broker], fault.rng()
+        async with self._broker_down(fault.broker):
+            self._cluster.brokers[fault.broker].kill()
+            self._remove_some(fault, self._covered(fault.broker))
+            await _wait(fault)
+
+    async def _stop_all(self, fault: Fault) -> None:
+        """One after the other, and back one after the other: whoever is first may have to lead."""
+        rng, covered = fault.rng(), self._covered(fault.broker)
+        brokers = rng.sample(self._view.broker_ids, len(self._view.broker_ids))
+        # Often it is the worst one: the last to stop is the first to start, and lacks replicas.
+        is_worst = rng.random() < 0.6
+        if is_worst:
+            brokers.sort(key=lambda broker: broker == fault.broker)
+        self._down.update(brokers)
+        try:
+            for broker in brokers:
+                if broker == fault.broker and rng.random() < 0.6:
+                    await self._stop_midst_moves(fault, sorted(covered))
+                await self._stop_host(self._cluster.brokers[broker])
+            self._remove_some(fault, covered)
+        finally:
+            for broker in reversed(brokers) if is_worst else brokers:
+                self._down[broker] -= 1
+                self._start(broker)
+                await asyncio.sleep(rng.random() * fault.for_ms / 1000)
+        for broker in brokers:
+            await self._until_serving(broker)
+
+    async def _stop_midst_moves(self, fault: Fault, which: list[TopicPartition]) -> None:
+        """To a disk so slow that they are not over yet."""
+        rng, host = fault.rng(), self._cluster.brokers[fault.broker]
+        target = rng.choice(host.log_dirs)
+        disk = self._cluster.disks[target]
+        disk.slowness *= _MOVES_SLOWNESS
+        await self._move_to(fault.broker, target, which)
+        await asyncio.sleep(rng.random() * _MOVES_S)
+        await self._stop_host(host)
+        disk.slowness /= _MOVES_SLOWNESS
+
+    def _covered(self, broker: int) -> set[TopicPartition]:
+        """What others that serve hold too, in sync."""
+        return {
+            tp
+            for tp, one in self._view.partitions()
+            if any(other != broker and self._view.is_serving(other) for other in one.isr)
+        }
+
+    def _remove_some(self, fault: Fault, covered: set[TopicPartition]) -> None:
+        doomed = covered & set(self._some_partitions(fault.rng()))
+        for path in self._cluster.brokers[fault.broker].log_dirs:
+            vfs = self._cluster.disks[path].vfs
+            for tp in sorted(doomed):
+                if vfs.is_dir(f"{path}/{tp}"):
+                    self._note(f"{path}/{tp} is removed")
+                    vfs.remove_tree(f"{path}/{tp}")
+                    vfs.sync_dir(path)
+
+    async def _swap_disks(self, fault: Fault) -> None:
+        """Each is found where the other was."""
+        host = self._cluster.brokers[fault.broker]
         async with self._broker_down(fault.broker):
             host.kill()
-            covered = {
-                tp
-                for tp, one in self._view.partitions()
-                if any(other != fault.broker and self._view.is_serving(other) for other in one.isr)
-            }
-            doomed = covered & set(self._some_partitions(rng))
-            for path in host.log_dirs:
-                vfs = self._cluster.disks[path].vfs
-                for tp in sorted(doomed):
-                    if vfs.is_dir(f"{path}/{tp}"):
-                        self._note(f"{path}/{tp} is removed")
-                        vfs.remove_tree(f"{path}/{tp}")
-                        vfs.sync_dir(path)
+            a, b = (self._cluster.disks[path] for path in fault.rng().sample(host.log_dirs, 2))
+            a.swap_with(b)
             await _wait(fault)
+
+    async def _hang_move(self, fault: Fault) -> None:
+        """At the rename that ends it, on the disk that takes, or on both: that one answers last."""
+        rng, here = fault.rng(), self._path(fault)
+        paths = self._cluster.brokers[fault.broker].log_dirs
+        source, target = here, rng.choice([one for one in paths if one != here])
+        moved = [
+            replica.topic_partition
+            for replica in self._view.replicas(fault.broker)
+            if replica.handle is not None and replica.handle.log_dir.path == source
+        ]
+        await self._move_to(fault.broker, target, moved)
+        taking, giving = self._cluster.disks[target], self._cluster.disks[source]
+        first = giving if rng.random() < 0.6 else taking
+        first.faults.begin(DiskFault.HANG_AT_SWAP)
+        for _ in range(_SWAP_LOOKS):
+            if first.gate.is_closed:
+                break
+            await asyncio.sleep(_SWAP_LOOK_S)
+        taking.faults.begin(DiskFault.HANG)
+        await asyncio.sleep(rng.uniform(*_MOVE_HANG_S))
+        giving.faults.heal()
+        await asyncio.sleep(rng.random() * _LATE_S)
+        taking.faults.heal()
+        await self._until_back(fault)
 
     async def _until_given_up(self, fault: Fault) -> None:
         """Until the broker has noticed, or does not run."""

@@ -24,6 +24,9 @@ from kraftjbod.testing.simulation.search.ledger import Ledger
 from kraftjbod.testing.simulation.search.metadata_laws import MetadataLaws
 
 _INTERVAL_S: Final = 0.1
+#: After a decision: who joins an in-sync set with too little has caught up soon after.
+_CLOSE_INTERVAL_S: Final = 0.003
+_CLOSE_LOOKS: Final = 30
 
 
 class LawWatch:
@@ -47,10 +50,17 @@ class LawWatch:
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled: now and then, and closely for a while after each decision."""
+        decided, looks = -1, 0
         while True:
-            self.look()
-            await asyncio.sleep(_INTERVAL_S)
+            if (now := self._view.decided_offset()) != decided:
+                decided, looks = now, _CLOSE_LOOKS
+            if looks % _CLOSE_LOOKS == 0 or looks < 0:
+                self.look()
+            elif self._keeps_promise:
+                self._acknowledged_is_held()
+            looks -= 1
+            await asyncio.sleep(_CLOSE_INTERVAL_S if looks > 0 else _INTERVAL_S)
 
     def look(self) -> None:
         self._replay()

@@ -6,7 +6,6 @@ belongs. What was sent and never answered is in doubt: it may be in the log, onc
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -59,12 +58,6 @@ class Stream:
         self.acks.append(Ack(number, offset, at_ms))
         return wrong
 
-    def longest_gap_ms(self, since_ms: int, until_ms: int) -> int:
-        """The longest time without an acknowledgement between two moments."""
-        times = [ack.at_ms for ack in self.acks if since_ms < ack.at_ms < until_ms]
-        moments = [since_ms, *times, until_ms]
-        return max(b - a for a, b in itertools.pairwise(moments))
-
 
 class Ledger:
     """All streams, and what consumers saw of each partition."""
@@ -91,6 +84,15 @@ class Ledger:
             if stream.acks_all and (stream.topic, stream.partition) == (topic, partition)
         )
         return max(ends, default=0)
+
+    def acked_ms(self, topic: str, partition: int) -> list[int]:
+        """When records of the partition were acknowledged, in order."""
+        return sorted(
+            ack.at_ms
+            for stream in self.streams.values()
+            if (stream.topic, stream.partition) == (topic, partition)
+            for ack in stream.acks
+        )
 
     def saw(self, topic: str, partition: int, offset: int, value: bytes) -> str:
         """A consumer read ``value``; what is wrong with that, or an empty text."""

@@ -37,6 +37,11 @@ class Kind(StrEnum):
     """Forgotten, and added."""
     REMOVED = "kill -9, and replicas removed from the disks"
     """By hand, by a repair of the file system: the disks are sound and lack them."""
+    ALL_STOPPED = "orderly stop of all brokers, and replicas removed from the disks"
+    """Of one broker. The last to stop may lead as soon as it is back: nothing unclean was heard."""
+    SWAPPED = "kill -9, and two disks swapped"
+    MOVE_HANG = "hang in the midst of a move"
+    """Longer than is suspicious, and shorter than is final."""
     MOVES = "moves"
     CORDON = "cordon"
     DRAIN = "drain"
@@ -68,7 +73,10 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.FULL: 4,
         Kind.VANISH: 3,
         Kind.WIPE: 4,
-        Kind.REMOVED: 4,
+        Kind.REMOVED: 3,
+        Kind.ALL_STOPPED: 4,
+        Kind.SWAPPED: 2,
+        Kind.MOVE_HANG: 5,
         Kind.MOVES: 9,
         Kind.CORDON: 3,
         Kind.DRAIN: 3,
@@ -95,6 +103,9 @@ UNCLEAN: Final = frozenset(
         Kind.VANISH,
         Kind.WIPE,
         Kind.REMOVED,
+        Kind.ALL_STOPPED,
+        Kind.SWAPPED,
+        Kind.MOVE_HANG,
     }
 )
 OF_A_DIR: Final = frozenset(
@@ -108,13 +119,15 @@ OF_A_DIR: Final = frozenset(
         Kind.FULL,
         Kind.VANISH,
         Kind.WIPE,
+        Kind.MOVE_HANG,
         Kind.CORDON,
         Kind.DRAIN,
         Kind.REATTACH,
     }
 )
 OF_THE_CONTROLLER: Final = frozenset({Kind.CONTROLLER_KILL, Kind.CONTROLLER_POWER_CUT})
-OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN})
+#: ``broker`` says of whom they are about, if of one.
+OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN, Kind.ALL_STOPPED})
 OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLOW_LINK})
 
 _LONGEST_MS: Final = 6_000

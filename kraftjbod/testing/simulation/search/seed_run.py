@@ -21,6 +21,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.search.budget import Budget
 from kraftjbod.testing.simulation.search.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.fault_player import FaultPlayer
+from kraftjbod.testing.simulation.search.gap_law import silences
 from kraftjbod.testing.simulation.search.law_watch import LawWatch
 from kraftjbod.testing.simulation.search.schedule import (
     Kind,
@@ -47,6 +48,8 @@ _POLL_S: Final = 0.25
 #: Nothing takes longer.
 _RUN_MS: Final = 1_200_000
 _REQUEST_TIMEOUT_MS: Final = 4_000
+#: Of a broker at rest, which has about fifty.
+_MOST_TASKS: Final = 100
 #: Where clients, and whoever breaks things, run.
 _HOST: Final = "client"
 #: Shorter than in real life: more happens in a virtual second.
@@ -181,8 +184,10 @@ class SeedRun:
         self._workload.start()
         try:
             await self._break()
-            if await self._heal() or self._keeps_promise:
+            if await self._heal():
                 await self._finish()
+            if self._keeps_promise:
+                self._judge_silences()
         finally:
             for task in watching:
                 task.cancel()
@@ -255,17 +260,42 @@ class SeedRun:
         self._watch.look()
         self._watch.judge_replays()
         hosts = self._cluster.brokers
+        processes = [host.process for host in hosts.values() if host.process is not None]
+        for process in processes:
+            self._judge_leaks(process.name, process.thread_names, process.tasks, _MOST_TASKS)
         for host in hosts.values():
             host.stop()
         await self._within(
             _STOP_MS, lambda: [f"{host.name} is up" for host in hosts.values() if host.is_up]
         )
+        for process in processes:
+            self._judge_leaks(f"ended {process.name}", process.thread_names, process.tasks, 0)
         self._watch.judge_at_rest(
             {
                 number: {path: self._cluster.disks[path].vfs for path in host.log_dirs}
                 for number, host in hosts.items()
             }
         )
+
+    def _judge_leaks(
+        self, name: str, threads: Sequence[str], tasks: Sequence[str], most_tasks: int
+    ) -> None:
+        """What had been given up for a new one has ended, however often that was."""
+        twice = sorted(thread for thread, count in Counter(threads).items() if count > 1)
+        if twice:
+            self._found(f"{name} has threads twice: {', '.join(twice)}")
+        if len(tasks) > most_tasks:
+            found = ", ".join(f"{task} {n}" for task, n in Counter(tasks).most_common(5))
+            self._found(f"{name} has {len(tasks)} tasks: {found}")
+
+    def _judge_silences(self) -> None:
+        topic = self._topics[SAFE]
+        for partition in range(topic.partitions):
+            acked_ms = self._workload.ledger.acked_ms(SAFE, partition)
+            for finding in silences(
+                f"{SAFE}-{partition}", acked_ms, self._player.history, pause_ms=topic.pause_ms
+            ):
+                self._found(finding)
 
     def _judge_daemons(self) -> None:
         """Bugs that daemons met: what no handler took, and what was logged with a traceback."""
