@@ -29,6 +29,8 @@ from kraftjbod.protocol.kafka_codec import Request, api_name, request_api_key
 from kraftjbod.protocol.messages import MetadataRequest, MetadataResponse
 
 T = TypeVar("T")
+#: Of any API.
+MAX_VERSION: Final = 2**15 - 1
 R = TypeVar("R")
 
 DEFAULT_PORT: Final = 9092
@@ -185,11 +187,18 @@ class ClusterClient:
         return self.metadata
 
     async def request(
-        self, node_id: int, body: Request[R], *, timeout_ms: int | None = None, min_version: int = 0
+        self,
+        node_id: int,
+        body: Request[R],
+        *,
+        timeout_ms: int | None = None,
+        min_version: int = 0,
+        max_version: int = MAX_VERSION,
     ) -> R:
         """Ask one broker.
 
-        :param min_version: of the API, below which the broker would not understand what is asked.
+        :param min_version: of the API, below which the broker would not understand what is asked;
+            above ``max_version`` it would be asked in another way.
         :raises OperatingError: as :meth:`KafkaConnection.request`; BROKER_NOT_AVAILABLE for a
             broker that the metadata does not name; UNSUPPORTED_VERSION.
         """
@@ -197,7 +206,7 @@ class ClusterClient:
         if node is None:
             raise ConnectionLostError(f"broker {node_id} is not in the cluster's metadata")
         connection = await self._connection(node.host, node.port)
-        return await self._ask(connection, body, timeout_ms, min_version)
+        return await self._ask(connection, body, timeout_ms, min_version, max_version)
 
     async def request_any(self, body: Request[R], *, min_version: int = 0) -> R:
         """Ask the first broker that answers.
@@ -231,9 +240,10 @@ class ClusterClient:
         body: Request[R],
         timeout_ms: int | None,
         min_version: int,
+        max_version: int = MAX_VERSION,
     ) -> R:
         api_key = request_api_key(body)
-        version = connection.version_of(api_key)
+        version = min(connection.version_of(api_key), max_version)
         if version < min_version:
             raise OperatingError(
                 f"{api_name(api_key)} version {min_version} is needed for this, and the broker "

@@ -16,6 +16,7 @@ from kraftjbod.testing.local_cluster import LocalCluster
 from kraftjbod.testing.mounts import DiskKitError
 from tests.integration.cluster import WAIT_S, Cluster
 from tests.integration.conftest import MakeCluster
+from tests.integration.tools import tool
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
 
@@ -127,6 +128,58 @@ def test_who_assigns_and_commits_by_default_has_committed_when_it_is_closed(
     (committed,) = second.committed([confluent_kafka.TopicPartition("assigned", 0)], WAIT_S)
     second.close()
     assert committed.offset == 1
+
+
+def test_the_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
+    """Its columns and lines were compared with those of Kafka 4.3's tool on the same cluster."""
+
+    def run(*words: str, fails: bool = False) -> list[str]:
+        done = tool("consumer-groups", cluster, *words)
+        assert done.returncode == fails, done
+        return (done.stderr if fails else done.stdout).split("\n")
+
+    cluster.create_topic("tooled", partitions=PARTITIONS, replication_factor=3)
+    write(cluster.bootstrap, "tooled", 2 * PARTITIONS)
+    configured = {"bootstrap.servers": cluster.bootstrap, "group.id": "tools", "client.id": "cl"}
+    member = confluent_kafka.Consumer({**configured, "auto.offset.reset": "earliest"})
+    member.subscribe(["tooled"])
+    read = 0
+    while read < 2 * PARTITIONS:
+        message = member.poll(WAIT_S)
+        assert message is not None and message.error() is None
+        read += 1
+    member.commit(asynchronous=False)
+    assert "tools" in run("--list")
+    assert any(line.split() == ["tools", "Stable"] for line in run("--list", "--state", "stable"))
+    _, heads, *rows, _ = run("--describe", "--group", "tools")
+    assert heads.split()[3:6] == ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    assert {tuple(row.split()[:6]) for row in rows} == {
+        ("tools", "tooled", str(number), "2", "2", "0") for number in range(PARTITIONS)
+    }
+    assert all(row.split()[7:] == ["/127.0.0.1", "cl"] for row in rows)
+    members = run("--describe", "--group", "tools", "--members", "--verbose")[2].split()
+    assert members[4::2] == [str(PARTITIONS), _all_of("tooled"), "-"]
+    scope = ("--reset-offsets", "--group", "tools", "--topic", "tooled:0,1")
+    assert "current state is Stable" in run(*scope, "--to-earliest", "--execute", fails=True)[0]
+    member.close()
+    to_zero = [["tools", "tooled", "0", "0"], ["tools", "tooled", "1", "0"]]
+    assert [line.split() for line in run(*scope, "--to-earliest")[2:4]] == to_zero
+    assert run(*scope, "--shift-by", "-1", "--execute", "--export")[:2] == [
+        "tooled,0,1",
+        "tooled,1,1",
+    ]
+    rows = run("--describe", "--group", "tools")[2:4]
+    assert [row.split()[3:7] for row in rows] == [["1", "2", "1", "-"]] * 2
+    deleted = run("--delete-offsets", "--group", "tools", "--topic", "tooled:0")
+    assert deleted[3].split() == ["tooled", "0", "Successful"]
+    assert run("--delete", "--group", "tools")[0] == (
+        "Deletion of requested consumer groups ('tools') was successful."
+    )
+    assert "'tools' does not exist" in run("--describe", "--group", "tools", fails=True)[0]
+
+
+def _all_of(topic: str) -> str:
+    return f"{topic}:{','.join(map(str, range(PARTITIONS)))}"
 
 
 def test_a_disk_that_dies_under_its_coordinator_throws_nobody_out() -> None:

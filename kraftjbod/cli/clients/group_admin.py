@@ -1,0 +1,284 @@
+"""WIRE. Questions and orders about consumer groups, each to the group's coordinator.
+
+One function per request; error codes become :class:`OperatingError`. An order to a coordinator
+that has moved meanwhile fails with an error that :meth:`ClusterClient.retry` tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_admin import require_ok
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.protocol.framing import Buffer
+from kraftjbod.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
+
+#: Several keys in one request.
+_KEYS_SINCE: Final = 4
+#: Several groups in one request; from 10 on topics have ids only.
+_GROUPS_SINCE: Final = 8
+_LAST_WITH_NAMES: Final = 9
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+DEAD: Final = "Dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    group_id: str
+    state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+    """Sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """``state`` is Kafka's word, ``Dead`` for a group that there is not."""
+
+    group_id: str
+    coordinator: int
+    state: str
+    assignor: str
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    offset: int
+    leader_epoch: int = -1
+
+
+async def list_groups(
+    client: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> list[ListedGroup]:
+    """Of all coordinators, by name.
+
+    :param states: Kafka's words, likewise ``types``; empty for all.
+    """
+    request = ListGroupsRequest()
+    if states:
+        request.states_filter = list(states)
+    if types:
+        request.types_filter = list(types)
+
+    async def listed_by(node_id: int) -> list[ListedGroup]:
+        response = await client.request(
+            node_id, request, min_version=5 if types else 4 if states else 0
+        )
+        require_ok(response, f"the groups of broker {node_id}")
+        return [
+            ListedGroup(
+                group_id=one.group_id, state=one.group_state or "", group_type=one.group_type or ""
+            )
+            for one in response.groups
+        ]
+
+    answers = await asyncio.gather(*map(listed_by, client.metadata.brokers))
+    return sorted((one for answer in answers for one in answer), key=lambda one: one.group_id)
+
+
+async def find_coordinators(client: ClusterClient, groups: Collection[str]) -> dict[str, int]:
+    """The broker that coordinates each group.
+
+    :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which may pass.
+    """
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=list(groups))
+    response = await client.request_any(request, min_version=_KEYS_SINCE)
+    for one in response.coordinators:
+        require_ok(one, f"coordinator of group {one.key}")
+    return {one.key: one.node_id for one in response.coordinators}
+
+
+async def describe_groups(
+    client: ClusterClient, groups: Collection[str]
+) -> dict[str, GroupDescription]:
+    """Each of them, in the order in which they were named."""
+    coordinators = await find_coordinators(client, groups)
+    by_node: dict[int, list[str]] = defaultdict(list)
+    for group in groups:
+        by_node[coordinators[group]].append(group)
+
+    async def described_by(node_id: int, names: list[str]) -> list[GroupDescription]:
+        response = await client.request(node_id, DescribeGroupsRequest(groups=names))
+        return [_description(one, node_id) for one in response.groups]
+
+    answers = await asyncio.gather(*(described_by(*one) for one in by_node.items()))
+    found = {one.group_id: one for answer in answers for one in answer}
+    return {group: found[group] for group in groups}
+
+
+async def committed_offsets(client: ClusterClient, group: str) -> dict[TopicPartition, Committed]:
+    """All that the group has committed."""
+    node_id = (await find_coordinators(client, [group]))[group]
+    request = OffsetFetchRequest(
+        groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)]
+    )
+    response = await client.request(
+        node_id, request, min_version=_GROUPS_SINCE, max_version=_LAST_WITH_NAMES
+    )
+    (answer,) = response.groups
+    require_ok(answer, f"offsets of group {group}")
+    committed = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            require_ok(part, f"offset of {topic.name}-{part.partition_index}")
+            if part.committed_offset >= 0:
+                committed[TopicPartition(topic.name, part.partition_index)] = Committed(
+                    offset=part.committed_offset, leader_epoch=part.committed_leader_epoch
+                )
+    return committed
+
+
+async def commit_offsets(
+    client: ClusterClient, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> None:
+    """As nobody's member: the coordinator takes it only for a group without any.
+
+    :raises OperatingError: the first refusal; the others may have been committed.
+    """
+    node_id = (await find_coordinators(client, [group]))[group]
+    kind = OffsetCommitRequest
+    request = kind(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            kind.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    kind.OffsetCommitRequestPartition(
+                        partition_index=partition.partition,
+                        committed_offset=offsets[partition].offset,
+                        committed_leader_epoch=offsets[partition].leader_epoch,
+                        committed_metadata="",
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in by_topic(offsets).items()
+        ],
+    )
+    response = await client.request(node_id, request, max_version=_LAST_WITH_NAMES)
+    for topic in response.topics:
+        for part in topic.partitions:
+            require_ok(part, f"offset of {topic.name}-{part.partition_index} of group {group}")
+
+
+async def delete_groups(
+    client: ClusterClient, groups: Collection[str]
+) -> dict[str, OperatingError | None]:
+    """What was against it, by group; None where it is gone."""
+    outcomes: dict[str, OperatingError | None] = {}
+    for group, node_id in (await find_coordinators(client, groups)).items():
+        response = await client.request(node_id, DeleteGroupsRequest(groups_names=[group]))
+        for one in response.results:
+            failed = one.error_code != ErrorCode.NONE
+            outcomes[one.group_id] = kafka_error(one.error_code, group) if failed else None
+    return outcomes
+
+
+async def delete_offsets(
+    client: ClusterClient, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, OperatingError | None]:
+    """What was against it, by partition; None where it is gone.
+
+    :raises OperatingError: what is against all of it.
+    """
+    node_id = (await find_coordinators(client, [group]))[group]
+    kind = OffsetDeleteRequest
+    request = kind(
+        group_id=group,
+        topics=[
+            kind.OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=[
+                    kind.OffsetDeleteRequestPartition(partition_index=one.partition) for one in own
+                ],
+            )
+            for topic, own in by_topic(partitions).items()
+        ],
+    )
+    response = await client.request(node_id, request)
+    require_ok(response, f"group {group}")
+    return {
+        TopicPartition(topic.name, part.partition_index): (
+            kafka_error(part.error_code, f"{topic.name}-{part.partition_index}")
+            if part.error_code != ErrorCode.NONE
+            else None
+        )
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """Sorted by topic, and each topic's by number."""
+    grouped: dict[str, list[TopicPartition]] = {}
+    for partition in sorted(partitions):
+        grouped.setdefault(partition.topic, []).append(partition)
+    return grouped
+
+
+def _description(one: DescribeGroupsResponse.DescribedGroup, coordinator: int) -> GroupDescription:
+    if one.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        require_ok(one, f"group {one.group_id}")
+    return GroupDescription(
+        group_id=one.group_id,
+        coordinator=coordinator,
+        state=one.group_state or DEAD,
+        assignor=one.protocol_data,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=_assigned(member.member_assignment),
+            )
+            for member in one.members
+        ),
+    )
+
+
+def _assigned(data: Buffer) -> tuple[TopicPartition, ...]:
+    """What Kafka's ConsumerProtocolAssignment names; nothing for what is not one."""
+    view, partitions = memoryview(data), []
+    try:
+        (topics,), at = _INT.unpack_from(view, _SHORT.size), _SHORT.size + _INT.size
+        for _ in range(topics):
+            (length,) = _SHORT.unpack_from(view, at)
+            at += _SHORT.size
+            name = bytes(view[at : at + length]).decode()
+            (count,) = _INT.unpack_from(view, at + length)
+            at += length + _INT.size
+            numbers = struct.unpack_from(f">{count}i", view, at)
+            at += _INT.size * count
+            partitions += [TopicPartition(name, number) for number in numbers]
+    except (struct.error, UnicodeDecodeError):
+        return ()
+    return tuple(sorted(partitions))

@@ -1,0 +1,1 @@
+"""What ``kraftjbod-consumer-groups`` is made of: which offsets a reset sets, and its tables."""

@@ -1,0 +1,146 @@
+"""PURE. The tables of ``kraftjbod-consumer-groups``: columns and widths of Kafka's tool."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from kraftjbod.core.ids import TopicPartition
+
+_LEAST: Final = 15
+_INSTANCE_LEAST: Final = 17
+_COORDINATOR_LEAST: Final = 25
+MISSING: Final = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRow:
+    """One partition of a group; None for what there is not."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: int | None
+    leader_epoch: int | None
+    end: int | None
+    consumer: str | None = None
+    host: str | None = None
+    client: str | None = None
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - self.committed)
+
+
+def offsets_table(rows: Sequence[OffsetRow], *, verbose: bool) -> str:
+    """CURRENT-OFFSET, LOG-END-OFFSET and LAG of each partition; nothing for no rows."""
+    heads = ["GROUP", "TOPIC", "PARTITION", *["LEADER-EPOCH"] * verbose]
+    heads += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
+    cells = [
+        [
+            *(row.group, row.topic, _cell(row.partition), *[_cell(row.leader_epoch)] * verbose),
+            *(_cell(row.committed), _cell(row.end), _cell(row.lag)),
+            *(_cell(row.consumer), _cell(row.host), _cell(row.client)),
+        ]
+        for row in rows
+    ]
+    least = [_LEAST, _LEAST, 10, *[_LEAST] * verbose, _LEAST, _LEAST, _LEAST, _LEAST, _LEAST, 0]
+    return _table(heads, cells, least, fixed={2, 3, 4, 5, *[6] * verbose})
+
+
+def members_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
+    """``rows`` have ``group``, ``consumer``, ``instance``, ``host``, ``client``, ``count`` and
+    ``assignment``."""
+    has_instances = any(row["instance"] != MISSING for row in rows)
+    names = ["group", "consumer", *["instance"] * has_instances, "host", "client", "count"]
+    heads = ["GROUP", "CONSUMER-ID", *["GROUP-INSTANCE-ID"] * has_instances, "HOST", "CLIENT-ID"]
+    heads.append("#PARTITIONS")
+    least = [_LEAST, _LEAST, *[_INSTANCE_LEAST] * has_instances, _LEAST, _LEAST, _LEAST]
+    cells = [[row[name] for name in names] for row in rows]
+    if verbose:
+        heads += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+        least += [_LEAST, _LEAST, _LEAST, 0]
+        for row, line in zip(rows, cells, strict=True):
+            line += [MISSING, row["assignment"], MISSING, MISSING]
+    return _table(heads, cells, least)
+
+
+def states_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
+    """``rows`` have ``group``, ``coordinator``, ``assignor``, ``state`` and ``members``."""
+    heads = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
+    least = [_LEAST, _COORDINATOR_LEAST, 20, 20]
+    if verbose:
+        heads += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
+        least += [_LEAST, 25]
+    cells = [
+        [
+            *(row["group"], row["coordinator"], row["assignor"] or MISSING, row["state"]),
+            *([MISSING, MISSING] if verbose else []),
+            row["members"],
+        ]
+        for row in rows
+    ]
+    return _table([*heads, "#MEMBERS"], cells, [*least, 0])
+
+
+def list_table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
+    """GROUP, and TYPE or STATE or both."""
+    width = max([_LEAST, *(len(row[0]) for row in rows)]) + 10
+    lines = [heads, *rows]
+    return "\n".join(
+        " ".join([f"{line[0]:<{width}}", *(f"{cell:<20}" for cell in line[1:])]).rstrip()
+        for line in lines
+    )
+
+
+def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
+    cells = [
+        [group, partition.topic, str(partition.partition), str(offset)]
+        for group, offsets in resets.items()
+        for partition, offset in offsets.items()
+    ]
+    return _table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], cells, [_LEAST, _LEAST, 10, 0])
+
+
+def deletions_table(outcomes: Mapping[TopicPartition, str]) -> str:
+    cells = [[one.topic, str(one.partition), status] for one, status in outcomes.items()]
+    return _table(["TOPIC", "PARTITION", "STATUS"], cells, [_LEAST, 10, _LEAST])
+
+
+def assignment_text(assignment: Sequence[TopicPartition]) -> str:
+    """``topic:0,1;other:0``, as Kafka's tool writes what a member has."""
+    if not assignment:
+        return MISSING
+    return ";".join(
+        f"{topic}:{','.join(str(one.partition) for one in own)}"
+        for topic, own in groupby(sorted(assignment), key=lambda one: one.topic)
+    )
+
+
+def _cell(value: object) -> str:
+    return MISSING if value is None else str(value)
+
+
+def _table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    least: Sequence[int],
+    *,
+    fixed: Collection[int] = (),
+) -> str:
+    """A line before the header; each column as wide as its widest cell, unless it is ``fixed``."""
+    if not rows:
+        return ""
+    widths = [
+        low if low == 0 or at in fixed else max(low, *(len(row[at]) for row in rows))
+        for at, low in enumerate(least)
+    ]
+    lines = (
+        " ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (heads, *rows)
+    )
+    return "\n" + "\n".join(lines)

@@ -1,0 +1,134 @@
+"""PURE. Which offsets a reset sets: scenarios, scopes and the file, as Kafka's tool has them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.core.ids import TopicPartition
+
+_DURATION: Final = re.compile(
+    r"(?P<sign>-?)P(?:(?P<days>-?\d+)D)?"
+    r"(?:T(?:(?P<hours>-?\d+)H)?(?:(?P<minutes>-?\d+)M)?(?:(?P<seconds>-?\d+(?:\.\d+)?)S)?)?"
+)
+_FIELDS: Final = 3
+
+
+class OffsetResetError(KraftJbodError):
+    """What was asked for cannot be set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where a partition begins and ends now."""
+
+    earliest: int
+    latest: int
+
+    def clamp(self, offset: int) -> int:
+        return max(self.earliest, min(offset, self.latest))
+
+
+class _Lines(list[str]):
+    """What a CSV writer writes to."""
+
+    def write(self, text: str) -> None:
+        self.append(text)
+
+
+def parse_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
+    """``topic`` or ``topic:0,1``: the topic, and its partitions if they are named.
+
+    :raises OffsetResetError: for anything else.
+    """
+    topic, colon, numbers = text.partition(":")
+    if not colon:
+        return topic, None
+    parts = numbers.split(",")
+    if not topic or not all(part.strip().isdigit() for part in parts):
+        raise OffsetResetError(f"{text!r}: write topic, or topic:0,1,2")
+    return topic, tuple(int(part) for part in parts)
+
+
+def parse_instant_ms(text: str) -> int:
+    """``YYYY-MM-DDThh:mm:ss.sss``, with a zone or in UTC, as milliseconds of the epoch.
+
+    :raises OffsetResetError: for anything else.
+    """
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise OffsetResetError(f"{text!r}: write YYYY-MM-DDThh:mm:ss.sss") from e
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return round(instant.timestamp() * 1000)
+
+
+def parse_duration_ms(text: str) -> int:
+    """``PnDTnHnMnS`` in milliseconds.
+
+    :raises OffsetResetError: for anything else.
+    """
+    found = _DURATION.fullmatch(text.upper())
+    given = {} if found is None else found.groupdict()
+    sign = given.pop("sign", "")
+    parts = {unit: float(number) for unit, number in given.items() if number is not None}
+    if not parts:
+        raise OffsetResetError(f"{text!r}: write PnDTnHnMnS, PT1H30M for an hour and a half")
+    return round(timedelta(**parts) / timedelta(milliseconds=1)) * (-1 if sign else 1)
+
+
+def parse_file(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
+    """Lines ``topic,partition,offset``, or with the group before them where there are several.
+
+    :raises OffsetResetError: naming the line that is neither.
+    """
+    wanted: dict[str, dict[TopicPartition, int]] = {}
+    for number, row in enumerate(csv.reader(text.splitlines()), start=1):
+        if not row:
+            continue
+        *group, topic, partition, offset = row if len(row) >= _FIELDS else ["", "", ""]
+        is_numbered = partition.isdigit() and offset.isdigit()
+        if len(group) > 1 or not topic or not is_numbered or (not group and len(groups) != 1):
+            raise OffsetResetError(
+                f"line {number}: expected topic,partition,offset, with the group first if there "
+                f"are several: {','.join(row)!r}"
+            )
+        name = group[0] if group else next(iter(groups))
+        if name in groups:
+            wanted.setdefault(name, {})[TopicPartition(topic, int(partition))] = int(offset)
+    return wanted
+
+
+def export(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
+    """What ``parse_file`` reads."""
+    out = _Lines()
+    writer = csv.writer(out, lineterminator="\n")
+    for group, offsets in resets.items():
+        for partition, offset in offsets.items():
+            own = [group] if len(resets) > 1 else []
+            writer.writerow([*own, partition.topic, partition.partition, offset])
+    return "".join(out)
+
+
+def shifted(
+    committed: Mapping[TopicPartition, int],
+    partitions: Iterable[TopicPartition],
+    by: int,
+    bounds: Mapping[TopicPartition, Bounds],
+) -> dict[TopicPartition, int]:
+    """:raises OffsetResetError: for a partition of which nothing is committed."""
+    wanted = {}
+    for partition in partitions:
+        if partition not in committed:
+            raise OffsetResetError(
+                f"Cannot shift offset for partition {partition} since there is no current "
+                "committed offset"
+            )
+        wanted[partition] = bounds[partition].clamp(committed[partition] + by)
+    return wanted

@@ -1,0 +1,35 @@
+"""What a member's assignment says; the requests are asked of real brokers in
+``integration/cli/test_consumer_groups_tool.py``."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kraftjbod.cli.clients.group_admin import _assigned, by_topic
+from kraftjbod.core.ids import TopicPartition
+
+
+def assignment(**topics: list[int]) -> bytes:
+    data = struct.pack(">hi", 3, len(topics))
+    for name, numbers in topics.items():
+        data += struct.pack(f">h{len(name)}si", len(name), name.encode(), len(numbers))
+        data += struct.pack(f">{len(numbers)}i", *numbers)
+    return data + struct.pack(">i", -1)
+
+
+def test_an_assignment_of_kafkas_consumers() -> None:
+    found = _assigned(assignment(t=[2, 0], a=[1]))
+    assert found == (TopicPartition("a", 1), TopicPartition("t", 0), TopicPartition("t", 2))
+    assert by_topic(found) == {"a": [found[0]], "t": [found[1], found[2]]}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 7, 9, 12, 16])
+def test_what_is_none_names_nothing(cut: int) -> None:
+    assert _assigned(assignment(t=[1])[:cut]) == ()
+
+
+def test_who_claims_more_than_there_is_names_nothing() -> None:
+    assert _assigned(struct.pack(">hihsi", 0, 1, 1, b"t", 2**31 - 1)) == ()
+    assert _assigned(struct.pack(">hihsi", 0, 1, 1, b"t", -1)) == ()
