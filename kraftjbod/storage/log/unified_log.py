@@ -297,9 +297,10 @@ class UnifiedLog:
 
         If that fails the old one is still the active one.
         """
-        self._open(len(self.segments.all) - 1)
-        self.segments.active.truncate_torn_tail()
-        self.segments.active.write_indexes()
+        active = self._open(len(self.segments.all) - 1)
+        active.truncate_torn_tail()
+        active.write_transactions(sync=self._recovery_point >= self._end)
+        active.write_indexes()
         with FailsAs(OpKind.CHECKPOINT):
             self._write_snapshot(sync=False)
         self.segments.begin(self._end, self.config.index_interval_bytes)
@@ -331,8 +332,7 @@ class UnifiedLog:
     def flush_plan(self) -> FlushPlan:
         """Files that hold what is not certain yet; leader epochs are written out now.
 
-        So are indexes of transactions, and synced with the rest: a segment whose end is certain is
-        not gone through after a crash, though it may only be closed by then.
+        So are indexes of transactions: what is certain to its end is not gone through again.
         """
         segments = self.segments.from_recovery_at(self._recovery_point)
         for segment in segments:

@@ -302,7 +302,7 @@ class Walk:
             begin = after
 
 
-@pytest.mark.parametrize("seed", [*range(100), 843, 3111])
+@pytest.mark.parametrize("seed", [*range(100), 843, 3111, 10032])
 def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed):
     walk = Walk(seed)
     steps = {
