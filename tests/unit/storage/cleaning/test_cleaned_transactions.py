@@ -18,6 +18,8 @@ from tests.faults.cleaning.compaction_rig import (
     keyed,
 )
 from tests.faults.rig import TOPIC_ID, TP, ManualClock, format_dir, headers_of
+from tests.faults.vfs_fault import FaultVfs
+from tests.unit.storage.log.test_open_transactions import read_committed
 
 UNGUARDED = ProducerTerms(is_guarded=False, checks_sequence=False)
 
@@ -112,3 +114,44 @@ async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_o
     assert "abort 1" not in last
     # A committed transaction with records that are left has its marker.
     assert last.index("d=5") < last.index("commit 1")
+
+
+async def test_a_crash_anywhere_in_a_pass_shows_nothing_that_was_aborted():
+    disk = MemVfs()
+    vfs = FaultVfs(disk)
+    format_dir(vfs, "/d1", 1)
+    manager = compacting_manager([compacting_dir(vfs)])
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+    committed = []
+    for turn in range(12):
+        await send(handle, 1, ("a", f"aborted {turn}"), (f"b{turn % 3}", "aborted"))
+        committed.append(handle.log_end_offset)
+        await send(handle, 2, ("c", f"kept {turn}"))
+        await end(handle, 1, commits=False)
+        await end(handle, 2, commits=True)
+    handle.high_watermark = handle.log_end_offset
+    await flush_and_roll(handle)
+    clones: list[MemVfs] = []
+    vfs.on_operation = lambda kind, path: clones.append(disk.crash_clone(len(clones)))
+    while await manager.cleaner.clean_dirtiest(manager.dirs()[0]):
+        pass
+    vfs.on_operation = None
+    assert len(clones) > 20
+    for clone in clones:
+        log = (
+            LogLoader(
+                vfs=clone,
+                directory=handle.directory,
+                topic_partition=TP,
+                config=handle.config,
+                was_clean=False,
+                recovery_point=handle.recovery_point,
+            )
+            .load()
+            .log
+        )
+        offset, stable = 0, log.view().log_end_offset
+        while offset < stable:
+            got, offset = read_committed(log, offset, stable, 300)
+            assert set(got) <= set(committed)
