@@ -1,6 +1,7 @@
 """PURE. ``FeatureControlManager``: raises and lowers the feature levels of the cluster (KIP-584).
 
-There are two, ``metadata.version`` and ``eligible.leader.replicas.version`` (KIP-966).
+There are three: ``metadata.version``, ``eligible.leader.replicas.version`` (KIP-966) and
+``transaction.version`` (KIP-890).
 
 * A level is taken only if this software knows it and every registered broker said that it does.
 * Features that need each other's levels are raised and lowered together or in the right order.

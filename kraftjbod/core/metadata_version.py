@@ -54,8 +54,10 @@ class MetadataVersion(IntEnum):
     @property
     def default_features(self) -> dict[str, int]:
         """What a new cluster of this release is formatted with, by feature."""
-        elr = {ELIGIBLE_LEADER_REPLICAS_VERSION: 1} if self.may_have_elr else {}
-        return {METADATA_VERSION: self.value} | elr
+        features = {METADATA_VERSION: self.value}
+        if self >= MetadataVersion.IV_4_3_IV0:
+            features |= {ELIGIBLE_LEADER_REPLICAS_VERSION: 1, TRANSACTION_VERSION: 2}
+        return features
 
     @classmethod
     def of(cls, level: int) -> Self:
@@ -88,5 +90,6 @@ DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_3_IV0
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value),
     ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
 }
 """Least and greatest level by feature, as a broker registers them and answers its clients."""

@@ -60,10 +60,17 @@ def read_marker(buf: Buffer, position: int, header: BatchHeader) -> TransactionM
     if not header.record_count:
         return None
     try:
-        record = next(read_records(buf, position))
+        return marker_of(next(read_records(buf, position)))
+    except (CorruptRecordError, OperatingError):
+        return None
+
+
+def marker_of(record: Record) -> TransactionMarker | None:
+    """What a control record says; None if it ends no transaction."""
+    try:
         version, kind = _KEY.unpack_from(record.key or b"")
         value_version, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
-    except (CorruptRecordError, OperatingError, struct.error):
+    except struct.error:
         return None
     if min(version, value_version) < _VERSION or kind not in (_ABORT, _COMMIT):
         return None

@@ -43,7 +43,7 @@ MAX_RESPONSE_ELEMENTS: Final = 16_000_000
 
 
 class ApiKey(IntEnum):
-    """The APIs that kraftjbod speaks, by Kafka's numbers; what it serves is in ``SUPPORTED``."""
+    """The APIs that kraftjbod serves, by Kafka's numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -117,6 +117,7 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
     ApiKey.END_TXN: (0, 5),
     ApiKey.WRITE_TXN_MARKERS: (1, 2),
+    ApiKey.TXN_OFFSET_COMMIT: (0, 5),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.ALTER_CONFIGS: (0, 2),
     ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2),
@@ -136,20 +137,6 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     ApiKey.ALTER_LOG_DIRS: (0, 0),
 }
-
-#: Told to brokers and tools of ours alone: for clients, transactions are not whole yet.
-_NOT_FOR_CLIENTS: Final = frozenset(
-    {
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
-    }
-)
 
 #: How our tools and brokers introduce themselves in ApiVersions (KIP-511).
 OWN_SOFTWARE_NAME: Final = "kraftjbod"
@@ -438,8 +425,7 @@ def api_versions_response(
         api_keys=[
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=least, max_version=greatest)
             for key, (least, greatest) in ranges.items()
-            if asker == OWN_SOFTWARE_NAME
-            or (key < FIRST_OWN_API_KEY and key not in _NOT_FOR_CLIENTS)
+            if key < FIRST_OWN_API_KEY or asker == OWN_SOFTWARE_NAME
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(

@@ -48,7 +48,7 @@ def _message(name: str) -> Iterator[str]:
     schema = load_message(name)
     least, greatest = schema.versions.first, schema.versions.last
     if name not in RECORD_SCHEMAS:
-        least, greatest = SUPPORTED.get(schema.api_key, (least, greatest))
+        least, greatest = SUPPORTED[schema.api_key]
     versions = range(least, greatest + 1)
     *inner, outermost = schema.struct.structs()
     base = f"Request[{_answer(name)}]" if name.endswith("Request") else "Message"

@@ -23,6 +23,7 @@ from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.groups.committed_offset_apis import CommittedOffsetApis
 from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
 from kraftjbod.broker.groups.group_apis import GroupApis
+from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.sasl_apis import SaslApis
@@ -71,6 +72,7 @@ from kraftjbod.protocol.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
     UpdateFeaturesRequest,
     WriteTxnMarkersRequest,
 )
@@ -98,6 +100,7 @@ class KafkaApis:
         groups: GroupApis,
         committed_offsets: CommittedOffsetApis,
         group_admin: GroupAdminApis,
+        transactional_offsets: TransactionalOffsetApis,
         coordinators: CoordinatorApis,
         transactions: TransactionApis,
         transaction_admin: TransactionAdminApis,
@@ -129,6 +132,7 @@ class KafkaApis:
         self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
         self._serve(DescribeProducersRequest, transaction_log.describe_producers)
         self._serve_groups(groups, committed_offsets, group_admin)
+        self._serve(TxnOffsetCommitRequest, transactional_offsets.txn_offset_commit)
         self._serve_transactions(transactions, transaction_admin)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)

@@ -147,21 +147,27 @@ class ClassicGroup:
         return actions
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now_ms: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now_ms: int,
+        *,
+        in_transaction: bool = False,
     ) -> ErrorCode:
-        """Whether offsets may be committed by whoever says that of itself; that is a heartbeat."""
+        """Whether who says that of itself may commit: a member, or a producer in a transaction."""
         self._now_ms = now_ms
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if in_transaction else ErrorCode.UNKNOWN_MEMBER_ID
         code = self._roster.check(member_id, instance_id)
-        if code is not ErrorCode.NONE:
+        if code is ErrorCode.NONE and generation != self.generation:
+            code = ErrorCode.ILLEGAL_GENERATION
+        if code is not ErrorCode.NONE or in_transaction:
             return code
-        if generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         if self.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._renew(self.members[member_id])

@@ -167,7 +167,9 @@ class CommittedOffsetApis:
                         (self._named(topic.name, topic.topic_id, context), topic.partition_indexes)
                         for topic in asked.topics
                     ]
-                groups.append(await self._fetch(asked.group_id, wanted))
+                groups.append(
+                    await self._fetch(asked.group_id, wanted, stable=request.require_stable)
+                )
             return OffsetFetchResponse(groups=groups)
         wanted = None
         if request.topics is not None:
@@ -175,24 +177,34 @@ class CommittedOffsetApis:
                 (self._named(topic.name, ZERO_UUID, context), topic.partition_indexes)
                 for topic in request.topics
             ]
-        return _of_one_group(await self._fetch(request.group_id, wanted), wanted, context)
+        group = await self._fetch(request.group_id, wanted, stable=request.require_stable)
+        return _of_one_group(group, wanted, context)
 
     async def _fetch(
-        self, group_id: str, wanted: Sequence[tuple[_Named, Sequence[int]]] | None
+        self,
+        group_id: str,
+        wanted: Sequence[tuple[_Named, Sequence[int]]] | None,
+        *,
+        stable: bool,
     ) -> FetchedGroup:
-        """:param wanted: topics and partitions; None for all that were committed."""
+        """:param wanted: topics and partitions; None for all that were committed.
+        :param stable: refuse what an open transaction may change.
+        """
         try:
             groups = self._coordinator.find(group_id)
         except OperatingError as e:
             return FetchedGroup(group_id=group_id, error_code=e.code)
         if wanted is None:
-            wanted = list(self._everything(groups, group_id))
+            wanted = list(self._everything(groups, group_id, stable=stable))
         committed = groups.offsets(group_id)
+        pending = groups.pending
         topics = []
         for (name, topic_id), indexes in wanted:
             parts = [
                 _unknown(index, ErrorCode.UNKNOWN_TOPIC_ID)
                 if name is None
+                else _unknown(index, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if stable and pending.is_open(group_id, TopicPartition(name, index))
                 else _fetched(index, committed.get(TopicPartition(name, index)), topic_id)
                 async for index in in_slices(indexes)
             ]
@@ -200,10 +212,11 @@ class CommittedOffsetApis:
         return FetchedGroup(group_id=group_id, topics=topics)
 
     def _everything(
-        self, groups: GroupPartition, group_id: str
+        self, groups: GroupPartition, group_id: str, *, stable: bool
     ) -> Iterator[tuple[_Named, Sequence[int]]]:
         by_topic: dict[str, list[int]] = {}
-        for name, index in groups.offsets(group_id):
+        pending = dict.fromkeys(groups.pending.of_group(group_id) if stable else ())
+        for name, index in {**groups.offsets(group_id), **pending}:
             by_topic.setdefault(name, []).append(index)
         for name, indexes in by_topic.items():
             topic = self._cache.state.topic(name)

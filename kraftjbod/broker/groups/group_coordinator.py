@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Final, assert_never
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.broker.groups.classic_group import NEVER, ClassicGroup, GroupLimits
+from kraftjbod.broker.groups.classic_group import NEVER, ClassicGroup
 from kraftjbod.broker.groups.group_events import (
     Answer,
     GroupEvent,
@@ -49,52 +48,29 @@ from kraftjbod.broker.groups.group_records import (
     fact_of,
     record_of,
 )
+from kraftjbod.broker.groups.led_groups import CoordinatorSettings, LedGroups, Phase
 from kraftjbod.broker.internal.coordinators import code_of_write, partition_of
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.replicas.leaderships import Leadership
-from kraftjbod.broker.replicas.replica_appends import AppendOutcome
+from kraftjbod.broker.replicas.replica_appends import (
+    AppendOutcome,
+    MarkerToWrite,
+    TransactionClaim,
+)
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, LocalProtocolError, OperatingError
-from kraftjbod.core.ids import LeaderEpoch, TopicPartition
+from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.protocol.control_records import marker_of
+from kraftjbod.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE
 from kraftjbod.protocol.records import Record, build_batch
 
 #: What is forgotten in one go: encoding it takes the loop.
 _FACTS_AT_ONCE: Final = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings:
-    limits: GroupLimits
-    commit_timeout_ms: int
-    offsets_retention_ms: int
-    expiry_interval_ms: int
-    max_groups_per_partition: int
-
-
-class _Phase(Enum):
-    LOADING = "loading"
-    ACTIVE = "active"
-    FAILED = "failed"
-
-
-class _Led:
-    """A partition that is led here."""
-
-    __slots__ = ("groups", "leader_epoch", "phase", "timers", "topic_partition")
-
-    def __init__(
-        self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, limits: GroupLimits
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.leader_epoch = leader_epoch
-        self.phase = _Phase.LOADING
-        self.groups = GroupPartition(limits)
-        #: When each group's timer goes off, and the timer.
-        self.timers: dict[ClassicGroup, tuple[int, asyncio.TimerHandle]] = {}
+_NO_PRODUCER: Final = (NO_PRODUCER_ID, -1)
 
 
 class GroupCoordinator:
@@ -120,7 +96,7 @@ class GroupCoordinator:
         self._backoff = backoff
         self._settings = settings
         #: By partition.
-        self._led: dict[int, _Led] = {}
+        self._led: dict[int, LedGroups] = {}
         self._log = get_logger(component="group_coordinator")
         metrics.gauge("NumGroups", lambda: sum(len(led.groups) for led in self._led.values()))
         metrics.gauge("NumOffsets", self._count_offsets)
@@ -133,11 +109,11 @@ class GroupCoordinator:
         if topic != OFFSETS_TOPIC:
             return
         led = self._led.get(index)
-        if led is not None and led.phase is _Phase.ACTIVE:
+        if led is not None and led.phase is Phase.ACTIVE:
             # The same log goes on, and with it what is in memory of it.
             led.leader_epoch = epoch
             return
-        led = self._led[index] = _Led(leadership.topic_partition, epoch, self._settings.limits)
+        led = self._led[index] = LedGroups(leadership.topic_partition, epoch, self._settings.limits)
         self._tasks.attempt(lambda: self._load(led), f"load-groups-{index}")
 
     def resigned(self, leadership: Leadership) -> None:
@@ -160,7 +136,7 @@ class GroupCoordinator:
             self._carry_out(led, group, Unloaded())
         self._log.info("group_partition_unloaded", partition=index, groups=len(led.groups))
 
-    async def _load(self, led: _Led) -> None:
+    async def _load(self, led: LedGroups) -> None:
         failures = 0
         index = led.topic_partition.partition
         while self._is_current(led):
@@ -168,7 +144,7 @@ class GroupCoordinator:
                 await self._take_all(led)
                 break
             except CorruptRecordError as e:
-                led.phase = _Phase.FAILED
+                led.phase = Phase.FAILED
                 self._log.error("group_partition_unreadable", partition=index, reason=str(e))
                 return
             except OperatingError as e:
@@ -177,23 +153,27 @@ class GroupCoordinator:
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
         if not self._is_current(led):
             return
-        led.phase = _Phase.ACTIVE
+        led.phase = Phase.ACTIVE
         led.groups.loaded(self._clock.now_ms())
         for group in list(led.groups.groups.values()):
             self._set_timer(led, group)
         self._log.info("group_partition_loaded", partition=index, groups=len(led.groups))
 
-    async def _take_all(self, led: _Led) -> None:
+    async def _take_all(self, led: LedGroups) -> None:
         led.groups = GroupPartition(self._settings.limits)
         async for batch in self._reader.read(led.topic_partition, led.leader_epoch):
-            if batch.header.is_control:
+            header = batch.header
+            if header.is_control:
+                for marker in filter(None, map(marker_of, batch.records)):
+                    led.groups.transaction_ended(header.producer_id, commits=marker.is_commit)
                 continue
+            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
             async for record in in_slices(batch.records):
                 fact = fact_of(record)
                 if fact is not None:
-                    led.groups.take(fact)
+                    led.groups.take(fact, record.offset, producer_id)
 
-    def _is_current(self, led: _Led) -> bool:
+    def _is_current(self, led: LedGroups) -> bool:
         return self._led.get(led.topic_partition.partition) is led
 
     # --- groups ----------------------------------------------------------------------------------
@@ -275,15 +255,15 @@ class GroupCoordinator:
         :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if something is not loaded yet.
         """
         for led in self._led.values():
-            if led.phase is _Phase.LOADING:
+            if led.phase is Phase.LOADING:
                 raise OperatingError(
                     f"{led.topic_partition} is being loaded",
                     code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                 )
-            if led.phase is _Phase.ACTIVE:
+            if led.phase is Phase.ACTIVE:
                 yield led.groups
 
-    def _carry_out(self, led: _Led, group: ClassicGroup, event: GroupEvent) -> None:
+    def _carry_out(self, led: LedGroups, group: ClassicGroup, event: GroupEvent) -> None:
         before = group.state
         for action in group.handle(event, self._clock.now_ms()):
             match action:
@@ -298,7 +278,7 @@ class GroupCoordinator:
         if group.state is not GroupState.DEAD:
             self._set_timer(led, group)
 
-    def _write_group(self, led: _Led, group: ClassicGroup, action: WriteGroup) -> None:
+    def _write_group(self, led: LedGroups, group: ClassicGroup, action: WriteGroup) -> None:
         written = replace(action.group, since_ms=self._clock.wall_ms())
         writing = self._write(led, [GroupFact(group.group_id, written)])
         loop = asyncio.get_running_loop()
@@ -313,7 +293,7 @@ class GroupCoordinator:
 
         writing.add_done_callback(ended)
 
-    def _set_timer(self, led: _Led, group: ClassicGroup) -> None:
+    def _set_timer(self, led: LedGroups, group: ClassicGroup) -> None:
         at_ms = group.next_deadline_ms
         set_for = led.timers.get(group)
         if set_for is not None and set_for[0] <= at_ms:
@@ -328,7 +308,7 @@ class GroupCoordinator:
         elif led.groups.forget_unused(group):
             led.timers.pop(group, None)
 
-    def _time_passed(self, led: _Led, group: ClassicGroup) -> None:
+    def _time_passed(self, led: LedGroups, group: ClassicGroup) -> None:
         del led.timers[group]
         self._carry_out(led, group, TimePassed())
 
@@ -368,6 +348,56 @@ class GroupCoordinator:
             code = ErrorCode.GROUP_MAX_SIZE_REACHED
         return await self._append(led, facts, records) if code is ErrorCode.NONE else code
 
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        producer: tuple[int, int],
+        claim: TransactionClaim,
+    ) -> ErrorCode:
+        """As :meth:`commit`, to hold when the transaction of the producer is committed.
+
+        :param producer: its id and epoch.
+        """
+        facts = [OffsetFact(group_id, tp, one) for tp, one in offsets.items()]
+        wall_ms = self._clock.wall_ms()
+        try:
+            records = [record_of(fact, wall_ms) async for fact in in_slices(facts)]
+        except LocalProtocolError:
+            return ErrorCode.INVALID_REQUEST
+        led = self._led_of(group_id)
+
+        def check() -> ErrorCode:
+            group = led.groups.groups.get(group_id)
+            if group is None:
+                return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+            now_ms = self._clock.now_ms()
+            return group.check_commit(
+                member_id, instance_id, generation, now_ms, in_transaction=True
+            )
+
+        code = check()
+        if code is not ErrorCode.NONE:
+            return code
+        # Whoever reads what is stable has to wait from here on: it may be written at any time.
+        led.groups.pending.arrives(group_id, offsets)
+        # The coordinator of the transaction is asked meanwhile, and members may come and go.
+        claim = claim._replace(still_holds=check)
+        try:
+            return await self._append(led, facts, records, producer, claim)
+        finally:
+            led.groups.pending.arrived(group_id, offsets)
+
+    def transaction_ended(self, topic_partition: TopicPartition, marker: MarkerToWrite) -> None:
+        """A marker is replicated in ``topic_partition``: what is pending there holds, or not."""
+        led = self._led.get(topic_partition.partition)
+        if led is not None and led.phase is Phase.ACTIVE:
+            led.groups.transaction_ended(marker.producer_id, commits=marker.marker.is_commit)
+
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode:
@@ -389,10 +419,10 @@ class GroupCoordinator:
         while True:
             await asyncio.sleep(self._settings.expiry_interval_ms / 1000)
             for led in list(self._led.values()):
-                if led.phase is _Phase.ACTIVE:
+                if led.phase is Phase.ACTIVE:
                     await self._expire(led)
 
-    async def _expire(self, led: _Led) -> None:
+    async def _expire(self, led: LedGroups) -> None:
         retention_ms = self._settings.offsets_retention_ms
         async for group_id in in_slices(led.groups.group_ids()):
             # What is found is written at once: in between it may have been committed anew.
@@ -405,7 +435,7 @@ class GroupCoordinator:
 
     # --- the log ---------------------------------------------------------------------------------
 
-    def _write(self, led: _Led, facts: Sequence[Fact]) -> Completion[ErrorCode]:
+    def _write(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[ErrorCode]:
         """Append ``facts``; they hold when they are replicated, and the code says so."""
         wall_ms = self._clock.wall_ms()
         try:
@@ -416,13 +446,27 @@ class GroupCoordinator:
         return self._append(led, facts, records)
 
     def _append(
-        self, led: _Led, facts: Sequence[Fact], records: Sequence[Record]
+        self,
+        led: LedGroups,
+        facts: Sequence[Fact],
+        records: Sequence[Record],
+        producer: tuple[int, int] = _NO_PRODUCER,
+        claim: TransactionClaim | None = None,
     ) -> Completion[ErrorCode]:
+        is_transactional = claim is not None
+        batch = build_batch(
+            records,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=0 if is_transactional else NO_SEQUENCE,
+            is_transactional=is_transactional,
+        )
         appending = self._producer.append(
             led.topic_partition,
-            build_batch(records),
+            batch,
             leader_epoch=led.leader_epoch,
             timeout_ms=self._settings.commit_timeout_ms,
+            transaction=claim,
         )
 
         def replicated(outcome: AppendOutcome) -> ErrorCode:
@@ -430,21 +474,21 @@ class GroupCoordinator:
                 return code_of_write(outcome.code)
             if not self._is_current(led):
                 return ErrorCode.NOT_COORDINATOR
-            for fact in facts:
-                led.groups.take(fact)
+            for offset, fact in enumerate(facts, outcome.base_offset):
+                led.groups.take(fact, offset, producer[0])
             return ErrorCode.NONE
 
         return appending.map(replicated)
 
-    def _led_of(self, group_id: str) -> _Led:
+    def _led_of(self, group_id: str) -> LedGroups:
         index = partition_of(self._cache.state, OFFSETS_TOPIC, group_id)
         led = None if index is None else self._led.get(index)
-        if led is None or led.phase is _Phase.FAILED:
+        if led is None or led.phase is Phase.FAILED:
             raise OperatingError(
                 f"group {group_id} is not coordinated by this broker",
                 code=ErrorCode.NOT_COORDINATOR,
             )
-        if led.phase is _Phase.LOADING:
+        if led.phase is Phase.LOADING:
             raise OperatingError(
                 f"{led.topic_partition} is being loaded",
                 code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -22,8 +23,10 @@ from kraftjbod.broker.groups.group_records import (
     GroupMetadata,
     OffsetFact,
 )
+from kraftjbod.broker.groups.pending_offsets import PendingOffset, PendingOffsets
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 
 _CONSUMER: Final = "consumer"
 _INT16: Final = struct.Struct(">h")
@@ -36,6 +39,7 @@ class GroupPartition:
         self._limits = limits
         self.groups: dict[str, ClassicGroup] = {}
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.pending = PendingOffsets()
         #: When each group came into its state.
         self._since_ms: dict[str, int] = {}
         #: Groups that are written, so that their end has to be written too.
@@ -43,20 +47,30 @@ class GroupPartition:
 
     def __len__(self) -> int:
         """How many groups are known, also those that only commit."""
-        return len(self.groups.keys() | self._offsets.keys())
+        return len(self.group_ids())
 
     # --- facts -----------------------------------------------------------------------------------
 
-    def take(self, fact: Fact) -> None:
-        """It is replicated, or was read from the log."""
+    def take(self, fact: Fact, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
+        """It is replicated, or was read from the log.
+
+        :param producer_id: of the transaction that it is part of.
+        """
         match fact:
             case OffsetFact(group_id, topic_partition, None):
+                self.pending.drop(group_id, topic_partition)
                 of_group = self._offsets.get(group_id)
                 if of_group is not None:
                     of_group.pop(topic_partition, None)
                     if not of_group:
                         del self._offsets[group_id]
             case OffsetFact(group_id, topic_partition, committed) if committed is not None:
+                committed = replace(committed, record_offset=record_offset)
+                if producer_id != NO_PRODUCER_ID:
+                    self.pending.add(
+                        producer_id, PendingOffset(group_id, topic_partition, committed)
+                    )
+                    return
                 self._offsets.setdefault(group_id, {})[topic_partition] = committed
             case GroupFact(group_id, None):
                 self._kept.pop(group_id, None)
@@ -64,6 +78,14 @@ class GroupPartition:
                     self.forget_unused(self.groups[group_id])
             case GroupFact(group_id, group) if group is not None:
                 self._kept[group_id] = group
+
+    def transaction_ended(self, producer_id: int, *, commits: bool) -> None:
+        """Its marker is replicated, or was read: what the group committed by itself later stays."""
+        for group_id, topic_partition, committed in self.pending.end(producer_id):
+            present = self.offsets(group_id).get(topic_partition)
+            is_newer = present is None or committed.record_offset > present.record_offset
+            if commits and is_newer:
+                self._offsets.setdefault(group_id, {})[topic_partition] = committed
 
     def loaded(self, now_ms: int) -> None:
         """All facts of the log were taken: the groups go on as they were."""
@@ -99,10 +121,11 @@ class GroupPartition:
         group = self.groups.get(group_id)
         if group is not None:
             return group.state
-        return GroupState.EMPTY if group_id in self._offsets else GroupState.DEAD
+        is_known = group_id in self._offsets or group_id in self.pending.groups
+        return GroupState.EMPTY if is_known else GroupState.DEAD
 
     def group_ids(self) -> list[str]:
-        return [*self.groups, *(name for name in self._offsets if name not in self.groups)]
+        return list(dict.fromkeys([*self.groups, *self._offsets, *self.pending.groups]))
 
     def check_deletion(self, group_id: str) -> ErrorCode:
         match self.state_of(group_id):
@@ -115,9 +138,10 @@ class GroupPartition:
 
     def deletion(self, group_id: str) -> list[Fact]:
         """What has to be written so that nothing of the group is left."""
+        pending = dict.fromkeys(self.pending.of_group(group_id))
         facts: list[Fact] = [
             OffsetFact(group_id, topic_partition, None)
-            for topic_partition in self.offsets(group_id)
+            for topic_partition in {**self.offsets(group_id), **pending}
         ]
         if group_id in self._kept:
             facts.append(GroupFact(group_id, None))
@@ -148,9 +172,10 @@ class GroupPartition:
         facts: list[Fact] = [
             OffsetFact(group_id, topic_partition, None)
             for topic_partition, committed in self.offsets(group_id).items()
-            if self._is_expired(group_id, topic_partition, committed, wall_ms, retention_ms)
+            if not self.pending.is_open(group_id, topic_partition)
+            and self._is_expired(group_id, topic_partition, committed, wall_ms, retention_ms)
         ]
-        is_bare = len(facts) == len(self.offsets(group_id))
+        is_bare = len(facts) == len(self.offsets(group_id)) and not self.pending.of_group(group_id)
         if is_bare and group_id in self._kept and self.state_of(group_id) is GroupState.EMPTY:
             facts.append(GroupFact(group_id, None))
         return facts

@@ -50,6 +50,8 @@ class CommittedOffset:
     commit_ms: int = 0
     expire_ms: int = NO_EXPIRY
     topic_id: bytes = ZERO_UUID
+    record_offset: int = -1
+    """Of the record that says so, in ``__consumer_offsets``; not part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,11 @@ from typing import Final
 
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.broker.replicas.replica_appends import AppendOutcome, ReplicaAppends
+from kraftjbod.broker.replicas.replica_appends import (
+    AppendOutcome,
+    ReplicaAppends,
+    TransactionClaim,
+)
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -63,12 +67,15 @@ class InternalProducer:
         *,
         leader_epoch: LeaderEpoch,
         timeout_ms: int,
+        transaction: TransactionClaim | None = None,
     ) -> Completion[AppendOutcome]:
         """Append as the leader of that epoch; done when all in-sync replicas have it.
 
         What is appended first stands first. The outcome is an error if this broker does not lead
         in that epoch, if the directory does not take it or does not answer, or after
         ``timeout_ms``; then the batch may still become part of the log, but of this epoch only.
+
+        :param transaction: whose a transactional batch is.
         """
         appending = self._appends.append(
             partition,
@@ -76,6 +83,7 @@ class InternalProducer:
             acks=_ACKS_ALL,
             timeout_ms=timeout_ms,
             leader_epoch=leader_epoch,
+            transaction=transaction,
         )
         suspect_after_ms = min(self._suspect_after_ms, timeout_ms)
         return self._appends.outcomes([appending], _only, suspect_after_ms=suspect_after_ms)

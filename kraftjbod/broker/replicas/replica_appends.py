@@ -162,6 +162,8 @@ class TransactionClaim(NamedTuple):
     """What the client is answered for what the coordinator said."""
     is_from_coordinator: bool = False
     """A group's coordinator writes for the producer, and counts no sequence."""
+    still_holds: Callable[[], ErrorCode] = lambda: ErrorCode.NONE
+    """Asked when the coordinator has answered: why it shall not be appended any more."""
 
 
 #: Asks the coordinator of a transaction about a partition, a producer id and an epoch.
@@ -392,12 +394,14 @@ class ReplicaAppends:
         """The coordinator has answered, for all that wait for it."""
         for one in self._verifying.pop(key):
             one.is_being_verified = False
+            assert one.transaction is not None, one
+            refusal = one.transaction.refusal_of(code)
             if code is ErrorCode.NONE:
+                refusal = one.transaction.still_holds()
+            if refusal is ErrorCode.NONE:
                 one.guard = guard
                 self._begin(one)
             elif not one.done():
-                assert one.transaction is not None, one
-                refusal = one.transaction.refusal_of(code)
                 one.set_result(
                     AppendOutcome(refusal, f"the transaction's coordinator: {code.name}")
                 )

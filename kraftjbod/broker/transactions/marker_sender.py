@@ -21,8 +21,9 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
-#: How long one request may take; a leader that needs longer is asked again.
-_REQUEST_TIMEOUT_MS: Final = 5_000
+#: A leader answers in its own time, ``request.timeout.ms``; and so much later at the latest.
+_SLACK_MS: Final = 2_000
+_CONNECT_TIMEOUT_MS: Final = 2_000
 
 
 class MarkerSender:
@@ -35,6 +36,7 @@ class MarkerSender:
         connector: BrokerConnector,
         tasks: BackgroundTasks,
         clock: Clock,
+        request_timeout_ms: int,
         heard: Callable[[Outcome], None],
     ) -> None:
         """:param heard: called with what became of partitions; awaits nothing."""
@@ -42,6 +44,7 @@ class MarkerSender:
         self._connector = connector
         self._tasks = tasks
         self._clock = clock
+        self._timeout_ms = request_timeout_ms + _SLACK_MS
         self._heard = heard
         self._connections: dict[BrokerId, KafkaConnection] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -94,7 +97,7 @@ class MarkerSender:
         codes: dict[tuple[int, TopicPartition], ErrorCode] = {}
         try:
             connection = await self._connected(broker_id)
-            response = await connection.request(_request(batch), timeout_ms=_REQUEST_TIMEOUT_MS)
+            response = await connection.request(_request(batch), timeout_ms=self._timeout_ms)
             codes = _codes(response)
         except OperatingError as e:
             # All of it is tried again, with whoever leads then.
@@ -107,7 +110,7 @@ class MarkerSender:
         connection = self._connections.get(broker_id)
         if connection is None or not connection.is_open:
             connection = self._connections[broker_id] = await self._connector.connect(
-                broker_id, purpose="markers", timeout_ms=_REQUEST_TIMEOUT_MS
+                broker_id, purpose="markers", timeout_ms=_CONNECT_TIMEOUT_MS
             )
         return connection
 

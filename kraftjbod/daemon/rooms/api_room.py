@@ -15,6 +15,7 @@ from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
+from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
@@ -110,6 +111,7 @@ class ApiRoom:
             groups=self._groups.members,
             committed_offsets=self._groups.offsets,
             group_admin=self._groups.group_admin,
+            transactional_offsets=self._groups.transactional_offsets,
             coordinators=CoordinatorApis(
                 cache=cluster.cache,
                 creator=self._internal.topic_creator,
@@ -137,6 +139,7 @@ class ApiRoom:
             appends=self._replicas.appends,
             suspect_after_ms=self._config.log_dir_io_suspect_ms,
             timeout_ms=self._config.request_timeout_ms,
+            listeners={OFFSETS_TOPIC: self._groups.coordinator.transaction_ended},
         )
 
     def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:

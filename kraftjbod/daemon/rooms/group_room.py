@@ -9,7 +9,9 @@ from kraftjbod.broker.groups.classic_group import GroupLimits
 from kraftjbod.broker.groups.committed_offset_apis import CommittedOffsetApis
 from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
 from kraftjbod.broker.groups.group_apis import GroupApis
-from kraftjbod.broker.groups.group_coordinator import CoordinatorSettings, GroupCoordinator
+from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
+from kraftjbod.broker.groups.led_groups import CoordinatorSettings
+from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.config_model import MINUTE_MS
 from kraftjbod.daemon.process.environment import Environment
@@ -59,6 +61,12 @@ class GroupRoom:
             max_session_timeout_ms=config.group_max_session_timeout_ms,
         )
         self.offsets = CommittedOffsetApis(
+            coordinator=self.coordinator,
+            cache=cluster.cache,
+            clock=around.clock,
+            max_metadata_chars=config.offset_metadata_max_bytes,
+        )
+        self.transactional_offsets = TransactionalOffsetApis(
             coordinator=self.coordinator,
             cache=cluster.cache,
             clock=around.clock,

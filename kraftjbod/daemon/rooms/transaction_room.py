@@ -89,6 +89,7 @@ class TransactionRoom:
             connector=self._cluster.connector,
             tasks=self._tasks,
             clock=self._around.clock,
+            request_timeout_ms=self._config.request_timeout_ms,
             heard=heard,
         )
 

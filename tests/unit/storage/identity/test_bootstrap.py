@@ -13,7 +13,11 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 def test_bootstrap_features():
     vfs = MemVfs()
     vfs.make_dirs("/m")
-    newest = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    newest = {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "transaction.version": 2,
+    }
     assert read_bootstrap(vfs, "/m") == newest
     write_bootstrap(vfs, "/m", {"metadata.version": 14})
     assert read_bootstrap(vfs, "/m") == {"metadata.version": 14}

@@ -1,0 +1,142 @@
+"""LOOP. TxnOffsetCommit: what a group has read, committed with the transaction of a producer.
+
+As OffsetCommit (committed_offset_apis.py), but that it is the producer who says it, the members'
+generation is heeded only if it is given, and what is kept holds when the transaction is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
+from kraftjbod.broker.groups.group_records import CommittedOffset
+from kraftjbod.broker.replicas.replica_appends import TransactionClaim
+from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+_LOADING_SINCE: Final = 2
+_ABORTABLE_SINCE: Final = 4
+#: From here on the partition is added by asking: the producer does not add it itself (KIP-890).
+_ADDING_SINCE: Final = 5
+#: What a producer is told for what its transaction's coordinator said, by Kafka's table.
+_TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE,
+}
+Committing = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
+
+
+class TransactionalOffsetApis:
+    def __init__(
+        self,
+        *,
+        coordinator: GroupCoordinator,
+        cache: MetadataCache,
+        clock: Clock,
+        max_metadata_chars: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._cache = cache
+        self._clock = clock
+        self._max_metadata_chars = max_metadata_chars
+
+    async def txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, context: RequestContext
+    ) -> TxnOffsetCommitResponse:
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        codes: list[list[ErrorCode]] = []
+        for topic in request.topics:
+            codes.append([])
+            async for part in in_slices(topic.partitions):
+                where = TopicPartition(topic.name, part.partition_index)
+                code = self._check(where, part)
+                if len(offsets) >= MAX_ITEMS_PER_REQUEST:
+                    code = ErrorCode.INVALID_REQUEST
+                codes[-1].append(code)
+                if code is ErrorCode.NONE:
+                    offsets[where] = self._committed(part)
+        code = await self._commit(request, context, offsets) if offsets else ErrorCode.NONE
+        kinds = TxnOffsetCommitResponse
+        return kinds(
+            topics=[
+                kinds.TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        kinds.TxnOffsetCommitResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=code if of_part is ErrorCode.NONE else of_part,
+                        )
+                        for part, of_part in zip(topic.partitions, of_topic, strict=True)
+                    ],
+                )
+                for topic, of_topic in zip(request.topics, codes, strict=True)
+            ]
+        )
+
+    def _check(self, where: TopicPartition, part: Committing) -> ErrorCode:
+        if self._cache.state.partition_named(where) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if len(part.committed_metadata or "") > self._max_metadata_chars:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _committed(self, part: Committing) -> CommittedOffset:
+        # Without the topic's id, as in Kafka: the request does not say it.
+        return CommittedOffset(
+            offset=part.committed_offset,
+            leader_epoch=part.committed_leader_epoch,
+            metadata=part.committed_metadata or "",
+            commit_ms=self._clock.wall_ms(),
+        )
+
+    async def _commit(
+        self,
+        request: TxnOffsetCommitRequest,
+        context: RequestContext,
+        offsets: dict[TopicPartition, CommittedOffset],
+    ) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if not request.transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        version = context.api_version
+        claim = TransactionClaim(
+            request.transactional_id,
+            supports_epoch_bump=version >= _ADDING_SINCE,
+            refusal_of=_refusal_in(version),
+            is_from_coordinator=True,
+        )
+        try:
+            code = await self._coordinator.commit_in_transaction(
+                request.group_id,
+                offsets,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id,
+                producer=(request.producer_id, request.producer_epoch),
+                claim=claim,
+            )
+        except OperatingError as e:
+            code = e.code
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _LOADING_SINCE:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return code
+
+
+def _refusal_in(version: int) -> Callable[[ErrorCode], ErrorCode]:
+    """What the coordinator of the transaction said, in the words of a request's version."""
+
+    def refusal_of(code: ErrorCode) -> ErrorCode:
+        if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+            return ErrorCode.INVALID_TXN_STATE
+        return _TOLD.get(code, code)
+
+    return refusal_of

@@ -1,0 +1,140 @@
+"""Offsets that are committed with a transaction: by whom, and when they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.messages import OffsetFetchRequest, TxnOffsetCommitRequest
+from tests.unit.broker.broker_rig import BrokerRig
+from tests.unit.broker.gates import until
+from tests.unit.broker.groups import group_rig
+from tests.unit.broker.groups.group_rig import committing, enter, fetched
+from tests.unit.broker.transactions import transaction_rig
+from tests.unit.broker.transactions.transaction_rig import ID, end, init
+
+E = ErrorCode
+NEWEST = 5
+
+
+@contextlib.asynccontextmanager
+async def both() -> AsyncIterator[BrokerRig]:
+    """A broker that coordinates groups and transactions."""
+    async with group_rig.coordinator() as rig:
+        await transaction_rig.lead(rig, 0)
+        await transaction_rig.loaded(rig)
+        yield rig
+
+
+async def committing_with(
+    rig: BrokerRig, producer: tuple[int, int], offset: int, version: int = NEWEST, **more: Any
+) -> int:
+    kind = TxnOffsetCommitRequest
+    part = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    request = kind(
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        topics=[kind.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+        **{"transactional_id": ID, "group_id": "g", "generation_id": -1, **more},
+    )
+    answer = await rig.ask(request, version)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+async def stable(rig: BrokerRig) -> int:
+    """What the group has committed for good, or the code of why that is not known."""
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
+    request = OffsetFetchRequest(groups=[asked], require_stable=True)
+    ((topic,),) = [group.topics for group in (await rig.ask(request, 9)).groups]
+    (part,) = topic.partitions
+    return -part.error_code if part.error_code else part.committed_offset
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_they_hold_when_the_transaction_is_committed(commits: bool) -> None:
+    async with both() as rig:
+        producer = await init(rig)
+        assert await committing(rig, 1) == 0
+        assert await committing_with(rig, producer, 5) == 0
+        assert await fetched(rig) == {("t", 0): 1}
+        assert await stable(rig) == -E.UNSTABLE_OFFSET_COMMIT
+        # Also for who coordinates the group next.
+        await group_rig.lead(rig, 1, leader=2)
+        await group_rig.lead(rig, 2)
+        await group_rig.loaded(rig)
+        assert await stable(rig) == -E.UNSTABLE_OFFSET_COMMIT
+        ended = await end(rig, producer, commits=commits, version=NEWEST)
+        assert (ended.error_code, ended.producer_epoch) == (0, 1)
+        await until(lambda: not rig.parts.coordinator.find("g").pending.groups)
+        held = 5 if commits else 1
+        assert await stable(rig) == held and await fetched(rig) == {("t", 0): held}
+        await group_rig.lead(rig, 3, leader=2)
+        await group_rig.lead(rig, 4)
+        await group_rig.loaded(rig)
+        assert await stable(rig) == held
+
+
+async def test_a_producer_that_was_fenced_commits_nothing() -> None:
+    async with both() as rig:
+        old = await init(rig)
+        assert await committing_with(rig, old, 5) == 0
+        assert (await end(rig, old, version=NEWEST)).error_code == 0
+        await until(lambda: not rig.parts.coordinator.find("g").pending.groups)
+        for version, code in ((NEWEST, E.INVALID_PRODUCER_EPOCH), (2, E.INVALID_PRODUCER_EPOCH)):
+            assert await committing_with(rig, old, 6, version) == code
+        new = await init(rig)
+        # Who adds partitions by asking did not before, and who does not has to do it first.
+        assert await committing_with(rig, new, 7, version=4) == E.TRANSACTION_ABORTABLE
+        assert await committing_with(rig, new, 7, version=3) == E.INVALID_TXN_STATE
+        assert await stable(rig) == 5
+
+
+async def test_a_member_of_a_former_generation_commits_nothing() -> None:
+    """Also if it was one when it asked, and is none when the coordinator has answered."""
+    async with both() as rig:
+        producer = await init(rig)
+        member_id, generation = await enter(rig)
+        mine = {"member_id": member_id, "generation_id": generation}
+        for wrong in ({**mine, "generation_id": 9}, {**mine, "member_id": "m"}):
+            code = await committing_with(rig, producer, 5, **wrong)
+            assert code in (E.ILLEGAL_GENERATION, E.UNKNOWN_MEMBER_ID)
+        group = rig.parts.coordinator.find("g").groups["g"]
+        asking, verify = asyncio.Event(), rig.parts.appends._verify
+
+        def leaving_meanwhile(*about: Any) -> Any:
+            group.generation += 1
+            asking.set()
+            return verify(*about)
+
+        rig.parts.appends._verify = leaving_meanwhile
+        assert await committing_with(rig, producer, 5, **mine) == E.ILLEGAL_GENERATION
+        assert asking.is_set() and not rig.parts.coordinator.find("g").pending.groups
+        rig.parts.appends._verify = verify
+        mine["generation_id"] = group.generation
+        assert await committing_with(rig, producer, 5, **mine) == 0
+
+
+async def test_requests_that_make_no_sense() -> None:
+    async with both() as rig:
+        producer = await init(rig)
+        assert await committing_with(rig, producer, 5, generation_id=3) == E.ILLEGAL_GENERATION
+        assert await committing_with(rig, producer, 5, group_id="") == E.INVALID_GROUP_ID
+        assert await committing_with(rig, producer, 5, transactional_id="") == E.INVALID_REQUEST
+        kind = TxnOffsetCommitRequest
+        parts = [
+            kind.TxnOffsetCommitRequestPartition(partition_index=9),
+            kind.TxnOffsetCommitRequestPartition(committed_metadata="x" * 5_000),
+        ]
+        topics = [kind.TxnOffsetCommitRequestTopic(name="t", partitions=parts)]
+        request = kind(transactional_id=ID, group_id="g", topics=topics)
+        answer = await rig.ask(request, NEWEST)
+        assert [part.error_code for part in answer.topics[0].partitions] == [
+            E.UNKNOWN_TOPIC_OR_PARTITION,
+            E.OFFSET_METADATA_TOO_LARGE,
+        ]
