@@ -226,7 +226,7 @@ class Scrub:
         if scrub is None:
             return
         self.figures.segments += 1
-        if not (scrub.damages or scrub.is_index_wrong):
+        if not scrub.has_findings:
             return
         if not await cold.handle.take_scrubbed(scrub):
             return

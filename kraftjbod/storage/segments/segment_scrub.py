@@ -65,6 +65,11 @@ class SegmentScrub:
     def damages(self) -> list[Damage]:
         return self.fresh.damages
 
+    @property
+    def has_findings(self) -> bool:
+        """The log has to hear of it."""
+        return bool(self.damages) or self.is_index_wrong or self.is_transaction_index_wrong
+
     def open(self) -> bool:
         """False if the segment is not there under its name any more."""
         self._file = self._vfs.open_if_exists(self.segment.path)

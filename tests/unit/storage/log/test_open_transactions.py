@@ -26,7 +26,8 @@ from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS, Produc
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log.verification_guards import ProducerTerms
 from kraftjbod.storage.moves.future_log import FutureLog
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.segments.segment_scrub import SegmentScrub
+from kraftjbod.storage.vfs import OpenMode, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -346,3 +347,33 @@ def test_kafkas_own_files_are_read_and_written_alike():
     # The snapshot forgets what has ended, replicated or not.
     still_open = tuple(one for one in log.view().unstable if one.is_open)
     assert snapshot.transactions.unstable == still_open
+
+
+@pytest.mark.parametrize("spoilt", ["sound", "empty", "another producer", "gone"])
+def test_the_scrub_holds_the_index_against_the_markers(spoilt: str):
+    vfs = MemVfs()
+    vfs.make_dirs("/d1")
+    log = create_log(vfs, "/d1", TP, TOPIC_ID, CONFIG)
+    for part in sorted(GOLDEN.glob("*.log")):
+        log.append_as_follower(part.read_bytes(), NOW_MS)
+    log.roll()
+    log.flush()
+    segment, following = log.segments.all[1:3]
+    path = segment.transactions_path
+    sound = bytes(vfs.read_if_exists(path) or b"")
+    wrong = {
+        "sound": sound,
+        "empty": b"",
+        "another producer": sound[:2] + bytes(7) + b"\x05" + sound[10:],
+    }
+    vfs.unlink_if_exists(path)
+    if spoilt in wrong:
+        write_atomically(vfs, path, wrong[spoilt])
+    scrub = SegmentScrub(vfs=vfs, segment=segment, end_offset=following.base_offset)
+    assert scrub.open()
+    while scrub.step():
+        pass
+    scrub.close()
+    assert scrub.has_findings is (spoilt != "sound")
+    assert log.take_scrubbed(scrub)
+    assert vfs.read_if_exists(path) == sound
