@@ -1,1 +1,1 @@
-"""What ``kraftjbod-consumer-groups`` is made of: which offsets a reset sets, and its tables."""
+"""Offsets: which ones a reset of a group sets, the tables of groups, and where partitions end."""

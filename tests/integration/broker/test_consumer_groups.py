@@ -149,6 +149,11 @@ def test_the_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
         assert message is not None and message.error() is None
         read += 1
     member.commit(asynchronous=False)
+    asked = ("--topic-partitions", "tooled:1-3", "--exclude-internal-topics")
+    ends = tool("get-offsets", cluster, *asked).stdout
+    assert ends == "tooled:1:2\ntooled:2:2\n", "the range ends before 3"
+    begin = tool("get-offsets", cluster, "--topic", "tool.*", "--partitions", "3", "--time", "-2")
+    assert begin.stdout == "tooled:3:0\n"
     assert "tools" in run("--list")
     assert any(line.split() == ["tools", "Stable"] for line in run("--list", "--state", "stable"))
     _, heads, *rows, _ = run("--describe", "--group", "tools")

@@ -1,0 +1,165 @@
+"""WIRE. ``kraftjbod-get-offsets``: where partitions begin, end, or were at a time.
+
+Flags and lines are those of Kafka's ``kafka-get-offsets.sh``, also against a real Kafka:
+``topic:partition:offset``, without partitions that have no such record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from functools import partial
+from typing import Final
+
+import click
+
+from kraftjbod.cli.clients.cluster_admin import list_offsets
+from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.terminal.command import ClusterAddress, connection_options, report, tool
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import TopicPartition
+
+_TIMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+_RULE: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<first>\d*)(?P<range>-)?(?P<last>\d*))?")
+
+
+@tool()
+@connection_options
+@click.option("--topic", metavar="REGEX", help="Which topics; all if not given.")
+@click.option("--partitions", metavar="0,1,...", help="Which partitions; all if not given.")
+@click.option(
+    "--topic-partitions",
+    metavar="REGEX[:0|:0-2|:-2|:3-],...",
+    help="Topics with their partitions, each with one number or a range without its end.",
+)
+@click.option(
+    "--time",
+    default="latest",
+    show_default=True,
+    metavar="TIME",
+    help="-1 or latest, -2 or earliest, -3 or max-timestamp, or milliseconds: the first record "
+    "that is not older.",
+)
+@click.option("--exclude-internal-topics", is_flag=True, help="Without those of the cluster.")
+def main(
+    cluster: ClusterAddress,
+    topic: str | None,
+    partitions: str | None,
+    topic_partitions: str | None,
+    time: str,
+    exclude_internal_topics: bool,
+) -> None:
+    """Say the offsets of partitions."""
+    if topic_partitions is not None and (topic is not None or partitions is not None):
+        raise click.UsageError("--topic-partitions cannot be used with --topic or --partitions")
+    rules = [parse_rule(text) for text in (topic_partitions or "").split(",") if text]
+    if topic_partitions is None:
+        numbers = None if partitions is None else parse_numbers(partitions)
+        rules = [Rule(topic or ".*", numbers)]
+    is_whole = asyncio.run(
+        _perform(cluster, rules, parse_time(time), with_internal=not exclude_internal_topics)
+    )
+    if not is_whole:
+        sys.stdout.flush()
+        sys.exit(1)
+
+
+class Rule:
+    """Topics by a regular expression, and which of their partitions; None for all."""
+
+    def __init__(self, topic: str, numbers: range | frozenset[int] | None) -> None:
+        """:raises click.UsageError: for what is no regular expression."""
+        try:
+            self._topic = re.compile(topic)
+        except re.error as e:
+            raise click.UsageError(f"{topic!r} is no regular expression: {e}") from e
+        self._numbers = numbers
+
+    def takes(self, partition: TopicPartition) -> bool:
+        is_named = self._topic.fullmatch(partition.topic) is not None
+        return is_named and (self._numbers is None or partition.partition in self._numbers)
+
+
+def parse_rule(text: str) -> Rule:
+    """:raises click.UsageError: if it is none."""
+    found = _RULE.fullmatch(text)
+    if found is None or (":" in text and not (found["first"] or found["last"])):
+        raise click.UsageError(f"{text!r}: write TOPIC, TOPIC:0, TOPIC:0-2, TOPIC:-2 or TOPIC:3-")
+    topic = found["topic"] or ".*"
+    if ":" not in text:
+        return Rule(topic, None)
+    first = int(found["first"] or 0)
+    if not found["range"]:
+        return Rule(topic, frozenset({first}))
+    return Rule(topic, range(first, int(found["last"]) if found["last"] else 2**31))
+
+
+def parse_numbers(text: str) -> frozenset[int]:
+    """:raises click.UsageError: if one is none."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise click.UsageError(f"--partitions must be a comma separated list of numbers: {text!r}")
+    return frozenset(map(int, parts))
+
+
+def parse_time(text: str) -> int:
+    """:raises click.UsageError: for what is neither a word nor a number."""
+    if text in _TIMES:
+        return _TIMES[text]
+    try:
+        return int(text)
+    except ValueError as e:
+        words = ", ".join(_TIMES)
+        raise click.UsageError(f"--time: write {words}, or milliseconds, not {text!r}") from e
+
+
+async def _perform(
+    cluster: ClusterAddress, rules: list[Rule], timestamp: int, *, with_internal: bool
+) -> bool:
+    """False if nothing fits."""
+    async with cluster.connect() as client:
+        metadata = await client.retry(client.refresh_metadata)
+        wanted = _wanted(metadata, rules, with_internal=with_internal)
+        if not wanted:
+            report("error: Could not match any topic-partitions with the specified filters")
+            return False
+        offsets = await _offsets(client, wanted, timestamp)
+    for partition in sorted(offsets, key=str):
+        if offsets[partition] >= 0:
+            click.echo(f"{partition.topic}:{partition.partition}:{offsets[partition]}")
+    return True
+
+
+def _wanted(
+    metadata: ClusterMetadata, rules: list[Rule], *, with_internal: bool
+) -> dict[str, list[int]]:
+    """Partitions by topic."""
+    wanted: dict[str, list[int]] = {}
+    for name, topic in metadata.topics.items():
+        if with_internal or not topic.is_internal:
+            for number in topic.partitions:
+                if any(rule.takes(TopicPartition(name, number)) for rule in rules):
+                    wanted.setdefault(name, []).append(number)
+    return wanted
+
+
+async def _offsets(
+    client: ClusterClient, wanted: dict[str, list[int]], timestamp: int
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in wanted.items():
+        for number in numbers:
+            ask = partial(list_offsets, client, topic, [number], timestamp)
+            try:
+                answer = await client.retry(ask)
+            except OperatingError as e:
+                name = TopicPartition(topic, number)
+                report(f"Skip getting offsets for topic-partition {name} due to error: {e}")
+                answer = {}
+            found |= {TopicPartition(topic, one): offset for one, offset in answer.items()}
+    return found
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-get-offsets")
