@@ -1,7 +1,8 @@
 """WIRE. ``kraftjbod-health``: whether one daemon serves, for health checks and for people.
 
 * A broker serves if it answers, is registered, and is not fenced, as far as it knows itself.
-* A controller serves if it is the active one and has committed everything that it decided.
+* A controller serves if it is the active one and has committed everything that it decided, or
+  follows the one that is.
 * A directory that is not online is reported and changes nothing else: a dead disk is no reason to
   restart the broker that holds the others.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,10 +29,18 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
 from kraftjbod.cli.clients.first_contact import WrongPortError, is_controller, refuse_brokers
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_own_log_dirs
 from kraftjbod.cli.terminal.command import fail, json_option, timeout_option, tool
-from kraftjbod.core.errors import ConfigError, ConnectionLostError, ErrorCode, KraftJbodError
+from kraftjbod.core.errors import (
+    ConfigError,
+    ConnectionLostError,
+    ErrorCode,
+    KraftJbodError,
+    OperatingError,
+)
 
 _ONLINE: Final = "online"
 _OFFLINE: Final = "offline"
+#: What a controller says that follows another one.
+_LEADS: Final = re.compile(r": node \d+ leads")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +170,12 @@ async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
     async with ControllerClient(address, timeout_ms=timeout_ms) as client:
         # Nothing is asked for; but only the active controller answers, and only once all that it
         # decided until then is committed.
-        await client.call(ListPartitionReassignmentsRequest(partitions={}))
+        try:
+            await client.call(ListPartitionReassignmentsRequest(partitions={}))
+        except OperatingError as e:
+            follows = e.code is ErrorCode.NOT_CONTROLLER and _LEADS.search(e.message)
+            if not follows:
+                raise
     return Health(who=who)
 
 

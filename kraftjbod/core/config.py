@@ -93,6 +93,18 @@ class ControllerConfig(NodeConfig):
     """Of topics that say nothing themselves: whether a replica that lost data may lead when no
     other can."""
 
+    controller_quorum_election_timeout_ms: int = Field(default=1000, ge=100)
+    """An active controller that was not heard of for this long, and up to as long again, is taken
+    for dead by the others; one that hears no majority of them for so long gives up by itself. A
+    connection that closes is heard of at once."""
+    controller_quorum_request_timeout_ms: int = Field(default=2000, ge=1)
+    """A controller that does not answer another one for so long is connected to anew."""
+    controller_quorum_max_queued_messages: int = Field(default=1000, ge=1)
+    """That may wait for one of the other controllers; the oldest are dropped, and asked for again.
+    """
+    controller_quorum_max_queued_bytes: int = Field(default=16 * MIB, ge=MIB)
+    """Likewise."""
+
     cluster_action_allowed_hosts: tuple[IPv4Network | IPv6Network, ...] | None = None
     """Addresses and networks that brokers may speak from; any if not set."""
 
@@ -112,8 +124,6 @@ class ControllerConfig(NodeConfig):
             raise ValueError("process.roles must be controller for this daemon")
         if self.node_id not in {voter.node_id for voter in self.controller_quorum_voters}:
             raise ValueError(f"node.id {self.node_id} is not in controller.quorum.voters")
-        if len(self.controller_quorum_voters) != 1:
-            raise ValueError("controller.quorum.voters must name exactly one controller")
         return self
 
     @property

@@ -75,7 +75,7 @@ class StorageSettings(KeyedModel):
     """The node's own notes, a controller's metadata log; its loss stops the daemon, so it is
     best on none of the data disks. The first log directory if not set."""
     controller_quorum_voters: tuple[Voter, ...] = ()
-    """Every controller as ``id@host:port``; one, so far."""
+    """Every controller as ``id@host:port``, the same in every file; an odd number, one or three."""
 
     _base_dir: str = PrivateAttr(default="/")
 
@@ -260,6 +260,9 @@ class NodeConfig(StorageSettings):
             raise ValueError("listeners names no address")
         if not self.controller_quorum_voters:
             raise ValueError("controller.quorum.voters names no controller: write id@host:port")
+        ids = [voter.node_id for voter in self.controller_quorum_voters]
+        if len(set(ids)) != len(ids):
+            raise ValueError("controller.quorum.voters names a node twice")
         if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
             raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
         return self

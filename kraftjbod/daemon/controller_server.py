@@ -1,6 +1,7 @@
 """WIRE. The controller daemon: what it is made of, and in which order that starts and stops.
 
-Start: metadata dir (lock, identity) -> metadata log (recovery, leadership) -> the door.
+Start: metadata dir (lock, identity) -> metadata log (recovery; leadership, if it is alone) -> the
+door; of several one leads once a majority of them is there.
 Stop: the door first, then the log, then the dir.
 """
 
@@ -17,6 +18,8 @@ from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.config import ControllerConfig
+from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
+from kraftjbod.core.ids import ConnectionId
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
@@ -24,10 +27,13 @@ from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
+from kraftjbod.daemon.rooms.quorum_room import QuorumRoom
 from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.net.connection import is_refused
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
@@ -51,6 +57,7 @@ class ControllerServer:
             config, environment, config.metadata_dir, failures=self._failures
         )
         self._controller: QuorumController | None = None
+        self._quorum: QuorumRoom | None = None
         self._door: Listener | None = None
         self._cluster_id = ""
         self._parts = PartList(
@@ -90,12 +97,21 @@ class ControllerServer:
 
     async def _start_controller(self) -> None:
         log_dir = self._log_dir
+        if len(self._config.controller_quorum_voters) > 1:
+            self._quorum = QuorumRoom(self._config, self._environment, log_dir, self._cluster_id)
+            await self._quorum.open()
         features = await log_dir.run(
             OpKind.START, lambda: read_bootstrap(log_dir.vfs, log_dir.path)
         )
         self._controller = self._build_controller(self._cluster_id, features)
         mark = f"{log_dir.path}/{FORK_MARK}"
         fork = await log_dir.run(OpKind.START, lambda: log_dir.vfs.exists(mark))
+        if fork and self._quorum is not None:
+            raise StartupError(
+                f"{mark} wants another metadata log, which only a controller that is alone may "
+                "begin: let controller.quorum.voters name this one only, start it, and take the "
+                "others in afterwards, with metadata directories that are formatted anew"
+            )
         await self._controller.start(fork=fork)
         if fork:
             # Not before it is done, and before anybody hears of it.
@@ -146,6 +162,8 @@ class ControllerServer:
     async def _stop_controller(self) -> None:
         if self._controller is not None:
             await self._controller.stop()
+        if self._quorum is not None:
+            await self._quorum.close()
 
     def status(self) -> str:
         doing = "starting" if self._door is None else "running"
@@ -187,7 +205,12 @@ class ControllerServer:
             kept_free_bytes=config.metadata_log_min_free_bytes,
             retry_interval_ms=config.log_dir_check_interval_ms,
             start_timeout_ms=config.log_dir_io_timeout_ms,
+            transport=self._quorum,
+            draw_below=None if self._quorum is None else environment.rng.randrange,
+            election_timeout_ms=config.controller_quorum_election_timeout_ms,
         )
+        if self._quorum is not None:
+            self._quorum.attach(driver)
         rebalances = config.auto_leader_rebalance_enable
         imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS
         return QuorumController(
@@ -204,14 +227,33 @@ class ControllerServer:
             is_refused=is_refused,
         )
 
+    async def _handle(self, request: RpcRequest, connection: ConnectionId) -> RpcResponse:
+        assert self._controller is not None, "it starts before the door"
+        if not isinstance(request, QuorumMessagesRequest):
+            return await self._controller.handle(request, connection)
+        if self._quorum is None:
+            raise OperatingError(
+                f"controller {self._config.node_id} is alone: its controller.quorum.voters names "
+                "no other one",
+                code=ErrorCode.INVALID_VOTER_KEY,
+            )
+        return await self._quorum.receive(request)
+
+    def _is_of_cluster(self, request: RpcRequest) -> bool:
+        """Whether only a broker or a controller of this cluster can have sent it."""
+        assert self._controller is not None, "it starts before the door"
+        if isinstance(request, QuorumMessagesRequest):
+            return self._quorum is not None and self._quorum.speaks_here(request)
+        return self._controller.is_of_registered_broker(request)
+
     def _build_door(self, controller: QuorumController) -> Listener:
         config = self._config
         return rpc_server(
             host=config.endpoint.host,
             port=config.endpoint.port,
-            handler=controller.handle,
+            handler=self._handle,
             admit=ClusterActionGuard(config.cluster_action_allowed_hosts).admit,
-            is_broker=controller.is_of_registered_broker,
+            is_broker=self._is_of_cluster,
             on_peer_closed=controller.connection_closed,
             memory=memory_budget(config),
             limits=controller_door(config),

@@ -1,4 +1,4 @@
-"""WIRE. ``ClusterProcesses``: one controller and some brokers as processes on loopback.
+"""WIRE. ``ClusterProcesses``: controllers and brokers as processes on loopback.
 
 Lays out a run directory, writes configuration files, formats the disks as the storage tool does,
 starts daemons, waits until all is well, stops what it started, and writes ``cluster.json`` for
@@ -43,6 +43,7 @@ from kraftjbod.local.daemon_process import DaemonFiles, DaemonProcess
 from kraftjbod.local.ports import HOST, PortReservation, is_free, reserve_port
 from kraftjbod.local.privileges import PACKAGE_ROOT, Privileges, choose_privileges
 
+#: Of the first controller; others follow it.
 CONTROLLER_ID = 100
 FIRST_CLIENT_PORT = 9092
 CONTROLLER_PORT = 9090
@@ -73,14 +74,14 @@ class ClusterProcesses:
         *,
         cluster_id: str,
         privileges: Privileges,
-        controller: DaemonProcess,
+        controllers: Mapping[int, DaemonProcess],
         brokers: Mapping[int, DaemonProcess],
         reserved: Sequence[PortReservation] = (),
     ) -> None:
         self.run_dir = run_dir
         self.cluster_id = cluster_id
         self.privileges = privileges
-        self.controller = controller
+        self.controllers = dict(controllers)
         self.brokers = dict(brokers)
         self._reserved = tuple(reserved)
         #: Every node was given its directories once; what is missing since then is lost.
@@ -93,6 +94,7 @@ class ClusterProcesses:
         *,
         brokers: int = 3,
         dirs: int = 3,
+        controllers: int = 1,
         first_client_port: int = ANY_PORT,
         controller_port: int = ANY_PORT,
         config: Mapping[str, str] | None = None,
@@ -108,14 +110,19 @@ class ClusterProcesses:
             ``ANY_PORT`` takes any, reserved until :meth:`release_ports`.
         :param config: keys for the configuration file of every daemon that knows them; what is
             kept of groups and transactions has three replicas, as far as there are brokers.
-        :param controller_config: further keys of the controller.
+        :param controller_port: of the first controller; others take free ports below it.
+        :param controller_config: further keys of each controller.
         :param broker_config: further keys, by broker id (1, 2, ...).
         :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
         :param broker_command: what is started as a broker; the config file is its last argument.
         :param privileges: the daemons' user; by default one for whom file modes mean something.
         :raises ConfigError: for a key that no such daemon knows.
         """
-        extra = {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
+        controller_ids = range(CONTROLLER_ID, CONTROLLER_ID + controllers)
+        extra = {
+            **dict.fromkeys(controller_ids, controller_config or {}),
+            **(broker_config or {}),
+        }
         require_known_config(config or {}, extra)
         config = {**_of_internal_topics(brokers), **(config or {})}
         run_dir = run_dir.resolve()
@@ -123,9 +130,7 @@ class ClusterProcesses:
         privileges = privileges or choose_privileges(run_dir)
         taken: set[int] = set()
         reserved: list[PortReservation] = []
-        controller = lay_out(
-            run_dir, "controller", CONTROLLER_ID, port=_free_port(controller_port, taken, reserved)
-        )
+        quorum = _quorum(run_dir, controller_ids, controller_port, taken, reserved)
         given = log_dirs or {}
         nodes = [
             lay_out(
@@ -138,20 +143,17 @@ class ClusterProcesses:
             )
             for node_id in range(1, brokers + 1)
         ]
-        for files in (controller, *nodes):
+        for files in (*quorum, *nodes):
             known = MODELS[files.role].keys()
             shared = {key: value for key, value in (config or {}).items() if key in known}
             own = {**shared, **extra.get(files.node_id, {})}
-            _write_config(files, controller=controller, extra=own, privileges=privileges)
+            _write_config(files, quorum=quorum, extra=own, privileges=privileges)
         return cls(
             run_dir,
             cluster_id=str(Uuid.random(os.urandom)),
             privileges=privileges,
-            controller=DaemonProcess(controller, command=CONTROLLER_COMMAND, privileges=privileges),
-            brokers={
-                files.node_id: DaemonProcess(files, command=broker_command, privileges=privileges)
-                for files in nodes
-            },
+            controllers=_processes(quorum, CONTROLLER_COMMAND, privileges),
+            brokers=_processes(nodes, broker_command, privileges),
             reserved=reserved,
         )
 
@@ -176,8 +178,8 @@ class ClusterProcesses:
                 run_dir,
                 cluster_id=document["cluster_id"],
                 privileges=privileges,
-                controller=daemons.pop(CONTROLLER_ID),
-                brokers=daemons,
+                controllers={id_: one for id_, one in daemons.items() if id_ >= CONTROLLER_ID},
+                brokers={id_: one for id_, one in daemons.items() if id_ < CONTROLLER_ID},
             )
         except (ValueError, KeyError, TypeError) as e:
             raise StartupError(f"{path} does not describe a cluster: {e!r}") from e
@@ -185,12 +187,17 @@ class ClusterProcesses:
         return found
 
     @property
+    def controller(self) -> DaemonProcess:
+        """The only one, or the first of several; it need not be the active one."""
+        return self.controllers[CONTROLLER_ID]
+
+    @property
     def bootstrap_servers(self) -> str:
         return ",".join(broker.address for broker in self.brokers.values())
 
     @property
     def daemons(self) -> list[DaemonProcess]:
-        return [self.controller, *self.brokers.values()]
+        return [*self.controllers.values(), *self.brokers.values()]
 
     @property
     def is_running(self) -> bool:
@@ -227,12 +234,15 @@ class ClusterProcesses:
         return [daemon.files.name for daemon in missing]
 
     async def stop(self, *, timeout_s: float = 30.0) -> list[str]:
-        """Stop brokers, then the controller; names of daemons that had to be killed."""
+        """Stop brokers, then the controllers; names of daemons that had to be killed."""
         brokers = [broker for broker in self.brokers.values() if broker.is_running]
         orderly = await asyncio.gather(*(broker.stop(timeout_s) for broker in brokers))
         killed = [b.files.name for b, ok in zip(brokers, orderly, strict=True) if not ok]
-        if self.controller.is_running and not await self.controller.stop(timeout_s):
-            killed.append(self.controller.files.name)
+        killed += [
+            controller.files.name
+            for controller in self.controllers.values()
+            if controller.is_running and not await controller.stop(timeout_s)
+        ]
         return killed
 
     def kill(self) -> None:
@@ -257,9 +267,11 @@ class ClusterProcesses:
         expected = frozenset(broker_ids)
         deadline = time.monotonic() + timeout_s
         waited_for = [self.brokers[broker_id] for broker_id in sorted(expected)]
+        # One controller of several may be missing.
+        needed = [self.controller] if len(self.controllers) == 1 else []
         for broker in waited_for:
             while not await _sees(broker.address, expected):
-                for daemon in (self.controller, *waited_for):
+                for daemon in (*needed, *waited_for):
                     daemon.require_running()
                 if time.monotonic() > deadline:
                     raise StartupError(
@@ -327,7 +339,7 @@ def require_known_config(config: Mapping[str, str], extra: Mapping[int, Mapping[
     """
     require_known(config, *MODELS.values(), source="config")
     for node_id, own in extra.items():
-        role = "controller" if node_id == CONTROLLER_ID else "broker"
+        role = "controller" if node_id >= CONTROLLER_ID else "broker"
         require_known(own, MODELS[role], source=f"{role}_config")
 
 
@@ -341,7 +353,7 @@ def lay_out(
     dirs: int = 0,
 ) -> DaemonFiles:
     """Where a daemon's files are under ``run_dir``; ``dirs`` own log dirs unless some are given."""
-    name = role if role == "controller" else f"{role}-{node_id}"
+    name = role if node_id == CONTROLLER_ID else f"{role}-{node_id}"
     directory = run_dir / name
     if log_dirs is None:
         log_dirs = [directory / f"disk-{number}" for number in range(1, dirs + 1)]
@@ -360,7 +372,7 @@ def lay_out(
 def _write_config(
     files: DaemonFiles,
     *,
-    controller: DaemonFiles,
+    quorum: Sequence[DaemonFiles],
     extra: Mapping[str, str],
     privileges: Privileges,
 ) -> None:
@@ -372,7 +384,9 @@ def _write_config(
         "node.id": str(files.node_id),
         "listeners": f"{LISTENERS[files.role]}://{files.host}:{files.port}",
         "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"{controller.node_id}@{controller.host}:{controller.port}",
+        "controller.quorum.voters": ",".join(
+            f"{voter.node_id}@{voter.host}:{voter.port}" for voter in quorum
+        ),
         "log.dirs": ",".join(map(str, files.log_dirs or (files.metadata_dir,))),
         "metadata.log.dir": str(files.metadata_dir),
         "metrics.snapshot.path": str(files.metrics_path),
@@ -455,13 +469,41 @@ def _of_internal_topics(brokers: int) -> dict[str, str]:
     }
 
 
-def _free_port(wanted: int, taken: set[int], reserved: list[PortReservation]) -> int:
-    """``wanted`` or the next free port above it; for ``ANY_PORT`` one that is reserved."""
+def _processes(
+    nodes: Sequence[DaemonFiles], command: Sequence[str], privileges: Privileges
+) -> dict[int, DaemonProcess]:
+    return {
+        files.node_id: DaemonProcess(files, command=command, privileges=privileges)
+        for files in nodes
+    }
+
+
+def _quorum(
+    run_dir: Path,
+    node_ids: Iterable[int],
+    first_port: int,
+    taken: set[int],
+    reserved: list[PortReservation],
+) -> list[DaemonFiles]:
+    """On ``first_port``, and on free ones below it: those above are the brokers'."""
+    return [
+        lay_out(
+            run_dir,
+            "controller",
+            node_id,
+            port=_free_port(first_port and first_port - number, taken, reserved, step=-1),
+        )
+        for number, node_id in enumerate(node_ids)
+    ]
+
+
+def _free_port(wanted: int, taken: set[int], reserved: list[PortReservation], step: int = 1) -> int:
+    """``wanted`` or the next free port above or below it; for ``ANY_PORT`` one that is reserved."""
     if wanted == ANY_PORT:
         reserved.append(reserve_port())
         return reserved[-1].port
     port = wanted
     while port in taken or not is_free(port):
-        port += 1
+        port += step
     taken.add(port)
     return port

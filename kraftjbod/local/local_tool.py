@@ -26,8 +26,10 @@ from kraftjbod.local.cluster_report import cluster_document, show_cluster
 from kraftjbod.local.sample_config import ROLES, sample, write_samples
 from kraftjbod.local.up_and_down import (
     DEFAULT_BROKERS,
+    DEFAULT_CONTROLLERS,
     DEFAULT_DIRS,
     MOST_BROKERS,
+    MOST_CONTROLLERS,
     MOST_DIRS,
     claimed,
     daemon_states,
@@ -66,6 +68,12 @@ def main() -> None:
     help=f"Log directories of each.  [default: {DEFAULT_DIRS}]",
 )
 @click.option(
+    "--controllers",
+    type=click.IntRange(1, MOST_CONTROLLERS),
+    help="Controllers of a new cluster: an odd number; three outlive the loss of one.  "
+    f"[default: {DEFAULT_CONTROLLERS}]",
+)
+@click.option(
     "--port",
     type=click.IntRange(1024, _LAST_FIRST_PORT),
     help="Port of the first broker of a new cluster; each takes the next free one.  "
@@ -83,6 +91,7 @@ def main() -> None:
 def up_command(
     brokers: int | None,
     dirs: int | None,
+    controllers: int | None,
     port: int | None,
     pairs: tuple[str, ...],
     data: Path,
@@ -90,7 +99,17 @@ def up_command(
 ) -> None:
     """Start the cluster, or what is missing of it; make it first where there is none."""
     config = parse_pairs(pairs, "--config")
-    asyncio.run(_up(data, brokers=brokers, dirs=dirs, port=port, config=config, as_json=as_json))
+    asyncio.run(
+        _up(
+            data,
+            brokers=brokers,
+            dirs=dirs,
+            controllers=controllers,
+            port=port,
+            config=config,
+            as_json=as_json,
+        )
+    )
 
 
 @main.command("status")
@@ -140,6 +159,7 @@ async def _up(
     *,
     brokers: int | None,
     dirs: int | None,
+    controllers: int | None,
     port: int | None,
     config: Mapping[str, str],
     as_json: bool,
@@ -153,11 +173,12 @@ async def _up(
                 data,
                 brokers=brokers or DEFAULT_BROKERS,
                 dirs=dirs or DEFAULT_DIRS,
+                controllers=controllers or DEFAULT_CONTROLLERS,
                 first_client_port=port or FIRST_CLIENT_PORT,
                 config=config,
             )
         else:
-            require_same_shape(cluster, brokers=brokers, dirs=dirs)
+            require_same_shape(cluster, brokers=brokers, dirs=dirs, controllers=controllers)
             _require_no_changes(cluster, port, config)
         started = await cluster.start()
     if as_json:

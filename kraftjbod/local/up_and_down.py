@@ -23,6 +23,8 @@ from kraftjbod.local.daemon_process import DaemonProcess
 
 DEFAULT_BROKERS: Final = 3
 DEFAULT_DIRS: Final = 3
+DEFAULT_CONTROLLERS: Final = 1
+MOST_CONTROLLERS: Final = 5
 MOST_BROKERS: Final = 32
 MOST_DIRS: Final = 32
 
@@ -55,6 +57,7 @@ def make_cluster(
     *,
     brokers: int = DEFAULT_BROKERS,
     dirs: int = DEFAULT_DIRS,
+    controllers: int = DEFAULT_CONTROLLERS,
     first_client_port: int = FIRST_CLIENT_PORT,
     config: Mapping[str, str] | None = None,
 ) -> ClusterProcesses:
@@ -70,6 +73,11 @@ def make_cluster(
             f"{brokers} brokers with {dirs} log directories each: there may be 1 to {MOST_BROKERS} "
             f"brokers and 1 to {MOST_DIRS} directories"
         )
+    if not (1 <= controllers <= MOST_CONTROLLERS and controllers % 2):
+        raise ConfigError(
+            f"{controllers} controllers: an odd number up to {MOST_CONTROLLERS}, for a majority of "
+            "them has to run, and one more than an odd number bears no more losses"
+        )
     config = config or {}
     replicas = min(_USUAL_REPLICAS, brokers)
     in_sync = min(_USUAL_IN_SYNC, max(1, replicas - 1))
@@ -80,6 +88,7 @@ def make_cluster(
         data_dir,
         brokers=brokers,
         dirs=dirs,
+        controllers=controllers,
         first_client_port=first_client_port,
         controller_port=first_client_port + CONTROLLER_PORT - FIRST_CLIENT_PORT,
         config={"default.replication.factor": str(replicas), **_TELEMETRY, **config},
@@ -88,12 +97,27 @@ def make_cluster(
 
 
 def require_same_shape(
-    cluster: ClusterProcesses, *, brokers: int | None = None, dirs: int | None = None
+    cluster: ClusterProcesses,
+    *,
+    brokers: int | None = None,
+    dirs: int | None = None,
+    controllers: int | None = None,
 ) -> None:
     """:raises ConfigError: if somebody asks for what this cluster has not."""
     has_dirs = {len(broker.files.log_dirs) for broker in cluster.brokers.values()}
-    if brokers in (None, len(cluster.brokers)) and (dirs is None or has_dirs == {dirs}):
+    is_quorum_same = controllers in (None, len(cluster.controllers))
+    if (
+        is_quorum_same
+        and brokers in (None, len(cluster.brokers))
+        and (dirs is None or has_dirs == {dirs})
+    ):
         return
+    if not is_quorum_same:
+        raise ConfigError(
+            f"the cluster in {cluster.run_dir} has {len(cluster.controllers)} controllers, and "
+            "that stays: make another one in another data directory, or remove this one with all "
+            "its data"
+        )
     raise ConfigError(
         f"the cluster in {cluster.run_dir} has {len(cluster.brokers)} brokers with "
         f"{' or '.join(map(str, sorted(has_dirs)))} log directories each, and that stays: make "

@@ -90,6 +90,11 @@ class RpcClient:
         if self._link is not None:
             self._link.close()
 
+    def drop(self, reason: str) -> None:
+        """Give the connection up; the next call makes another one."""
+        if self._link is not None:
+            self._link.abort(reason)
+
     async def _connected(self) -> _Link:
         async with self._connecting:
             if self._link is not None and self._link.is_open:
@@ -155,6 +160,10 @@ class _Link:
 
     def close(self) -> None:
         self._connection.close("closed by this side")
+
+    def abort(self, reason: str) -> None:
+        """What was not sent is lost: whoever does not read would hold a close up."""
+        self._connection.abort(reason)
 
     async def exchange(
         self, request: RpcRequest, max_in_flight: int, version: int | None

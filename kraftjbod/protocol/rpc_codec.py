@@ -47,6 +47,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequest,
 )
+from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
 
 #: Every request by its ``api``.
 REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
@@ -66,6 +67,7 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         IncrementalAlterConfigsRequest,
         DescribeDynamicConfigsRequest,
         UpdateFeaturesRequest,
+        QuorumMessagesRequest,
     )
 }
 

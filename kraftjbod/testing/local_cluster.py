@@ -15,7 +15,7 @@
 ``async with`` works as well. Every method waits for what it says and may be called from any
 thread; in a coroutine it holds up the loop meanwhile, which ``asyncio.to_thread`` avoids.
 
-* One controller and some brokers, each a process; ports that no other test process takes.
+* One or more controllers and some brokers, each a process; ports that no other test process takes.
 * Brokers are numbered from 1, as their node ids; log directories from 0, as in ``log.dirs``.
 * The log directories lie on disks of one kind: log_disks.py says which kinds can fail how.
 * What a failed test needs stays: the run directory, if the ``with`` block ends with an exception.
@@ -67,6 +67,7 @@ _SETTLING_S: Final = 10.0
 _POLL_S: Final = 0.05
 _MOST_BROKERS: Final = 32
 _MOST_DIRS: Final = 32
+_CONTROLLERS: Final = (1, 3, 5)
 _SHOWN_LINES: Final = 20
 _SHOWN_CHARS: Final = 500
 #: What differs from the daemons' defaults: a test waits for less, and finds its own topics only.
@@ -89,7 +90,7 @@ class LocalCluster:
 
     :param brokers: 1 to 32 of them.
     :param dirs: log directories of each, 1 to 32.
-    :param controllers: 1; a quorum of several is not there yet.
+    :param controllers: 1, or an odd number up to 5: a quorum outlives all but a majority of them.
     :param disks: what the log directories lie on; ``auto`` is the kind with the most faults here.
     :param disk_bytes: size of each ext4, xfs or tmpfs disk.
     :param config: keys for the configuration file of every daemon that knows them, on top of
@@ -118,12 +119,13 @@ class LocalCluster:
                 f"brokers={brokers}, dirs={dirs}: from 1 to {_MOST_BROKERS} brokers with 1 to "
                 f"{_MOST_DIRS} log directories each"
             )
-        if controllers != 1:
-            raise ConfigError(f"controllers={controllers}: kraftjbod runs one controller")
+        if controllers not in _CONTROLLERS:
+            raise ConfigError(f"controllers={controllers}: one of {_CONTROLLERS}")
         require_known_config(
             config or {}, {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
         )
         self._counts = brokers, dirs
+        self._controllers = controllers
         self._disk_kind: DiskKind = best_kind() if disks == "auto" else disks
         self._disk_bytes = disk_bytes
         self._config = {**TEST_CONFIG, **(config or {})}
@@ -222,6 +224,22 @@ class LocalCluster:
     def brokers(self) -> tuple[Broker, ...]:
         return self._brokers
 
+    @property
+    def controllers(self) -> tuple[DaemonProcess, ...]:
+        """Their processes; ``kill()`` and ``start()`` them as you like."""
+        return tuple(self.processes.controllers.values())
+
+    def active_controller(self, *, timeout_s: float = WAIT_S) -> DaemonProcess:
+        """The one that decides; waits until one does."""
+        active: list[DaemonProcess] = []
+
+        def ask() -> bool:
+            active[:] = [one for one in self.controllers if one.is_running and _led_term(one) > 0]
+            return bool(active)
+
+        self.wait("a controller to be active", ask, timeout_s=timeout_s)
+        return max(active, key=_led_term)
+
     def broker(self, broker_id: int) -> Broker:
         """:raises ConfigError: if there is none of that number."""
         if not 1 <= broker_id <= len(self._brokers):
@@ -318,6 +336,7 @@ class LocalCluster:
         self._processes = ClusterProcesses.create(
             run_dir,
             brokers=brokers,
+            controllers=self._controllers,
             config=self._config,
             controller_config=self._controller_config,
             broker_config=self._broker_config,
@@ -499,6 +518,17 @@ class BrokerDir:
             )
 
         self._cluster._ask(ask)
+
+
+def _led_term(controller: DaemonProcess) -> int:
+    """In which term it became active, by what it logged; 0 if it is not."""
+    term = 0
+    for event in controller.events():
+        if event["event"] == "controller_active":
+            term = event["term"]
+        elif event["event"] == "controller_resigned":
+            term = 0
+    return term
 
 
 class _LoopThread:

@@ -207,6 +207,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",
     "controller_active": "This controller decides from now on.",
+    "controller_refused_by_peer": "Another controller does not take this one for a voter: the "
+    "reason says which key or disk is not what it was.",
     "controller_resigned": "Another controller decides, or nobody just now; this one forgot what "
     "was not committed.",
     "controller_pass_failed": "A round of routine decisions failed; the next one tries again.",

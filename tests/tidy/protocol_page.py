@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kraftjbod.protocol import rpc_config_messages, rpc_messages
+from kraftjbod.protocol import rpc_config_messages, rpc_messages, rpc_quorum_messages
 from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, api_name
 from kraftjbod.protocol.rpc_messages import RpcRequest
 from kraftjbod.protocol.schemas.kafka_extensions import (
@@ -56,7 +56,7 @@ def _rpc_requests() -> Iterator[str]:
     yield "|---|---|---|"
     kinds = {
         kind
-        for module in (rpc_messages, rpc_config_messages)
+        for module in (rpc_messages, rpc_config_messages, rpc_quorum_messages)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, RpcRequest) and kind is not RpcRequest
     }

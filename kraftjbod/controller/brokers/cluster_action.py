@@ -23,6 +23,7 @@ from kraftjbod.protocol.rpc_messages import (
     FetchMetadataRequest,
     RpcRequest,
 )
+from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
 
 ALLOWED_HOSTS_KEY: Final = "cluster.action.allowed.hosts"
 
@@ -33,6 +34,7 @@ _CLUSTER_ACTIONS: Final = (
     AlterPartitionRequest,
     AllocateProducerIdsRequest,
     FetchMetadataRequest,
+    QuorumMessagesRequest,
 )
 
 

@@ -124,7 +124,7 @@ def test_a_wrong_broker_value_is_named(change: dict[str, str], message: str) -> 
     [
         ({"node_id": "7"}, "not in controller.quorum.voters"),
         ({"process_roles": "broker"}, "must be controller"),
-        ({"controller_quorum_voters": "100@a:1,101@b:1"}, "exactly one controller"),
+        ({"controller_quorum_voters": "100@a:1,100@b:1"}, "names a node twice"),
         ({"cluster_action_allowed_hosts": "broker-1"}, "'broker-1' is no address or network"),
         ({"cluster_action_allowed_hosts": " "}, "names no host; remove it"),
     ],

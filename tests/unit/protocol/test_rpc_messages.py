@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
-from kraftjbod.protocol import rpc_config_messages, rpc_messages
+from kraftjbod.protocol import rpc_config_messages, rpc_messages, rpc_quorum_messages
 from kraftjbod.protocol.rpc_codec import REQUESTS
 from kraftjbod.protocol.rpc_messages import (
     MAX_DIRECTORIES,
@@ -60,7 +60,11 @@ def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
     """The classes of both modules under ``base``, ``base`` itself left out."""
     return [
         kind
-        for kind in {**vars(rpc_messages), **vars(rpc_config_messages)}.values()
+        for kind in {
+            **vars(rpc_messages),
+            **vars(rpc_config_messages),
+            **vars(rpc_quorum_messages),
+        }.values()
         if isinstance(kind, type) and issubclass(kind, base) and kind not in (base, RpcBody)
     ]
 

@@ -58,6 +58,7 @@ def test_which_requests_need_it() -> None:
         "AlterPartition",
         "AllocateProducerIds",
         "FetchMetadata",
+        "QuorumMessages",
     }
 
 

@@ -1,0 +1,113 @@
+"""LOOP. ``PeerLink``: one-way messages to one peer, over our RPC, sent or dropped.
+
+* What waits is bounded, by number and bytes: the oldest goes first. Nothing is sent twice.
+* One request is on its way at a time, with all that waited; the peer answers as it comes.
+* A connection that does not answer is given up, for another one may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from kraftjbod.core.errors import ConnectionLostError, OperatingError, RequestTimedOutError
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.net.rpc_client import RpcClient
+from kraftjbod.protocol.rpc_messages import RpcRequest
+
+T = TypeVar("T")
+
+
+class PeerLink(Generic[T]):
+    """To one peer, for the loop's thread; connects when there is something to send."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        make_request: Callable[[Sequence[T]], RpcRequest],
+        size_of: Callable[[T], int],
+        backoff: ExponentialBackoff,
+        timeout_ms: int,
+        max_queued: int,
+        max_queued_bytes: int,
+        max_batch: int,
+        max_batch_bytes: int,
+        on_lost: Callable[[], None],
+        on_refused: Callable[[OperatingError], None],
+    ) -> None:
+        """
+        :param timeout_ms: how long the peer may take to say that messages came.
+        :param on_lost: the connection went, or could not be made.
+        :param on_refused: the peer does not want what is sent.
+        """
+        self._make_request = make_request
+        self._size_of = size_of
+        self._timeout_ms = timeout_ms
+        self._max_queued = max_queued
+        self._max_queued_bytes = max_queued_bytes
+        self._max_batch = max_batch
+        self._max_batch_bytes = max_batch_bytes
+        self._on_lost = on_lost
+        self._on_refused = on_refused
+        self._client = RpcClient(
+            host, port, backoff=backoff, connect_timeout_ms=timeout_ms, on_lost=on_lost
+        )
+        self._queue: deque[T] = deque()
+        self._queued_bytes = 0
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, message: T) -> None:
+        """Some time or never."""
+        self._queue.append(message)
+        self._queued_bytes += self._size_of(message)
+        while len(self._queue) > self._max_queued or (
+            self._queued_bytes > self._max_queued_bytes and len(self._queue) > 1
+        ):
+            self._queued_bytes -= self._size_of(self._queue.popleft())
+        self._work.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._client.close()
+
+    async def _run(self) -> None:
+        while True:
+            while self._queue:
+                await self._send_some()
+            self._work.clear()
+            await self._work.wait()
+
+    async def _send_some(self) -> None:
+        request = self._make_request(self._take())
+        try:
+            await self._client.call(request, timeout_ms=self._timeout_ms)
+        except ConnectionLostError:
+            # What waited longer than that is old news.
+            self._queue.clear()
+            self._queued_bytes = 0
+            self._on_lost()
+        except RequestTimedOutError:
+            self._client.drop("the peer did not answer")
+        except OperatingError as e:
+            self._on_refused(e)
+
+    def _take(self) -> list[T]:
+        taken: list[T] = []
+        size_bytes = 0
+        while self._queue and len(taken) < self._max_batch:
+            next_bytes = self._size_of(self._queue[0])
+            if taken and size_bytes + next_bytes > self._max_batch_bytes:
+                break
+            taken.append(self._queue.popleft())
+            size_bytes += next_bytes
+        self._queued_bytes -= size_bytes
+        return taken

@@ -1,0 +1,1 @@
+"""What requests about configuration mean beyond their fields."""

@@ -1,0 +1,156 @@
+"""PURE. What controllers of one quorum say to each other: Raft's messages as bodies of our RPC.
+
+They are one-way: the answer says only that they came. Names are those of ``raft/machine/messages``,
+which ``raft/wire.py`` makes of them; who sends and to whom stands once, beside all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, TypeAdapter
+
+from kraftjbod.protocol.rpc_messages import (
+    Offset,
+    RepeatedText,
+    RpcBody,
+    RpcRequest,
+    RpcResponse,
+    WireBrokerId,
+    WireDirectoryId,
+)
+
+Term = Annotated[int, Field(ge=0)]
+#: Last offset and its term.
+SnapshotIdBody = tuple[int, int]
+#: As many as a link sends at once.
+MAX_MESSAGES: Final = 64
+
+
+class EntryBody(RpcBody):
+    offset: Annotated[int, Field(ge=0)]
+    term: Term
+    payload: bytes
+    kind: Annotated[int, Field(ge=0, le=1)] = 0
+
+
+class PreVoteBody(RpcBody):
+    kind: Literal["PreVote"]
+    term: Term
+    last_offset: Offset
+    last_term: Term
+
+
+class VoteBody(RpcBody):
+    kind: Literal["Vote"]
+    term: Term
+    last_offset: Offset
+    last_term: Term
+    is_transfer: bool = False
+
+
+class PreVoteReplyBody(RpcBody):
+    kind: Literal["PreVoteReply"]
+    term: Term
+    granted: bool
+
+
+class VoteReplyBody(RpcBody):
+    kind: Literal["VoteReply"]
+    term: Term
+    granted: bool
+
+
+class AppendBody(RpcBody):
+    kind: Literal["Append"]
+    term: Term
+    previous_offset: Offset
+    previous_term: Term
+    entries: tuple[EntryBody, ...] = ()
+    committed_offset: Offset = -1
+
+
+class AppendReplyBody(RpcBody):
+    kind: Literal["AppendReply"]
+    term: Term
+    durable_offset: Offset
+
+
+class AppendRejectedBody(RpcBody):
+    kind: Literal["AppendRejected"]
+    term: Term
+    previous_offset: Offset
+    hint: SnapshotIdBody
+
+
+class SnapshotSliceBody(RpcBody):
+    kind: Literal["SnapshotSlice"]
+    term: Term
+    snapshot: SnapshotIdBody
+    position: Annotated[int, Field(ge=0)]
+    data: bytes
+    is_last: bool
+
+
+class SnapshotReplyBody(RpcBody):
+    kind: Literal["SnapshotReply"]
+    term: Term
+    snapshot: SnapshotIdBody
+    next_position: Annotated[int, Field(ge=0)]
+
+
+class TimeoutNowBody(RpcBody):
+    kind: Literal["TimeoutNow"]
+    term: Term
+
+
+class ObserveBody(RpcBody):
+    kind: Literal["Observe"]
+    term: Term
+
+
+QuorumMessageBody = Annotated[
+    PreVoteBody
+    | VoteBody
+    | PreVoteReplyBody
+    | VoteReplyBody
+    | AppendBody
+    | AppendReplyBody
+    | AppendRejectedBody
+    | SnapshotSliceBody
+    | SnapshotReplyBody
+    | TimeoutNowBody
+    | ObserveBody,
+    Field(discriminator="kind"),
+]
+
+
+_BODY: Final[TypeAdapter[QuorumMessageBody]] = TypeAdapter(QuorumMessageBody)
+
+
+def quorum_message_body(fields: Mapping[str, object]) -> QuorumMessageBody:
+    """The body of the ``kind`` that is among ``fields``."""
+    return _BODY.validate_python(fields)
+
+
+class QuorumMessagesResponse(RpcResponse):
+    """They came; what they bring is said by messages the other way."""
+
+
+class QuorumMessagesRequest(RpcRequest):
+    """Messages of one controller to another, in their order.
+
+    ``sender_directory_id`` is of the disk that holds the sender's vote and its log: the same node
+    with another one has forgotten what it promised. ``receiver_id`` is whom it takes the receiver
+    for.
+    """
+
+    api = "QuorumMessages"
+    Response = QuorumMessagesResponse
+
+    cluster_id: RepeatedText
+    sender_id: WireBrokerId
+    sender_directory_id: WireDirectoryId
+    receiver_id: WireBrokerId
+    messages: tuple[QuorumMessageBody, ...] = Field(max_length=MAX_MESSAGES)

@@ -1,0 +1,82 @@
+"""LOOP. ``KnownVoters``: on which disk each voter has its vote, as far as it ever was heard of.
+
+In a static quorum a voter is told by its node alone. One that comes back with another disk has
+forgotten whom it voted for and what it acknowledged: heeding it could lose what is committed. So
+the directory id of each voter is kept in ``voter-directories`` beside the log, durable before the
+first message counts, and another one is refused until an operator says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Final
+
+from kraftjbod.core.errors import (
+    ErrorCode,
+    InconsistentStorageError,
+    InvalidUuidText,
+    OperatingError,
+)
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import write_atomically
+
+VOTER_DIRECTORIES: Final = "voter-directories"
+
+
+class KnownVoters:
+    """For the loop's thread."""
+
+    def __init__(self, *, log_dir: LogDir, directory: str) -> None:
+        """:param directory: of the metadata log, below the dir."""
+        self._log_dir = log_dir
+        self._path = f"{directory}/{VOTER_DIRECTORIES}"
+        self._known: dict[BrokerId, DirectoryId] = {}
+        self._writing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """:raises InconsistentStorageError: the file is damaged."""
+        text = await self._log_dir.run(
+            OpKind.LOAD, lambda: self._log_dir.vfs.read_if_exists(self._path)
+        )
+        try:
+            found = {} if text is None else json.loads(bytes(text))
+            self._known = {
+                BrokerId(int(node)): DirectoryId.parse(directory)
+                for node, directory in found.items()
+            }
+        except (ValueError, AttributeError, InvalidUuidText) as e:
+            raise InconsistentStorageError(
+                f"{self._path} is damaged ({e}); remove it if no controller's disk was replaced"
+            ) from e
+
+    def is_known(self, node: BrokerId, directory: DirectoryId) -> bool:
+        return self._known.get(node) == directory
+
+    async def require(self, node: BrokerId, directory: DirectoryId) -> None:
+        """Pass if it is the disk that ``node`` always had; the first one is remembered.
+
+        :raises OperatingError: INVALID_VOTER_KEY, and what to do.
+        """
+        async with self._writing:
+            known = self._known.get(node)
+            if known is None:
+                await self._remember({**self._known, node: directory})
+            elif known != directory:
+                raise OperatingError(
+                    f"controller {node} speaks from directory {directory}, and it voted from "
+                    f"{known}: it has forgotten what it promised. If that disk is lost for good "
+                    f"and all other controllers run, stop this one, remove {self._path}, start it, "
+                    "and do the same with the next",
+                    code=ErrorCode.INVALID_VOTER_KEY,
+                )
+
+    async def _remember(self, known: dict[BrokerId, DirectoryId]) -> None:
+        text = json.dumps({str(node): str(directory) for node, directory in known.items()})
+        await self._log_dir.run(
+            OpKind.CHECKPOINT,
+            lambda: write_atomically(self._log_dir.vfs, self._path, text.encode()),
+        )
+        self._known = known

@@ -1,0 +1,85 @@
+"""One-way messages to a peer that is slow, refuses, or goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import ConnectionId
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.net.peer_link import PeerLink
+from kraftjbod.net.rpc_server import rpc_server
+from kraftjbod.protocol.rpc_messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    RpcRequest,
+    RpcResponse,
+)
+
+
+def _request(numbers: Sequence[int]) -> RpcRequest:
+    """The messages as digits of a number: any request will do."""
+    digits = int("1" + "".join(map(str, numbers)))
+    return AllocateProducerIdsRequest.model_validate({"broker_id": 1, "broker_epoch": digits})
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.came: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.error: OperatingError | None = None
+        self.door = rpc_server(host="127.0.0.1", port=0, handler=self._handle)
+
+    async def _handle(self, request: RpcRequest, _connection: ConnectionId) -> RpcResponse:
+        assert isinstance(request, AllocateProducerIdsRequest)
+        self.came.append(str(request.broker_epoch)[1:])
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return AllocateProducerIdsResponse.model_validate(
+            dict.fromkeys(AllocateProducerIdsResponse.model_fields, 4)
+        )
+
+
+async def test_messages_go_in_their_order_the_oldest_are_dropped_and_an_end_is_heard() -> None:
+    peer = Peer()
+    await peer.door.start()
+    heard: list[object] = []
+    link = PeerLink[int](
+        "127.0.0.1",
+        peer.door.port,
+        make_request=_request,
+        size_of=lambda _: 1,
+        backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
+        timeout_ms=60_000,
+        max_queued=5,
+        max_queued_bytes=100,
+        max_batch=3,
+        max_batch_bytes=100,
+        on_lost=lambda: heard.append("lost"),
+        on_refused=heard.append,
+    )
+    link.send(0)
+    while not peer.came:
+        await asyncio.sleep(0.001)
+    for number in range(1, 8):
+        link.send(number)
+    peer.may_answer.set()
+    while len(peer.came) < 3:
+        await asyncio.sleep(0.001)
+    assert peer.came == ["0", "345", "67"]
+    peer.error = OperatingError("not you", code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+    link.send(8)
+    while not heard:
+        await asyncio.sleep(0.001)
+    assert [str(one) for one in heard] == ["not you"]
+    await peer.door.close(timeout_ms=1000)
+    while "lost" not in heard:
+        await asyncio.sleep(0.001)
+    count = len(heard)
+    link.send(9)
+    while len(heard) == count:
+        await asyncio.sleep(0.001)
+    assert heard[-1] == "lost", "nobody is there"
+    await link.close()

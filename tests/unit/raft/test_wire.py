@@ -1,0 +1,51 @@
+"""Raft's messages over the RPC."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.protocol.rpc_codec import decode_request, encode_request
+from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
+from kraftjbod.raft import wire
+from kraftjbod.raft.machine import messages as m
+
+BETWEEN = {"sender": m.node(1), "to": m.node(2), "term": 3}
+ENTRIES = (m.Entry(4, 2, b"data"), m.Entry(5, 3, b"{}", m.EntryKind.VOTERS))
+MESSAGES = (
+    m.PreVote(**BETWEEN, last_offset=-1, last_term=0),
+    m.PreVoteReply(**BETWEEN, granted=True),
+    m.Vote(**BETWEEN, last_offset=5, last_term=2, is_transfer=True),
+    m.VoteReply(**BETWEEN, granted=False),
+    m.Append(**BETWEEN, previous_offset=3, previous_term=2, entries=ENTRIES, committed_offset=4),
+    m.AppendReply(**BETWEEN, durable_offset=5),
+    m.AppendRejected(**BETWEEN, previous_offset=9, hint=m.SnapshotId(7, 2)),
+    m.SnapshotSlice(
+        **BETWEEN, snapshot=m.SnapshotId(9, 2), position=5, data=b"state", is_last=True
+    ),
+    m.SnapshotReply(**BETWEEN, snapshot=m.SnapshotId(9, 2), next_position=10),
+    m.TimeoutNow(**BETWEEN),
+    m.Observe(**BETWEEN),
+)
+
+
+def test_every_kind_of_message_arrives_as_it_was_sent() -> None:
+    assert {type(message).__name__ for message in MESSAGES} == {
+        kind.__name__ for kind in m.Message.__subclasses__()
+    }
+    request = QuorumMessagesRequest(
+        cluster_id="c",
+        sender_id=1,
+        sender_directory_id=DirectoryId(b"d" * 16),
+        receiver_id=2,
+        messages=tuple(map(wire.body_of, MESSAGES)),
+    )
+    received = decode_request(encode_request(7, request)[4:]).body
+    assert isinstance(received, QuorumMessagesRequest)
+    assert tuple(wire.messages_in(received)) == MESSAGES
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_sizes_are_about_right(message: m.Message) -> None:
+    body = wire.body_of(message).model_dump()
+    assert wire.size_bytes_of(message) >= len(str(body.get("data", b"")))
