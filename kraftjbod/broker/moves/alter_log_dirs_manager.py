@@ -320,6 +320,10 @@ class ReplicaAlterLogDirsManager:
                 if future is not None:
                     await self._whole(self._logs.drop_future(tp))
                 await self._whole(self._logs.create_future(tp, move.target, move.state.move_id))
+            except asyncio.CancelledError:
+                # What a hung disk makes after the end holds nothing, and nobody would resume it.
+                move.drops_future = True
+                raise
             except OperatingError as e:
                 await self._step_failed(move, e)
 

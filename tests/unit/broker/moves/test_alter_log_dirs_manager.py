@@ -456,10 +456,14 @@ async def test_a_source_that_dies_reports_the_controller_where_the_replica_was()
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back():
+@pytest.mark.parametrize(("slowly", "copies_left"), [("copy_from", 1), ("make_dirs", 0)])
+async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back(
+    slowly: str, copies_left: int
+):
+    """What comes to be after its move has ended is of no use; seed 700142 of the simulator."""
     slow = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), slow) as rig, with_handler(rig):
-        with Gate(slow, "copy_from") as gate:
+        with Gate(slow, slowly) as gate:
             begin(rig)
             await gate.reached()
             rig.dirs[0].go_offline("test")
@@ -467,6 +471,9 @@ async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back()
             gate.open()
             await ended(rig)
         assert assigned(rig) == []
+        copies = [name for name in names(rig, 2) if name.endswith("-future")]
+        assert len(copies) == copies_left
+        assert (rig.logs.future(TP) is not None) == (copies_left == 1)
 
 
 async def test_a_target_that_dies_at_the_last_rename_costs_nothing():
