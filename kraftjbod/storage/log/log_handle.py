@@ -98,7 +98,7 @@ class LogHandle:
             max(checkpointed_high_watermark, self.log_start_offset), self.log_end_offset
         )
         self._high_watermark = self.checkpointed_high_watermark
-        log.high_watermark = self._high_watermark
+        log.high_watermark, log.beat = self._high_watermark, log_dir.beat
         #: The largest value that the checkpoint file may hold for this log; the host's.
         self.checkpointed_recovery_point = checkpointed_recovery_point
         self.last_flush_ms = clock.now_ms()

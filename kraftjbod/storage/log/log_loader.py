@@ -217,6 +217,7 @@ class LogLoader:
                 end,
                 self._producer_limits,
                 mend_from=self._scanned_from,
+                beat=lambda: self._on_progress(0),
             ),
         )
 

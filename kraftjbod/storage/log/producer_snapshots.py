@@ -5,7 +5,7 @@ They save walking the whole log when a replica is loaded; any of them can be mis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kraftjbod.protocol.control_records import TransactionMarker, read_marker
@@ -21,6 +21,7 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction, Tra
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 _SNAPSHOTS_KEPT: Final = 2
+_BATCHES_PER_BEAT: Final = 1000
 
 
 def snapshot_offsets(vfs: Vfs, directory: str) -> list[int]:
@@ -66,10 +67,12 @@ def load_producers(
     limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
     *,
     mend_from: int | None = None,
+    beat: Callable[[], None] = lambda: None,
 ) -> ProducerState:
     """From the newest sound snapshot not after ``end_offset``, and the batches after it.
 
-    The transaction indexes of the segments from number ``mend_from`` on are made anew.
+    ``beat`` says that it goes on, which may be for long if there is no snapshot. The transaction
+    indexes of the segments from number ``mend_from`` on are made anew.
     """
     state, begin, latest = ProducerState(), segments[0].base_offset, end_offset
     if mend_from is not None:
@@ -87,7 +90,7 @@ def load_producers(
         segment_end = min([end_offset, *(one.base_offset for one in following)])
         aborted: list[AbortedTransaction] = []
         if begin < segment_end:
-            aborted = _replay(state, segment, begin, segment_end, limits)
+            aborted = _replay(state, segment, begin, segment_end, limits, beat)
         if mend_from is not None and mend_from <= i:
             segment.take_transactions(TransactionIndex(aborted))
         if segment_end >= end_offset:
@@ -102,22 +105,31 @@ def transactions_of(
     at: int,
     end_offset: int,
     limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+    beat: Callable[[], None] = lambda: None,
 ) -> TransactionIndex:
     """The index of the segment number ``at``, which ends at ``end_offset``, from the log."""
     segment = segments[at]
-    before = load_producers(vfs, directory, segments, segment.base_offset, limits)
-    return TransactionIndex(_replay(before, segment, segment.base_offset, end_offset, limits))
+    base = segment.base_offset
+    before = load_producers(vfs, directory, segments, base, limits, beat=beat)
+    return TransactionIndex(_replay(before, segment, base, end_offset, limits, beat))
 
 
 def _replay(
-    state: ProducerState, segment: LogSegment, begin: int, end: int, limits: ProducerLimits
+    state: ProducerState,
+    segment: LogSegment,
+    begin: int,
+    end: int,
+    limits: ProducerLimits,
+    beat: Callable[[], None],
 ) -> list[AbortedTransaction]:
     """What the segment's batches from ``begin`` up to ``end`` make of ``state``; what aborted."""
     aborted = []
-    for located in segment.batches_from(begin):
+    for number, located in enumerate(segment.batches_from(begin)):
         header = located.header
         if header.base_offset >= end:
             break
+        if not number % _BATCHES_PER_BEAT:
+            beat()
         if header.has_producer_id:
             marker = _marker_at(segment, located) if header.is_control else None
             ended = state.record(header, header.base_offset, limits=limits, marker=marker)

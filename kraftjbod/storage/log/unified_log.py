@@ -114,6 +114,7 @@ class UnifiedLog:
         self._producers = content.producers
         #: Set by who owns the partition, from any thread: what ended below it is replicated.
         self.high_watermark = content.log_start_offset
+        self.beat: Callable[[], None] = lambda: None  # Of who watches the dir.
         self._truncation: Truncation | None = None
         self._damage = LogDamage(self.segments.all, lambda: self._end)
 
@@ -321,9 +322,10 @@ class UnifiedLog:
 
     def _mend_transactions(self, at: int) -> None:
         segments = self.segments.all
-        is_active = at == len(segments) - 1
-        end = self._end if is_active else segments[at + 1].base_offset
-        made = transactions_of(self._vfs, self.directory, segments, at, end, self._producer_limits)
+        end = [*(one.base_offset for one in segments[1:]), self._end][at]
+        made = transactions_of(
+            self._vfs, self.directory, segments, at, end, self._producer_limits, self.beat
+        )
         segments[at].take_transactions(made)
         self._damage.indexes_mended += 1
 
@@ -417,10 +419,8 @@ class UnifiedLog:
         """See :meth:`LogView.aborted_between`; opens what it needs."""
         view = self.view()
         while (found := view.aborted_between(first_offset, end_offset)) is None:
-            for at in range(view.segment_index(first_offset), len(view.segments)):
-                if self.segments.all[at].transactions is None:
-                    self._open(at)
-                    break
+            unread = [i for i, one in enumerate(self.segments.all) if one.transactions is None]
+            self._open(next(i for i in unread if i >= view.segment_index(first_offset)))
         return found
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
