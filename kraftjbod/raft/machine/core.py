@@ -396,6 +396,10 @@ class RaftCore(Following):
                 # The votes were split: try again soon, but not all at the same moment.
                 self._timeout_ticks = 1 + self._draw_below(self._election_ticks)
                 self._ticks_since_leader = 0
+        elif self.role is Role.CANDIDATE and self._refused:
+            # Another one stands, and the rest may be away: that wait need not be a long one.
+            soon = self._ticks_since_leader + 1 + self._draw_below(self._election_ticks)
+            self._timeout_ticks = min(self._timeout_ticks, soon)
 
     def _stand(self, *, is_transfer: bool) -> None:
         self._follow(self.term + 1, None)

@@ -12,6 +12,7 @@ from kraftjbod.raft.machine.messages import (
     AppendReply,
     Entry,
     HardState,
+    PreVoteReply,
     SnapshotId,
     Vote,
     VoteReply,
@@ -149,3 +150,17 @@ def _append(leader: int, term: int, *entries: Entry) -> Append:
         previous_term=0,
         entries=entries,
     )
+
+
+def test_a_candidate_whom_another_refuses_does_not_wait_long_for_those_who_are_away() -> None:
+    """With one of three dead, two that stood at once waited a whole time-out for its vote."""
+    core = _core(voters=(1, 2, 3), term=1)
+    core.campaign()
+    core.step(PreVoteReply(sender=node(2), to=node(1), term=1, granted=True))
+    hard_state = core.ready().hard_state
+    assert hard_state is not None
+    core.hard_state_persisted(hard_state)
+    core.step(VoteReply(sender=node(2), to=node(1), term=2, granted=False))
+    core.ready()
+    core.tick()
+    assert core.role is Role.PROSPECTIVE, "it asks again"
