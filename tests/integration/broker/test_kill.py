@@ -60,7 +60,8 @@ def test_a_broker_is_killed_under_load(cluster: Cluster, topic: str, victim: int
         cluster.wait_whole(topic)
         load.stop()
     load.print_gaps(f"broker {victim} killed")
-    assert cluster.wait_event(cluster.local.controller, "broker_gone")["broker_id"] == victim
+    gone = cluster.local.controller.events("broker_gone")
+    assert victim in {event["broker_id"] for event in gone}, "not by its session"
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
