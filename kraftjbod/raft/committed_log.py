@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from kraftjbod.core.errors import CorruptRecordError, KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.loop.timing import Clock
@@ -25,6 +25,9 @@ from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
 T = TypeVar("T")
+
+#: While a quorum waits for answers: a mebibyte would hold up the loop for a third of a second.
+_RELOADED_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 class RaftListener(Protocol):
@@ -123,10 +126,10 @@ class CommittedLog:
         given = -1
         snapshot = await self._patiently(self.newest_snapshot)
         if snapshot is not None and snapshot.last_offset <= self.offset:
-            await self._give_snapshot(listener, snapshot)
+            await self._give_snapshot(listener, snapshot, _RELOADED_AT_ONCE_BYTES)
             given = snapshot.last_offset
         while given < self.offset:
-            read = partial(self.read, given + 1, SNAPSHOT_PIECE_BYTES)
+            read = partial(self.read, given + 1, _RELOADED_AT_ONCE_BYTES)
             for entry in await self._patiently(read):
                 listener.on_commit(entry)
                 given = entry.offset
@@ -134,10 +137,12 @@ class CommittedLog:
         took_ms = self._clock.now_ms() - began_ms
         self._log.info("metadata_reloaded", offset=given, took_ms=took_ms)
 
-    async def _give_snapshot(self, listener: RaftListener, snapshot: Snapshot) -> None:
+    async def _give_snapshot(
+        self, listener: RaftListener, snapshot: Snapshot, piece_bytes: int = SNAPSHOT_PIECE_BYTES
+    ) -> None:
         position = 0
         while position >= 0:
-            read = partial(self.read_snapshot, snapshot.last_offset, position, SNAPSHOT_PIECE_BYTES)
+            read = partial(self.read_snapshot, snapshot.last_offset, position, piece_bytes)
             found = await self._patiently(read)
             assert found is not None, "only a newer one takes its place"
             piece, position = found
