@@ -373,6 +373,19 @@ class ReplicaAppends:
         queued.append(pending)
         return True
 
+    def _came_too_early(self, pending: PendingAppend, error: OperatingError) -> bool:
+        """Whether it was in the directory's queue when one before it had to be verified.
+
+        Then it goes after that one: its producer would take an error for the end.
+        """
+        is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if not is_gap or pending.transaction is None or pending.done():
+            return False
+        if not self._waits_for_others(pending, read_header(pending.records)):
+            return False
+        pending.is_written = False
+        return True
+
     def _ask_coordinator(self, pending: PendingAppend, guard: VerificationGuard) -> None:
         """The batch would begin a transaction: it waits until that is known to be one."""
         header, claim = read_header(pending.records), pending.transaction
@@ -472,6 +485,8 @@ class ReplicaAppends:
         error = append.exception()
         if isinstance(error, NotVerifiedError) and not pending.done():
             self._ask_coordinator(pending, error.guard)
+            return
+        if isinstance(error, OperatingError) and self._came_too_early(pending, error):
             return
         if isinstance(error, OperatingError):
             pending.set_result(AppendOutcome.of(error))
