@@ -36,7 +36,7 @@ TESTED := $(PYTEST) -p tests.second_chance
 # What takes long is marked in the tests (tests/conftest.py), and its files are dealt out to SLICES
 # parts; two minutes of soak are in each of them.
 SLICES := 4
-FOLDERS := tests/compose tests/systemd tests/disk
+FOLDERS := tests/compose tests/systemd tests/disk tests/clients
 REST := $(sort $(wildcard tests/spark/test_*.py tests/spark/*/test_*.py)) $(FOLDERS) $(sort $(shell \
   grep -rlE 'mark\.(long|sampled)' --include='test_*.py' tests/unit tests/faults tests/integration))
 slice = $(shell printf '%s\n' $(REST) | awk 'NR % $(SLICES) == $(1)') tests/soak
@@ -148,10 +148,12 @@ test: setup test-packages  ## Unit tables, fault disks, real processes and mount
 
 .PHONY: test-slice
 test-slice: setup spark long-packages  ## One part of the long rest: SLICE=0 to 3; CI takes one by its commit
+	$(if $(filter tests/clients,$(call slice,$(SLICE))),@$(PY) -m tests.clients.programs)
 	@$(TESTED) -m long $(call slice,$(SLICE)) $(ARGS)
 
 .PHONY: test-all
 test-all: setup spark long-packages  ## Every test there is: Spark, containers, boots, whole sweeps, long cycles
+	@$(PY) -m tests.clients.programs
 	@$(TESTED) $(ARGS)
 
 .PHONY: unit
@@ -165,6 +167,11 @@ integration: setup test-packages  ## Real daemons with foreign clients, kill -9 
 .PHONY: pipeline
 pipeline: setup spark long-packages  ## Spark: source, sink and jobs, on real clusters of both kinds
 	@$(PYTEST) tests/spark $(ARGS)
+
+.PHONY: clients
+clients: setup spark test-packages  ## Unmodified clients of six languages and a dying disk; writes docs/clients.md
+	@$(PY) -m tests.clients.programs
+	@$(PYTEST) -p tests.clients.page tests/clients $(ARGS)
 
 .PHONY: disk
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)

@@ -25,10 +25,19 @@ from hypothesis import HealthCheck, Phase, settings
 #: The environment variable that says which cases are taken; any word will do.
 SAMPLE: Final = "TEST_SAMPLE"
 FEW_EXAMPLES: Final = 25
-LONG_FOLDERS: Final = frozenset({"spark", "compose", "systemd", "disk", "soak"})
+LONG_FOLDERS: Final = frozenset({"spark", "compose", "systemd", "disk", "soak", "clients"})
 
 #: Folders whose files take long come first, so that no process is left alone with them at the end.
-_ORDER: Final = ("spark", "compose", "soak", "systemd", "integration", "disk", "faults")
+_ORDER: Final = (
+    "spark",
+    "compose",
+    "soak",
+    "systemd",
+    "clients",
+    "integration",
+    "disk",
+    "faults",
+)
 _HERE: Final = Path(__file__).parent
 
 

@@ -2,7 +2,8 @@
 
 Each ``write_*`` sends values to partition 0 and returns their offsets once all are acknowledged;
 each ``read_*`` returns the first ``count`` values of partition 0.
-Consumers are assigned, never subscribed: groups are not served.
+Consumers are assigned, never subscribed: groups are tried in broker/test_consumer_groups.py, and
+more clients in ``tests/clients``.
 """
 
 from __future__ import annotations

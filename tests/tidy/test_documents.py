@@ -68,6 +68,25 @@ def test_files_that_are_named_are_there() -> None:
     assert missing == {("testing.md", "test_my_app.py")}
 
 
+def test_the_page_of_clients_is_of_the_pinned_versions() -> None:
+    """Which came with what Debian has is not pinned here."""
+    folder = ROOT / "tests/clients"
+    pins = (
+        ("requirements.lock", r"^(confluent-kafka|kafka-python|aiokafka)==(.+)$"),
+        ("tests/clients/java/jars.txt", r" (kafka-clients) (.+)$"),
+        ("tests/clients/go/go.mod", r"/(franz-go|sarama) v(.+)$"),
+        ("tests/clients/node/package.json", r'"(kafkajs)": "(.+)"'),
+        ("tests/clients/rust/Cargo.toml", r'^(rdkafka) = { version = "=([^"]+)"'),
+    )
+    pinned = [
+        pin for path, at in pins for pin in re.findall(at, (ROOT / path).read_text(), re.MULTILINE)
+    ]
+    page = (ROOT / "docs/clients.md").read_text()
+    table = re.findall(r"^\| ([\w-]+) \(\w+\) \| ([\d.]+) \|", page, re.MULTILINE)
+    assert sorted(set(table) - set(pinned)) == [each for each in table if each[0] == "kcat"]
+    assert set(pinned) <= set(table), f"run `make clients`: {folder} has other versions"
+
+
 def anchors(page: Path) -> set[str]:
     """What a browser may jump to, as GitHub spells it."""
     return {

@@ -1,0 +1,58 @@
+"""What must be true of the records of a topic, whoever sent and read them."""
+
+from __future__ import annotations
+
+import time
+
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from kraftjbod.testing.local_cluster import LocalCluster
+from tests.clients.conftest import Start
+from tests.clients.programs import Client
+from tests.clients.running import WAIT_S, Running
+
+#: Partitions of each topic that is tried.
+PARTITIONS = 6
+
+
+def check_topic(client: Client, start: Start, topic: str, senders: list[Running]) -> None:
+    """Every number that was sent is there once, where its sender was told it is."""
+    sent = [each for sender in senders for each in sender.told("sent")]
+    reader = read_all(client, start, topic, len(sent))
+    found = {number: (partition, offset) for partition, offset, number in reader.told("read")}
+    assert sorted(reader.numbers) == sorted(number for *_, number in sent)
+    told = {number: (partition, offset) for partition, offset, number in sent if offset >= 0}
+    assert {number: found[number] for number in told} == told
+
+
+def read_all(client: Client, start: Start, topic: str, count: int) -> Running:
+    if "read" in client.lacks:
+        reader = start("group", topic, f"all-of-{topic}")
+        reader.wait_until("all is read", lambda: len(reader.numbers) >= count)
+        reader.end_input()
+    else:
+        reader = start("read", topic, count)
+    reader.wait()
+    return reader
+
+
+def committed(cluster: LocalCluster, group: str) -> int:
+    """The sum of a group's committed offsets, as a client of one kind has it.
+
+    confluent-kafka 2.16 would crash where there are none, at Kafka's answer as well as at ours.
+    """
+    deadline = time.monotonic() + WAIT_S
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
+    try:
+        while True:
+            try:
+                found = admin.list_group_offsets(group)[group]
+            except KafkaError:
+                # It asks no other broker by itself, where the coordinator is only just elected.
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return sum(each.offset for each in found.values())
+    finally:
+        admin.close()

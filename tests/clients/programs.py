@@ -1,0 +1,261 @@
+"""The clients that are tried, each a small program around its language's ordinary client.
+
+A program is called with the bootstrap address, a verb and its arguments, and prints JSON lines,
+each an object with one key. The first is ``version``, the client's. It ends with 0 if all went
+well. The verbs, and what they print:
+
+* ``produce TOPIC FIRST COUNT PAUSE_MS``: sends the numbers from FIRST on, as key and value, acks
+  all, twenty at a time with a pause between. ``sent: [partition, offset, number]`` as soon as one
+  is acknowledged; -1 where the client does not say.
+* ``idempotent``: the same with an idempotent producer.
+* ``read TOPIC COUNT``: assigned to all partitions, from their beginning, until COUNT records.
+  ``read: [partition, offset, number]`` of each.
+* ``group TOPIC GROUP``: subscribed; commits what it has printed, and leaves when its standard
+  input ends. ``owns: [partition, ...]`` at each change, ``read`` as above, ``uncommitted: why``
+  if a commit was refused, ``left`` at last.
+* ``admin TOPIC GROUP``: makes, changes and deletes the topic, asks for and deletes the group.
+  A line for each deed says what was found after it: :data:`ADMIN`.
+
+Clients come from their registries by their languages' tools, in versions that are pinned here:
+``requirements.lock``, ``go.sum``, ``package-lock.json``, ``Cargo.lock``, and ``java/jars.txt``
+with the digests of what Maven has. What is built lies in ``.cache/clients`` and is built once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.checkout import ROOT
+
+HERE: Final = Path(__file__).parent
+BUILT: Final = ROOT / ".cache/clients"
+_BUILD_TIMEOUT_S: Final = 1_500
+
+#: In ``lacks``: a member keeps its place in its group when its coordinator moves.
+STAYS: Final = "stays"
+#: What every client with an admin finds: of a topic with 3 partitions, then 4, and a group that
+#: has read 100 records and left.
+ADMIN: Final[Mapping[str, Any]] = {
+    "create_topic": [3, "3600000"],
+    "alter_config": "7200000",
+    "create_partitions": 4,
+    "list_groups": True,
+    "describe_group": ["empty", 0],
+    "group_offsets": 100,
+    "list_offsets": 0,
+    "delete_group": False,
+    "delete_topic": False,
+}
+
+
+class ToolchainMissing(Exception):
+    """What a client's language needs is not on this machine; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One client. ``build`` makes its program ready and returns the command that starts it."""
+
+    name: str
+    language: str
+    registry: str
+    build: Callable[[], list[str]]
+    #: Verbs, and deeds of ``admin``, that the client itself does not have, with words for it.
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _tools(*names: str) -> list[str]:
+    """:raises ToolchainMissing: naming the first that is not there."""
+    paths = [shutil.which(name) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if path is None:
+            raise ToolchainMissing(f"no {name} on this machine")
+    return [path for path in paths if path is not None]
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Test processes beside each other build once, and one after the other."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(command: Sequence[str], cwd: Path, **environment: str) -> None:
+    done = subprocess.run(
+        ["nice", *command],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_BUILD_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-4000:]}"
+
+
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", f"tests.clients.python.{module}"]
+
+
+def _kcat() -> list[str]:
+    _tools("kcat")
+    return _python("kcat")
+
+
+def _go(program: str) -> list[str]:
+    (go,) = _tools("go")
+    out = BUILT / "go"
+    with _one_at_a_time():
+        out.mkdir(exist_ok=True)
+        # It compiles only what has changed, and takes no module that go.sum does not know.
+        _build(
+            [go, "build", "-mod=readonly", "-p", "1", "-o", f"{out}/", "./franz", "./sarama"],
+            HERE / "go",
+        )
+    return [str(out / program)]
+
+
+def _node() -> list[str]:
+    node, npm = _tools("node", "npm")
+    out = BUILT / "node"
+    with _one_at_a_time():
+        out.mkdir(exist_ok=True)
+        stale = not (out / "node_modules").exists() or (
+            (out / "package-lock.json").read_bytes()
+            != (HERE / "node/package-lock.json").read_bytes()
+        )
+        for file in (HERE / "node").iterdir():
+            shutil.copy(file, out)
+        if stale:
+            _build([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], out)
+    return [node, str(out / "kafkajs.js")]
+
+
+def _rust() -> list[str]:
+    # librdkafka is compiled too, from the source that the crate brings.
+    cargo, *_ = _tools("cargo", "cc", "c++", "make")
+    out = BUILT / "rust"
+    with _one_at_a_time():
+        command = [cargo, "build", "--release", "--locked", "-j", "1"]
+        _build(command, HERE / "rust", CARGO_TARGET_DIR=str(out))
+    return [str(out / "release/clients")]
+
+
+def _java() -> list[str]:
+    java, javac = _tools("java", "javac")
+    out = BUILT / "java"
+    jars = HERE / "java/jars.txt"
+    with _one_at_a_time():
+        made_of = out / "jars.txt"
+        if not made_of.exists() or made_of.read_bytes() != jars.read_bytes():
+            shutil.rmtree(out, ignore_errors=True)
+            out.mkdir()
+            _fetch_jars(java, out)
+            shutil.copy(jars, made_of)
+        # The compiler needs a second or two.
+        _build([javac, "-cp", f"{out}/*", "-d", str(out), "Client.java"], HERE / "java")
+    # The options of a tool: a small heap, a start that compiles little.
+    return [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{out}:{out}/*", "Client"]
+
+
+def _fetch_jars(java: str, out: Path) -> None:
+    """By Ivy, which Spark brings along and fetches its own packages with."""
+    spark = importlib.util.find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        raise ToolchainMissing("no Spark, whose Ivy fetches jars: make spark")
+    (ivy,) = (Path(spark.origin).parent / "jars").glob("ivy-*.jar")
+    for line in (HERE / "java/jars.txt").read_text().splitlines():
+        digest, group, name, version = line.split()
+        command = [java, "-jar", str(ivy), "-cache", str(BUILT / "ivy"), "-notransitive"]
+        command += ["-dependency", group, name, version, "-confs", "default,master"]
+        _build([*command, "-retrieve", f"{out}/[artifact]-[revision].[ext]"], HERE)
+        jar = out / f"{name}-{version}.jar"
+        found = hashlib.sha256(jar.read_bytes()).hexdigest()
+        assert found == digest, f"{jar} has the SHA-256 {found}, not that of jars.txt"
+
+
+CLIENTS: Final[Sequence[Client]] = (
+    Client(name="kafka-clients", language="Java", registry="Maven Central", build=_java),
+    Client(
+        name="confluent-kafka",
+        language="Python",
+        registry="PyPI",
+        build=lambda: _python("confluent"),
+    ),
+    Client(
+        name="kafka-python",
+        language="Python",
+        registry="PyPI",
+        build=lambda: _python("kafka_python"),
+    ),
+    Client(
+        name="aiokafka",
+        language="Python",
+        registry="PyPI",
+        build=lambda: _python("aio"),
+        lacks={
+            "delete_group": "no deletion of groups",
+            "list_offsets": "no offsets by its admin",
+        },
+    ),
+    Client(
+        name="kcat",
+        language="C",
+        registry="Debian",
+        build=_kcat,
+        lacks={"admin": "no administration"},
+    ),
+    Client(name="franz-go", language="Go", registry="Go modules", build=lambda: _go("franz")),
+    Client(name="sarama", language="Go", registry="Go modules", build=lambda: _go("sarama")),
+    Client(
+        name="kafkajs",
+        language="JavaScript",
+        registry="npm",
+        build=_node,
+        lacks={
+            "read": "consumers in groups only",
+            STAYS: "a member whose coordinator moves joins anew, since it looks for another one in "
+            "no other way",
+        },
+    ),
+    Client(
+        name="rdkafka",
+        language="Rust",
+        registry="crates.io",
+        build=_rust,
+        lacks={"group_offsets": "no offsets of groups by its admin"},
+    ),
+)
+
+
+def _build_all() -> None:
+    """Before tests run beside each other: what needs long shall not look like a test that hangs."""
+    for client in CLIENTS:
+        try:
+            client.build()
+        except ToolchainMissing as e:
+            print(f"clients: {client} is skipped: {e}", flush=True)
+        else:
+            print(f"clients: {client} is ready", flush=True)
+
+
+if __name__ == "__main__":
+    _build_all()

@@ -1,0 +1,146 @@
+"""confluent-kafka: librdkafka in Python. See ``tests/clients/programs.py`` for what it is to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.clients.python.lines import (
+    HEARTBEAT_MS,
+    SESSION_TIMEOUT_MS,
+    bursts,
+    input_ended,
+    owns,
+    settled,
+    tell,
+)
+
+bootstrap, verb, *arguments = sys.argv[1:]
+
+
+def produce(topic: str, first: str, count: str, pause_ms: str, **more: Any) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", **more})
+
+    def on_delivery(error: Any, message: Any) -> None:
+        if error is not None:
+            raise SystemExit(f"not sent: {error}")
+        tell("sent", [message.partition(), message.offset(), int(message.value())])
+
+    for burst in bursts(int(first), int(count)):
+        for number in burst:
+            text = str(number).encode()
+            producer.produce(topic, key=text, value=text, on_delivery=on_delivery)
+        producer.flush()
+        time.sleep(int(pause_ms) / 1000)
+
+
+def read(topic: str, count: str) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used"})
+    partitions = consumer.list_topics(topic).topics[topic].partitions
+    consumer.assign(
+        [TopicPartition(topic, p, confluent_kafka.OFFSET_BEGINNING) for p in partitions]
+    )
+    for _ in range(int(count)):
+        tell_record(consumer.poll())
+    consumer.unassign()
+    consumer.close()
+
+
+def tell_record(message: Any) -> None:
+    if message.error():
+        raise SystemExit(str(message.error()))
+    tell("read", [message.partition(), message.offset(), int(message.value())])
+
+
+def group(topic: str, name: str) -> None:
+    ended = input_ended()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
+    )
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda _, parts: owns(p.partition for p in parts),
+        on_revoke=lambda *_: owns([]),
+        on_lost=lambda *_: owns([]),
+    )
+    while not ended.is_set():
+        messages = consumer.consume(100, timeout=0.1)
+        for message in messages:
+            tell_record(message)
+        if messages:
+            try:
+                consumer.commit(asynchronous=False)
+            except confluent_kafka.KafkaException as e:
+                tell("uncommitted", str(e))
+    consumer.close()
+    tell("left")
+
+
+def admin(topic: str, name: str) -> None:
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+
+    def done(futures: dict[Any, Any]) -> Any:
+        (future,) = futures.values()
+        return future.result()
+
+    def retention() -> str:
+        value: str = done(client.describe_configs([resource]))["retention.ms"].value
+        return value
+
+    def partitions() -> int:
+        return len(client.list_topics(topic, timeout=10).topics[topic].partitions)
+
+    new = NewTopic(topic, 3, 3, config={"retention.ms": "3600000"})
+    done(client.create_topics([new]))
+    tell("create_topic", settled(lambda: [partitions(), retention()], [3, "3600000"]))
+    entry = ConfigEntry("retention.ms", "7200000", incremental_operation=AlterConfigOpType.SET)
+    resource.add_incremental_config(entry)
+    done(client.incremental_alter_configs([resource]))
+    tell("alter_config", settled(retention, "7200000"))
+    done(client.create_partitions([NewPartitions(topic, 4)]))
+    tell("create_partitions", settled(partitions, 4))
+    listed = client.list_consumer_groups().result().valid
+    tell("list_groups", name in {each.group_id for each in listed})
+    described = done(client.describe_consumer_groups([name]))
+    tell("describe_group", [described.state.name.lower(), len(described.members)])
+    offsets = done(
+        client.list_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions(name)])
+    )
+    tell("group_offsets", sum(p.offset for p in offsets.topic_partitions))
+    wanted = {TopicPartition(topic, 0): OffsetSpec.latest()}
+    tell("list_offsets", done(client.list_offsets(wanted)).offset)
+    done(client.delete_consumer_groups([name]))
+    listed = client.list_consumer_groups().result().valid
+    tell("delete_group", name in {each.group_id for each in listed})
+    done(client.delete_topics([topic]))
+    tell("delete_topic", settled(lambda: topic in client.list_topics(timeout=10).topics, False))
+
+
+tell("version", confluent_kafka.__version__)
+match verb:
+    case "idempotent":
+        produce(*arguments, **{"enable.idempotence": True})
+    case _:
+        {"produce": produce, "read": read, "group": group, "admin": admin}[verb](*arguments)

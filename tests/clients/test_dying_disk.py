@@ -1,0 +1,77 @@
+"""A disk dies under a group's coordinator and under leaders of what its member reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kraftjbod.broker.internal.coordinators import java_hash
+from kraftjbod.testing.local_cluster import BrokerDir, LocalCluster
+from kraftjbod.testing.mounts import DiskKitError
+from tests.clients.conftest import Start
+from tests.clients.judge import PARTITIONS, check_topic, committed
+from tests.clients.programs import STAYS, Client
+
+RECORDS = 1_000
+OFFSETS = "__consumer_offsets"
+
+
+@pytest.mark.scenario("loses a disk")
+def test_nothing_is_lost_or_doubled(client: Client, cluster: LocalCluster, start: Start) -> None:
+    topic = f"loses-{client}"
+    cluster.create_topic(topic, partitions=PARTITIONS)
+    group, directory = doomed(cluster, topic)
+    member = start("group", topic, group)
+    member.wait_until("it owns all", lambda: len(member.owned) == PARTITIONS)
+    sender = start("idempotent", topic, 0, RECORDS, 100)
+    member.wait_until("it reads", lambda: len(member.numbers) > RECORDS // 10)
+    with dead(directory):
+        sender.wait()
+        member.wait_until("all is read", lambda: len(set(member.numbers)) == RECORDS)
+        member.end_input()
+        member.wait()
+        assert set(member.numbers) == set(range(RECORDS))
+        if STAYS not in client.lacks:
+            # Nobody was thrown out, so that nothing was read twice.
+            assert [owned for owned in member.told("owns") if owned] == [list(range(PARTITIONS))]
+            assert len(member.numbers) == RECORDS
+        assert committed(cluster, group) == RECORDS
+        check_topic(client, start, topic, [sender])
+    cluster.wait_in_sync(topic)
+    cluster.wait_in_sync(OFFSETS)
+
+
+def doomed(cluster: LocalCluster, topic: str) -> tuple[str, BrokerDir]:
+    """A group, and the directory where its offsets are led, which has a leader of ``topic`` too."""
+    # Whoever asks for a coordinator first has the offsets' topic made.
+    assert committed(cluster, "nobody") == 0
+    cluster.wait_in_sync(OFFSETS)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    topics = admin.list_topics(timeout=10).topics
+    for group in (f"{topic}-{number}" for number in range(200)):
+        index = abs(java_hash(group)) % len(topics[OFFSETS].partitions)
+        leader = topics[OFFSETS].partitions[index].leader
+        led = [p.id for p in topics[topic].partitions.values() if p.leader == leader]
+        for each in cluster.broker(leader).dirs:
+            has_leader = any((each.path / f"{topic}-{partition}").exists() for partition in led)
+            if has_leader and (each.path / f"{OFFSETS}-{index}").exists():
+                return group, each
+    raise AssertionError("no directory leads both")
+
+
+@contextmanager
+def dead(directory: BrokerDir) -> Iterator[None]:
+    """Its disk is dead meanwhile, and taken back afterwards, also if something went wrong."""
+    try:
+        directory.fail("eio")
+    except DiskKitError:
+        directory.fail("chmod")
+    try:
+        yield
+    finally:
+        directory.wait_state("offline")
+        directory.heal()
+        directory.reattach()
