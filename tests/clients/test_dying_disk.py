@@ -14,6 +14,7 @@ from kraftjbod.testing.mounts import DiskKitError
 from tests.clients.conftest import Start
 from tests.clients.judge import PARTITIONS, check_topic, committed
 from tests.clients.programs import STAYS, Client
+from tests.clients.running import Running
 
 RECORDS = 1_000
 OFFSETS = "__consumer_offsets"
@@ -30,7 +31,11 @@ def test_nothing_is_lost_or_doubled(client: Client, cluster: LocalCluster, start
     member.wait_until("it reads", lambda: len(member.numbers) > RECORDS // 10)
     with dead(directory):
         sender.wait()
-        member.wait_until("all is read", lambda: len(set(member.numbers)) == RECORDS)
+        member.wait_until(
+            "all is read",
+            lambda: len(set(member.numbers)) == RECORDS,
+            explain=lambda: f"missing: {missing(sender, member)}",
+        )
         member.end_input()
         member.wait()
         assert set(member.numbers) == set(range(RECORDS))
@@ -42,6 +47,12 @@ def test_nothing_is_lost_or_doubled(client: Client, cluster: LocalCluster, start
         check_topic(client, start, topic, [sender])
     cluster.wait_in_sync(topic)
     cluster.wait_in_sync(OFFSETS)
+
+
+def missing(sender: Running, member: Running) -> list[list[int]]:
+    """What was sent, as its sender said where it is, and was not read."""
+    found = set(member.numbers)
+    return [each for each in sender.told("sent") if each[2] not in found]
 
 
 def doomed(cluster: LocalCluster, topic: str) -> tuple[str, BrokerDir]:

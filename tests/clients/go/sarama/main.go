@@ -178,10 +178,16 @@ func admin(topic, name string) {
 		}
 	}
 	lines.Tell("group_offsets", sum)
-	lines.Check(client.RefreshMetadata(topic))
-	end, err := client.GetOffset(topic, 0, sarama.OffsetNewest)
-	lines.Check(err)
-	lines.Tell("list_offsets", end)
+	// The partition was made just now: its leader may not know yet that it is.
+	end := func() int64 {
+		lines.Check(client.RefreshMetadata(topic))
+		offset, err := client.GetOffset(topic, 0, sarama.OffsetNewest)
+		if err != nil {
+			return -1
+		}
+		return offset
+	}
+	lines.Tell("list_offsets", lines.Settled(end, 0))
 	lines.Check(asked.DeleteConsumerGroup(name))
 	lines.Tell("delete_group", isListed())
 	lines.Check(asked.DeleteTopic(topic))
