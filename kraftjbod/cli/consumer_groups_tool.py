@@ -2,7 +2,8 @@
 what they committed.
 
 Flags, columns and lines are those of Kafka's ``kafka-consumer-groups.sh``, also against a real
-Kafka. Unlike Kafka's it ends with exit code 1 if anything failed, and says so on standard error.
+Kafka; ``--json`` has the same facts. Unlike Kafka's it ends with exit code 1 if anything failed,
+and says so on standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from kraftjbod.cli.clients.group_admin import DEAD, Committed, GroupDescription
 from kraftjbod.cli.groups import group_tables, offset_reset
 from kraftjbod.cli.groups.group_tables import OffsetRow
 from kraftjbod.cli.groups.offset_reset import Bounds
-from kraftjbod.cli.terminal.command import ClusterAddress, read_file, report, server_options, tool
+from kraftjbod.cli.terminal.command import (
+    Answer,
+    ClusterAddress,
+    answering,
+    read_file,
+    report,
+    server_options,
+    tool,
+)
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
 
@@ -109,7 +118,8 @@ class _Asked:
 @click.option(
     "--timeout", "timeout_ms", type=int, default=30_000, show_default=True, help="Milliseconds."
 )
-def main(cluster: ClusterAddress, **flags: Any) -> None:
+@answering
+def main(answer: Answer, cluster: ClusterAddress, **flags: Any) -> None:
     """List, describe, reset and delete consumer groups."""
     asked = _Asked(
         groups=flags["groups"],
@@ -123,18 +133,18 @@ def main(cluster: ClusterAddress, **flags: Any) -> None:
     if action != "list" and not asked.groups and not asked.all_groups:
         raise click.UsageError(f"--{str(action).replace('_', '-')} needs --group or --all-groups")
     address = replace(cluster, timeout_ms=flags["timeout_ms"])
-    failed = asyncio.run(_perform(address, str(action), asked))
+    failed = asyncio.run(_perform(address, answer, str(action), asked))
     if failed:
         sys.stdout.flush()
         sys.exit(1)
 
 
-async def _perform(cluster: ClusterAddress, action: str, asked: _Asked) -> bool:
+async def _perform(cluster: ClusterAddress, answer: Answer, action: str, asked: _Asked) -> bool:
     """Whether anything failed that was said already."""
     async with cluster.connect() as client:
         await client.retry(client.refresh_metadata)
         if action == "list":
-            await _list(client, asked)
+            await _list(client, answer, asked)
             return False
         groups = list(dict.fromkeys(asked.groups))
         if asked.all_groups:
@@ -142,25 +152,28 @@ async def _perform(cluster: ClusterAddress, action: str, asked: _Asked) -> bool:
             groups = [one.group_id for one in listed]
         match action:
             case "describe":
-                return await _describe(client, groups, asked)
+                return await _describe(client, answer, groups, asked)
             case "delete":
-                return await _delete(client, groups)
+                return await _delete(client, answer, groups)
             case "reset_offsets":
-                return await _reset(client, groups, asked)
+                return await _reset(client, answer, groups, asked)
             case _:
-                return await _delete_offsets(client, groups, asked)
+                return await _delete_offsets(client, answer, groups, asked)
 
 
 # --- list, describe ------------------------------------------------------------------------------
 
 
-async def _list(client: ClusterClient, asked: _Asked) -> None:
+async def _list(client: ClusterClient, answer: Answer, asked: _Asked) -> None:
     states = _words(asked.flags["state"], _STATES, "state")
     types = _words(asked.flags["type_"], {name: name for name in _TYPES}, "type")
     listed = await client.retry(lambda: group_admin.list_groups(client, states or (), types or ()))
+    documents = [
+        {"group": one.group_id, "type": one.group_type or None, "state": one.state or None}
+        for one in listed
+    ]
     if states is None and types is None:
-        for one in listed:
-            click.echo(one.group_id)
+        answer.say("\n".join(one.group_id for one in listed) or None, groups=documents)
         return
     heads = ["GROUP", *["TYPE"] * (types is not None), *["STATE"] * (states is not None)]
     rows = [
@@ -171,7 +184,7 @@ async def _list(client: ClusterClient, asked: _Asked) -> None:
         ]
         for one in listed
     ]
-    click.echo(group_tables.list_table(rows, heads))
+    answer.say(group_tables.list_table(rows, heads), groups=documents)
 
 
 def _words(text: str | None, known: Mapping[str, str], what: str) -> list[str] | None:
@@ -188,13 +201,18 @@ def _words(text: str | None, known: Mapping[str, str], what: str) -> list[str] |
     return [known[word] for word in given]
 
 
-async def _describe(client: ClusterClient, groups: Sequence[str], asked: _Asked) -> bool:
+async def _describe(
+    client: ClusterClient, answer: Answer, groups: Sequence[str], asked: _Asked
+) -> bool:
     form = asked.one_of(("offsets", "members", "state"), "--describe", needed=False)
     described = await client.retry(lambda: group_admin.describe_groups(client, groups))
     present = [one for one in described.values() if one.state != DEAD]
+    answer.say(None, groups=[])
     for one in described.values():
         if one.state == DEAD:
-            report(f"error: Consumer group '{one.group_id}' does not exist.")
+            missing = f"Consumer group '{one.group_id}' does not exist."
+            report(f"error: {missing}")
+            answer.say(None, groups=[{"group": one.group_id, "error": missing}])
         elif one.state == _EMPTY:
             report(f"Consumer group '{one.group_id}' has no active members.")
         elif one.state in _REBALANCING:
@@ -202,13 +220,16 @@ async def _describe(client: ClusterClient, groups: Sequence[str], asked: _Asked)
     for one in present:
         if form == "members":
             text = group_tables.members_table(_member_rows(one), verbose=asked.verbose)
+            facts = {"members": _members_document(one)}
         elif form == "state":
             text = group_tables.states_table([_state_row(client, one)], verbose=asked.verbose)
+            facts = _state_document(client, one)
         else:
             rows = await _offset_rows(client, one)
             text = group_tables.offsets_table(rows, verbose=asked.verbose)
-        if text:
-            click.echo(text)
+            facts = {"partitions": [row.document() for row in rows]}
+        document = {"group": one.group_id, "state": one.state, **facts}
+        answer.say(text or None, groups=[document])
     return len(present) < len(described)
 
 
@@ -225,6 +246,28 @@ def _member_rows(group: GroupDescription) -> list[dict[str, str]]:
         }
         for one in group.members
     ]
+
+
+def _members_document(group: GroupDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "consumerId": one.member_id,
+            "groupInstanceId": one.instance_id,
+            "host": one.host,
+            "clientId": one.client_id,
+            "partitions": [group_tables.named_partition(own) for own in one.assignment],
+        }
+        for one in group.members
+    ]
+
+
+def _state_document(client: ClusterClient, group: GroupDescription) -> dict[str, Any]:
+    node = client.metadata.brokers[group.coordinator]
+    return {
+        "coordinator": {"broker": node.node_id, "host": node.host, "port": node.port},
+        "assignmentStrategy": group.assignor or None,
+        "memberCount": len(group.members),
+    }
 
 
 def _state_row(client: ClusterClient, group: GroupDescription) -> dict[str, str]:
@@ -292,22 +335,26 @@ async def _offsets_at(
 # --- delete --------------------------------------------------------------------------------------
 
 
-async def _delete(client: ClusterClient, groups: Sequence[str]) -> bool:
+async def _delete(client: ClusterClient, answer: Answer, groups: Sequence[str]) -> bool:
     outcomes = await client.retry(lambda: group_admin.delete_groups(client, groups))
     gone = ", ".join(f"'{name}'" for name, error in outcomes.items() if error is None)
     failed = {name: error for name, error in outcomes.items() if error is not None}
+    documents = [{"group": name, "error": error and str(error)} for name, error in outcomes.items()]
+    answer.say(None, groups=documents)
     if not failed:
-        click.echo(f"Deletion of requested consumer groups ({gone}) was successful.")
+        answer.say(f"Deletion of requested consumer groups ({gone}) was successful.")
         return False
     report("error: Deletion of some consumer groups failed:")
     for name, error in failed.items():
         report(f"* Group '{name}' could not be deleted due to: {error}")
     if gone:
-        click.echo(f"These consumer groups were deleted successfully: {gone}")
+        answer.say(f"These consumer groups were deleted successfully: {gone}")
     return True
 
 
-async def _delete_offsets(client: ClusterClient, groups: Sequence[str], asked: _Asked) -> bool:
+async def _delete_offsets(
+    client: ClusterClient, answer: Answer, groups: Sequence[str], asked: _Asked
+) -> bool:
     if len(groups) != 1 or not asked.topics:
         raise click.UsageError("--delete-offsets needs one --group, and --topic")
     (group,) = groups
@@ -318,12 +365,16 @@ async def _delete_offsets(client: ClusterClient, groups: Sequence[str], asked: _
     if failed:
         report(f"error: some offsets of group {group} could not be deleted.")
     else:
-        click.echo(f"Request succeeded for deleting offsets from group {group}.")
+        answer.say(f"Request succeeded for deleting offsets from group {group}.")
     status = {
         partition: "Successful" if error is None else f"Error: {error}"
         for partition, error in outcomes.items()
     }
-    click.echo(group_tables.deletions_table(status))
+    documents = [
+        {**group_tables.named_partition(partition), "error": error and str(error)}
+        for partition, error in outcomes.items()
+    ]
+    answer.say(group_tables.deletions_table(status), group=group, partitions=documents)
     return failed
 
 
@@ -347,7 +398,9 @@ def _in_scope(
 # --- reset ---------------------------------------------------------------------------------------
 
 
-async def _reset(client: ClusterClient, groups: Sequence[str], asked: _Asked) -> bool:
+async def _reset(
+    client: ClusterClient, answer: Answer, groups: Sequence[str], asked: _Asked
+) -> bool:
     scenario = str(asked.one_of(_SCENARIOS, "--reset-offsets"))
     if scenario != "from_file" and not asked.topics and not asked.all_topics:
         raise click.UsageError("--reset-offsets needs --topic or --all-topics")
@@ -355,22 +408,29 @@ async def _reset(client: ClusterClient, groups: Sequence[str], asked: _Asked) ->
     if not asked.flags["execute"] and not asked.flags["dry_run"]:
         report("No action will be performed as the --execute option is missing.")
     described = await client.retry(lambda: group_admin.describe_groups(client, groups))
+    answer.say(None, groups=[])
     failed, resets = False, {}
     from_file = _from_file(asked, groups)
     for group, one in described.items():
         if one.state not in (_EMPTY, DEAD):
             failed = True
-            report(
-                f"error: Assignments can only be reset if the group '{group}' is inactive, but "
+            refusal = (
+                f"Assignments can only be reset if the group '{group}' is inactive, but "
                 f"the current state is {one.state}."
             )
+            report(f"error: {refusal}")
+            answer.say(None, groups=[{"group": group, "error": refusal}])
             continue
         resets[group] = await _planned(client, group, scenario, asked, from_file.get(group, {}))
-    if asked.flags["execute"]:
-        for group, offsets in resets.items():
+    is_executed = asked.flags["execute"]
+    for group, offsets in resets.items():
+        if is_executed:
             await _commit(client, group, offsets)
+        partitions = group_tables.resets_document(offsets)
+        document = {"group": group, "isExecuted": is_executed, "partitions": partitions}
+        answer.say(None, groups=[document])
     text = offset_reset.export(resets).rstrip("\n")
-    click.echo(text if asked.flags["export"] else group_tables.resets_table(resets))
+    answer.say(text if asked.flags["export"] else group_tables.resets_table(resets))
     return failed
 
 
@@ -414,9 +474,9 @@ async def _planned(
         case "to_latest":
             return latest
         case "to_offset":
-            return _clamped(dict.fromkeys(scope, flags["to_offset"]), bounds)
+            return offset_reset.clamped(dict.fromkeys(scope, flags["to_offset"]), bounds, report)
         case "from_file":
-            return _clamped(from_file, bounds)
+            return offset_reset.clamped(from_file, bounds, report)
         case "to_current":
             return {one: committed.get(one, latest[one]) for one in scope}
         case "shift_by":
@@ -432,21 +492,6 @@ def _instant_ms(scenario: str, flags: Mapping[str, Any]) -> int:
         return offset_reset.parse_instant_ms(flags["to_datetime"])
     now_ms = time.time_ns() // 1_000_000
     return max(0, now_ms - offset_reset.parse_duration_ms(flags["by_duration"]))
-
-
-def _clamped(
-    wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
-) -> dict[TopicPartition, int]:
-    offsets = {}
-    for partition, offset in wanted.items():
-        within = offsets[partition] = bounds[partition].clamp(offset)
-        if offset != within:
-            side = "higher than latest" if offset > within else "lower than earliest"
-            report(
-                f"New offset ({offset}) is {side} offset for topic partition {partition}. "
-                f"Value will be set to {within}"
-            )
-    return offsets
 
 
 if __name__ == "__main__":

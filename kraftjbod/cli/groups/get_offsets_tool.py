@@ -1,14 +1,13 @@
 """WIRE. ``kraftjbod-get-offsets``: where partitions begin, end, or were at a time.
 
 Flags and lines are those of Kafka's ``kafka-get-offsets.sh``, also against a real Kafka:
-``topic:partition:offset``, without partitions that have no such record.
+``topic:partition:offset``, without partitions that have no such record; ``--json`` has those too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from functools import partial
 from typing import Final
 
@@ -16,7 +15,14 @@ import click
 
 from kraftjbod.cli.clients.cluster_admin import list_offsets
 from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
-from kraftjbod.cli.terminal.command import ClusterAddress, connection_options, report, tool
+from kraftjbod.cli.terminal.command import (
+    Answer,
+    ClusterAddress,
+    answering,
+    connection_options,
+    report,
+    tool,
+)
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
 
@@ -42,7 +48,9 @@ _RULE: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<first>\d*)(?P<range>-)?(?P<l
     "that is not older.",
 )
 @click.option("--exclude-internal-topics", is_flag=True, help="Without those of the cluster.")
+@answering
 def main(
+    answer: Answer,
     cluster: ClusterAddress,
     topic: str | None,
     partitions: str | None,
@@ -57,12 +65,8 @@ def main(
     if topic_partitions is None:
         numbers = None if partitions is None else parse_numbers(partitions)
         rules = [Rule(topic or ".*", numbers)]
-    is_whole = asyncio.run(
-        _perform(cluster, rules, parse_time(time), with_internal=not exclude_internal_topics)
-    )
-    if not is_whole:
-        sys.stdout.flush()
-        sys.exit(1)
+    with_internal = not exclude_internal_topics
+    asyncio.run(_perform(cluster, answer, rules, parse_time(time), with_internal=with_internal))
 
 
 class Rule:
@@ -115,20 +119,32 @@ def parse_time(text: str) -> int:
 
 
 async def _perform(
-    cluster: ClusterAddress, rules: list[Rule], timestamp: int, *, with_internal: bool
-) -> bool:
-    """False if nothing fits."""
+    cluster: ClusterAddress,
+    answer: Answer,
+    rules: list[Rule],
+    timestamp: int,
+    *,
+    with_internal: bool,
+) -> None:
+    """:raises OperatingError: if nothing fits."""
+    answer.say(None, partitions=[])
     async with cluster.connect() as client:
         metadata = await client.retry(client.refresh_metadata)
         wanted = _wanted(metadata, rules, with_internal=with_internal)
         if not wanted:
-            report("error: Could not match any topic-partitions with the specified filters")
-            return False
-        offsets = await _offsets(client, wanted, timestamp)
-    for partition in sorted(offsets, key=str):
-        if offsets[partition] >= 0:
-            click.echo(f"{partition.topic}:{partition.partition}:{offsets[partition]}")
-    return True
+            raise OperatingError("Could not match any topic-partitions with the specified filters")
+        found = await _offsets(client, wanted, timestamp)
+    for partition in sorted(found, key=str):
+        offset = found[partition]
+        is_there = isinstance(offset, int) and offset >= 0
+        line = f"{partition.topic}:{partition.partition}:{offset}" if is_there else None
+        document = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": offset if is_there else None,
+            "error": str(offset) if isinstance(offset, OperatingError) else None,
+        }
+        answer.say(line, partitions=[document])
 
 
 def _wanted(
@@ -146,18 +162,18 @@ def _wanted(
 
 async def _offsets(
     client: ClusterClient, wanted: dict[str, list[int]], timestamp: int
-) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+) -> dict[TopicPartition, int | OperatingError]:
+    """Negative where there is no such record."""
+    found: dict[TopicPartition, int | OperatingError] = {}
     for topic, numbers in wanted.items():
         for number in numbers:
+            name = TopicPartition(topic, number)
             ask = partial(list_offsets, client, topic, [number], timestamp)
             try:
-                answer = await client.retry(ask)
+                found[name] = (await client.retry(ask))[number]
             except OperatingError as e:
-                name = TopicPartition(topic, number)
                 report(f"Skip getting offsets for topic-partition {name} due to error: {e}")
-                answer = {}
-            found |= {TopicPartition(topic, one): offset for one, offset in answer.items()}
+                found[name] = e
     return found
 
 

@@ -1,11 +1,12 @@
-"""PURE. The tables of ``kraftjbod-consumer-groups``: columns and widths of Kafka's tool."""
+"""PURE. The tables of ``kraftjbod-consumer-groups``: columns and widths of Kafka's tool; and the
+same facts for ``--json``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from kraftjbod.core.ids import TopicPartition
 
@@ -34,6 +35,20 @@ class OffsetRow:
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
+
+    def document(self) -> dict[str, Any]:
+        """The columns but GROUP."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "leaderEpoch": self.leader_epoch,
+            "currentOffset": self.committed,
+            "logEndOffset": self.end,
+            "lag": self.lag,
+            "consumerId": self.consumer,
+            "host": self.host,
+            "clientId": self.client,
+        }
 
 
 def offsets_table(rows: Sequence[OffsetRow], *, verbose: bool) -> str:
@@ -106,6 +121,11 @@ def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
     return _table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], cells, [_LEAST, _LEAST, 10, 0])
 
 
+def resets_document(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+    """Of one group."""
+    return [{**named_partition(one), "newOffset": offset} for one, offset in offsets.items()]
+
+
 def deletions_table(outcomes: Mapping[TopicPartition, str]) -> str:
     cells = [[one.topic, str(one.partition), status] for one, status in outcomes.items()]
     return _table(["TOPIC", "PARTITION", "STATUS"], cells, [_LEAST, 10, _LEAST])
@@ -119,6 +139,11 @@ def assignment_text(assignment: Sequence[TopicPartition]) -> str:
         f"{topic}:{','.join(str(one.partition) for one in own)}"
         for topic, own in groupby(sorted(assignment), key=lambda one: one.topic)
     )
+
+
+def named_partition(partition: TopicPartition) -> dict[str, Any]:
+    """It in JSON."""
+    return {"topic": partition.topic, "partition": partition.partition}
 
 
 def _cell(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -114,6 +114,24 @@ def export(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
             own = [group] if len(resets) > 1 else []
             writer.writerow([*own, partition.topic, partition.partition, offset])
     return "".join(out)
+
+
+def clamped(
+    wanted: Mapping[TopicPartition, int],
+    bounds: Mapping[TopicPartition, Bounds],
+    report: Callable[[str], object],
+) -> dict[TopicPartition, int]:
+    """``wanted`` within the logs; ``report`` takes a line for each offset that was not."""
+    offsets = {}
+    for partition, offset in wanted.items():
+        within = offsets[partition] = bounds[partition].clamp(offset)
+        if offset != within:
+            side = "higher than latest" if offset > within else "lower than earliest"
+            report(
+                f"New offset ({offset}) is {side} offset for topic partition {partition}. "
+                f"Value will be set to {within}"
+            )
+    return offsets
 
 
 def shifted(

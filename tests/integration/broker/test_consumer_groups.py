@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -166,6 +168,16 @@ def test_the_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
     assert members[4::2] == [str(PARTITIONS), _all_of("tooled"), "-"]
     scope = ("--reset-offsets", "--group", "tools", "--topic", "tooled:0,1")
     assert "current state is Stable" in run(*scope, "--to-earliest", "--execute", fails=True)[0]
+    asked_json = ("--json", "--describe", "--group", "tools")
+    (document,) = _groups(run(*asked_json, "--members"))
+    (only,) = document["members"]
+    assert (only["clientId"], len(only["partitions"])) == ("cl", PARTITIONS)
+    (document,) = _groups(run(*asked_json, "--state"))
+    assert (document["state"], document["memberCount"]) == ("Stable", 1)
+    assert document["coordinator"]["broker"] in cluster.brokers
+    assert {"group": "tools", "type": "classic", "state": "Stable"} in _groups(
+        run("--json", "--list")
+    )
     member.close()
     to_zero = [["tools", "tooled", "0", "0"], ["tools", "tooled", "1", "0"]]
     assert [line.split() for line in run(*scope, "--to-earliest")[2:4]] == to_zero
@@ -175,12 +187,21 @@ def test_the_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
     ]
     rows = run("--describe", "--group", "tools")[2:4]
     assert [row.split()[3:7] for row in rows] == [["1", "2", "1", "-"]] * 2
+    (document,) = _groups(run(*asked_json))
+    assert [one["lag"] for one in document["partitions"]] == [1, 1] + [0] * (PARTITIONS - 2)
+    (document,) = _groups(run("--json", *scope, "--to-latest"))
+    assert document["isExecuted"] is False
+    assert [one["newOffset"] for one in document["partitions"]] == [2, 2]
     deleted = run("--delete-offsets", "--group", "tools", "--topic", "tooled:0")
     assert deleted[3].split() == ["tooled", "0", "Successful"]
     assert run("--delete", "--group", "tools")[0] == (
         "Deletion of requested consumer groups ('tools') was successful."
     )
     assert "'tools' does not exist" in run("--describe", "--group", "tools", fails=True)[0]
+
+
+def _groups(lines: list[str]) -> Any:
+    return json.loads(lines[0])["groups"]
 
 
 def _all_of(topic: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -29,3 +31,6 @@ def test_without_a_cluster_it_says_so() -> None:
     done = CliRunner().invoke(main, [*NOBODY, "--list"])
     assert done.exit_code == 1
     assert "error: " in done.output
+    done = CliRunner().invoke(main, [*NOBODY, "--list", "--json"])
+    assert done.exit_code == 1
+    assert "127.0.0.1:1" in json.loads(done.stdout)["error"]

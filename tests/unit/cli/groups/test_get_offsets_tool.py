@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from kraftjbod.cli.groups.get_offsets_tool import main, parse_numbers, parse_rule, parse_time
+from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
+from tests.unit.cli.mini_broker import invoke, mini_broker
 
 
 @pytest.mark.parametrize(
@@ -51,3 +55,19 @@ def test_flags_that_exclude_each_other() -> None:
     words = ["--bootstrap-server", "127.0.0.1:1", "--topic", "t", "--topic-partitions", "t:0"]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2 and "cannot be used with" in done.output
+
+
+async def test_json_has_what_could_not_be_answered_too() -> None:
+    async with mini_broker() as broker:
+        broker.create("t", partitions=2)
+        broker.fail_next["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        words = ("--bootstrap-server", broker.address, "--json", "--topic")
+        done = await invoke(main, *words, "t")
+        nothing = await invoke(main, *words, "u")
+    refused, answered = json.loads(done.stdout)["partitions"]
+    assert (refused["partition"], refused["offset"]) == (0, None)
+    assert "TOPIC_AUTHORIZATION_FAILED" in refused["error"]
+    assert answered == {"topic": "t", "partition": 1, "offset": 0, "error": None}
+    assert nothing.exit_code == 1
+    assert json.loads(nothing.stdout)["error"].startswith("Could not match any")
+    assert nothing.stderr.startswith("error: Could not match any")

@@ -35,6 +35,12 @@ def test_offsets() -> None:
     _, heads, first, _ = group_tables.offsets_table([held, free], verbose=True).split("\n")
     assert heads.split()[3] == "LEADER-EPOCH" and first.split()[3] == "2"
     assert group_tables.offsets_table([], verbose=False) == ""
+    assert held.document() == {
+        **{"topic": "t", "partition": 0, "leaderEpoch": 2, "currentOffset": 4},
+        **{"logEndOffset": 10, "lag": 6, "host": "/127.0.0.1", "clientId": "cl"},
+        "consumerId": "cl-14a56e35-85cb-4da5-bcde-0823b4b5f972",
+    }
+    assert free.document()["lag"] is free.document()["consumerId"] is None
 
 
 def test_members_and_what_they_have() -> None:
