@@ -64,7 +64,7 @@ _APPEND_TIME_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 HORIZON_BIT: Final = 0x40
-_SEQUENCE_MASK: Final = 0x7FFFFFFF
+MAX_SEQUENCE: Final = 0x7FFFFFFF
 
 
 class Compression(IntEnum):
@@ -122,7 +122,7 @@ class BatchHeader(NamedTuple):
         """Sequence of the last record; sequences wrap from 2^31 - 1 to 0 (KIP-98)."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & _SEQUENCE_MASK
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     @property
     def compression(self) -> int:

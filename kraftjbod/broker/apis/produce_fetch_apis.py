@@ -20,12 +20,8 @@ from kraftjbod.broker.apis.leader_hints import LeaderHints
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, REPLICA_READER, FetchFrom
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
-from kraftjbod.broker.replicas.replica_appends import (
-    AppendOutcome,
-    PendingAppend,
-    ReplicaAppends,
-    TransactionClaim,
-)
+from kraftjbod.broker.replicas.pending_append import AppendOutcome, PendingAppend, TransactionClaim
+from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError

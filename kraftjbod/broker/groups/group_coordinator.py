@@ -53,11 +53,7 @@ from kraftjbod.broker.internal.coordinators import code_of_write, partition_of
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.replicas.leaderships import Leadership
-from kraftjbod.broker.replicas.replica_appends import (
-    AppendOutcome,
-    MarkerToWrite,
-    TransactionClaim,
-)
+from kraftjbod.broker.replicas.pending_append import AppendOutcome, MarkerToWrite, TransactionClaim
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, LocalProtocolError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion

@@ -12,7 +12,7 @@ from typing import Final
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
 from kraftjbod.broker.groups.group_records import CommittedOffset
-from kraftjbod.broker.replicas.replica_appends import TransactionClaim
+from kraftjbod.broker.replicas.pending_append import TransactionClaim
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition

@@ -15,11 +15,8 @@ from typing import Final
 
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.broker.replicas.replica_appends import (
-    AppendOutcome,
-    ReplicaAppends,
-    TransactionClaim,
-)
+from kraftjbod.broker.replicas.pending_append import AppendOutcome, TransactionClaim
+from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion

@@ -21,7 +21,7 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.internal.coordinators import partition_of
-from kraftjbod.broker.replicas.replica_appends import TransactionClaim
+from kraftjbod.broker.replicas.pending_append import TransactionClaim
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
 from kraftjbod.core.loop.completion import Completion

@@ -23,20 +23,27 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
-from kraftjbod.broker.partitions.partition import ANY_EPOCH, NO_EPOCH, Partition
+from kraftjbod.broker.partitions.partition import ANY_EPOCH, Partition
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
-from kraftjbod.core.errors import ErrorCode, InvalidRecordsError, OperatingError
+from kraftjbod.broker.replicas.pending_append import (
+    ACKS_ALL,
+    AppendOutcome,
+    MarkerToWrite,
+    PendingAppend,
+    TransactionClaim,
+)
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.control_records import MARKER_BYTES, TransactionMarker
+from kraftjbod.protocol.control_records import MARKER_BYTES
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.protocol.record_batch import BatchHeader, read_header, validate
+from kraftjbod.protocol.record_batch import MAX_SEQUENCE, BatchHeader, read_header, validate
 from kraftjbod.protocol.record_validation import (
     CheckedBatch,
     RecordRules,
@@ -54,116 +61,13 @@ from kraftjbod.storage.log.verification_guards import (
     VerificationGuard,
 )
 
-ACKS_ALL: Final = -1
 #: A partition, a producer id and an epoch.
 _ProducerKey = tuple[TopicPartition, int, int]
-_NO_OFFSET: Final = -1
+#: An idempotent producer has no more requests on their way to a broker.
+_MAX_IN_FLIGHT: Final = 5
 _TIMER_SLACK_S: Final = 0.001
 
 R = TypeVar("R")
-
-
-class AppendOutcome(NamedTuple):
-    """What a producer is answered about one partition."""
-
-    code: ErrorCode
-    message: str | None = None
-    base_offset: int = _NO_OFFSET
-    log_append_time_ms: int = -1
-    log_start_offset: int = _NO_OFFSET
-    record_errors: tuple[tuple[int, str], ...] = ()
-    """Index in the batch, and why that record is refused."""
-
-    @classmethod
-    def of(cls, error: OperatingError) -> AppendOutcome:
-        records = error.records if isinstance(error, InvalidRecordsError) else ()
-        return cls(error.code, error.message, record_errors=records)
-
-
-class PendingAppend(Completion[AppendOutcome]):
-    """One partition of one produce request, on its way to its outcome."""
-
-    __slots__ = (
-        "acks",
-        "checked",
-        "expected_epoch",
-        "guard",
-        "is_being_checked",
-        "is_being_verified",
-        "is_written",
-        "leader_epoch",
-        "marker",
-        "records",
-        "replica",
-        "timeout_ms",
-        "topic_partition",
-        "transaction",
-    )
-
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        records: Buffer = b"",
-        *,
-        acks: int = ACKS_ALL,
-        timeout_ms: int = 0,
-        expected_epoch: int = ANY_EPOCH,
-        transaction: TransactionClaim | None = None,
-        marker: MarkerToWrite | None = None,
-    ) -> None:
-        super().__init__()
-        self.topic_partition = topic_partition
-        self.records = records
-        self.acks = acks
-        self.timeout_ms = timeout_ms
-        self.expected_epoch = expected_epoch
-        #: What its batch may belong to.
-        self.transaction = transaction
-        #: What is appended instead of records.
-        self.marker = marker
-        #: What the coordinator was asked with, once it has answered that all is well.
-        self.guard: VerificationGuard | None = None
-        #: It waits for the coordinator, or after others of its producer that do.
-        self.is_being_verified = False
-        #: Its records wait for the thread that checks them, or after others that do.
-        self.is_being_checked = False
-        #: Once its records were found to be good.
-        self.checked: CheckedBatch | None = None
-        #: Where it is written to, and in which leader epoch, once that was asked for.
-        self.replica: HostedReplica | None = None
-        self.leader_epoch = NO_EPOCH
-        #: The directory has answered; what is left is to wait for followers.
-        self.is_written = False
-
-    @classmethod
-    def refused(cls, topic_partition: TopicPartition, outcome: AppendOutcome) -> PendingAppend:
-        """One that is not even begun."""
-        pending = cls(topic_partition)
-        pending.set_result(outcome)
-        return pending
-
-
-class MarkerToWrite(NamedTuple):
-    """How a coordinator ends a producer's transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    marker: TransactionMarker
-    transaction_version: int = 0
-
-
-class TransactionClaim(NamedTuple):
-    """Whose transaction a batch says it belongs to; the coordinator knows whether it does."""
-
-    transactional_id: str
-    supports_epoch_bump: bool
-    """The client knows KIP-890: its partitions are added by asking, not only verified."""
-    refusal_of: Callable[[ErrorCode], ErrorCode] = lambda code: code
-    """What the client is answered for what the coordinator said."""
-    is_from_coordinator: bool = False
-    """A group's coordinator writes for the producer, and counts no sequence."""
-    still_holds: Callable[[], ErrorCode] = lambda: ErrorCode.NONE
-    """Asked when the coordinator has answered: why it shall not be appended any more."""
 
 
 #: Asks the coordinator of a transaction about a partition, a producer id and an epoch.
@@ -245,6 +149,8 @@ class ReplicaAppends:
         self._queued: dict[TopicPartition, deque[PendingAppend]] = {}
         #: What waits for the coordinator of a transaction, by partition and producer, in order.
         self._verifying: dict[_ProducerKey, deque[PendingAppend]] = {}
+        #: How often batches of transactions went to a directory's queue once more.
+        self._reorders = 0
         #: Requests with outcomes that are not there yet; an ordered set.
         self._waiting: dict[_Outcomes[Any], None] = {}
         #: One timer for them all, at or before the first deadline.
@@ -334,6 +240,7 @@ class ReplicaAppends:
                         return
                     terms = _terms_of(pending)
                 pending.replica, pending.leader_epoch = replica, partition.leader_epoch
+                pending.reorders_seen = self._reorders
                 writing = handle.append_as_leader(
                     pending.records, [header], partition.leader_epoch, terms
                 )
@@ -374,16 +281,24 @@ class ReplicaAppends:
         return True
 
     def _came_too_early(self, pending: PendingAppend, error: OperatingError) -> bool:
-        """Whether it was in the directory's queue when one before it had to be verified.
+        """Whether it was in the directory's queue when one before it had to go once more.
 
         Then it goes after that one: its producer would take an error for the end.
         """
         is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if not is_gap or pending.transaction is None or pending.done():
             return False
-        if not self._waits_for_others(pending, read_header(pending.records)):
+        header = read_header(pending.records)
+        if self._waits_for_others(pending, header):
+            pending.is_written = False
+            return True
+        if pending.reorders_seen == self._reorders or pending.gaps_met == _MAX_IN_FLIGHT:
             return False
+        pending.gaps_met += 1
         pending.is_written = False
+        pending.checked = CheckedBatch(pending.records, header)
+        self._reorders += 1
+        self._begin(pending)
         return True
 
     def _ask_coordinator(self, pending: PendingAppend, guard: VerificationGuard) -> None:
@@ -405,7 +320,8 @@ class ReplicaAppends:
 
     def _verified(self, key: _ProducerKey, guard: VerificationGuard, code: ErrorCode) -> None:
         """The coordinator has answered, for all that wait for it."""
-        for one in self._verifying.pop(key):
+        self._reorders += 1
+        for one in _by_sequence(self._verifying.pop(key)):
             one.is_being_verified = False
             assert one.transaction is not None, one
             refusal = one.transaction.refusal_of(code)
@@ -573,6 +489,13 @@ def _give_up(pending: Sequence[PendingAppend]) -> None:
 
 def _key_of(pending: PendingAppend, header: BatchHeader) -> _ProducerKey:
     return pending.topic_partition, header.producer_id, header.producer_epoch
+
+
+def _by_sequence(row: Sequence[PendingAppend]) -> list[PendingAppend]:
+    """Of one producer, as they follow the first: their answers may have come in another order."""
+    sequences = {one: read_header(one.records).base_sequence for one in row}
+    first = sequences[row[0]]
+    return sorted(row, key=lambda one: (sequences[one] - first) & MAX_SEQUENCE)
 
 
 def _terms_of(pending: PendingAppend) -> ProducerTerms:

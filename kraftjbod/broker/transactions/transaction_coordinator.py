@@ -26,7 +26,7 @@ from kraftjbod.broker.internal.coordinators import code_of_write, partition_of
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.replicas.leaderships import Leadership
-from kraftjbod.broker.replicas.replica_appends import AppendOutcome
+from kraftjbod.broker.replicas.pending_append import AppendOutcome
 from kraftjbod.broker.transactions.marker_queue import Ending, Outcome
 from kraftjbod.broker.transactions.marker_sender import MarkerSender
 from kraftjbod.broker.transactions.transaction import Transaction

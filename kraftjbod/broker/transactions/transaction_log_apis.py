@@ -12,12 +12,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
-from kraftjbod.broker.replicas.replica_appends import (
-    AppendOutcome,
-    MarkerToWrite,
-    PendingAppend,
-    ReplicaAppends,
-)
+from kraftjbod.broker.replicas.pending_append import AppendOutcome, MarkerToWrite, PendingAppend
+from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError

@@ -8,7 +8,7 @@ from typing import Any
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.internal.transaction_verifier import TransactionVerifier
-from kraftjbod.broker.replicas.replica_appends import TransactionClaim
+from kraftjbod.broker.replicas.pending_append import TransactionClaim
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
 from kraftjbod.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

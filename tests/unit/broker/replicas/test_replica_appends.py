@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import struct
 import threading
 
+import pytest
 import uvloop
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
-from kraftjbod.broker.replicas.replica_appends import PendingAppend, ReplicaAppends
+from kraftjbod.broker.replicas.pending_append import MarkerToWrite, PendingAppend, TransactionClaim
+from kraftjbod.broker.replicas.replica_appends import ReplicaAppends, Verify
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
+from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.record_batch import Compression, compute_crc
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -24,8 +29,11 @@ from tests.unit.broker.gates import Gate, until
 from tests.unit.broker.scripted_controller import RealClock
 
 
-def appends_of(rig: BrokerRig, max_checking_bytes: int = 1 << 20) -> ReplicaAppends:
+def appends_of(
+    rig: BrokerRig, max_checking_bytes: int = 1 << 20, verify: Verify | None = None
+) -> ReplicaAppends:
     return ReplicaAppends(
+        verify=verify,
         replicas=rig.parts.hosted,
         topic_configs=TopicConfigs(defaults=rig.config.topic_defaults(), cache=rig.parts.cache),
         clock=RealClock(),
@@ -43,6 +51,55 @@ async def test_appends_that_are_queued_before_any_wait_keep_their_order():
         pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(5)]
         outcomes = await appends.outcomes(pending, list, suspect_after_ms=60_000)
         assert [outcome.base_offset for outcome in outcomes] == [0, 1, 2, 3, 4]
+
+
+CLAIM = TransactionClaim("x", supports_epoch_bump=False)
+
+
+def in_transaction(sequence: int) -> bytes:
+    return build_batch(
+        [Record(value=b"%d" % sequence)],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_row_of_batches_keeps_its_order_however_late_its_transactions_are_verified(
+    seed: int,
+):
+    """Each is sent while those before it wait for the disk, the coordinator, or both."""
+    rng = random.Random(seed)
+    loop = asyncio.get_running_loop()
+
+    def verify(*_asked: object) -> Completion[ErrorCode]:
+        asking = Completion[ErrorCode]()
+        loop.call_later(rng.choice([0, 0.001, 0.004]), asking.set_result, ErrorCode.NONE)
+        return asking
+
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        appends, sequence = appends_of(rig, verify=verify), 0
+        for _transaction in range(4):
+            row = []
+            for _ in range(rng.randrange(1, 6)):
+                row.append(
+                    appends.append(
+                        TP, in_transaction(sequence), acks=1, timeout_ms=1_000, transaction=CLAIM
+                    )
+                )
+                sequence += 1
+                if rng.random() < 0.4:
+                    await asyncio.sleep(rng.choice([0, 0.001, 0.003]))
+            outcomes = await appends.outcomes(row, list, suspect_after_ms=60_000)
+            assert {outcome.code for outcome in outcomes} == {ErrorCode.NONE}, outcomes
+            offsets = [outcome.base_offset for outcome in outcomes]
+            assert offsets == list(range(offsets[0], offsets[0] + len(row)))
+            ends = MarkerToWrite(7, 0, TransactionMarker(is_commit=True, coordinator_epoch=0))
+            ended = await appends.append_marker(TP, ends, timeout_ms=1_000)
+            assert ended.code is ErrorCode.NONE
 
 
 async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge():
