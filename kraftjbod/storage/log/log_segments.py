@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
-from kraftjbod.storage.dir_names import GAPS_MARK
+from kraftjbod.storage.dir_names import GAPS_MARK, TRANSACTION_INDEX_SUFFIX, offset_file_name
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import (
@@ -57,6 +57,8 @@ class LogSegments:
         #: Compacted segments of the log whose files do not have their own names yet.
         self._unnamed: list[SegmentSwap] = []
         self._retired: list[LogSegment] = []
+        #: Base offsets of retired segments whose indexes of transactions may be there still.
+        self._leftovers: list[int] = []
 
     def __repr__(self) -> str:
         return f"<LogSegments {self.directory} {len(self.all)}>"
@@ -85,6 +87,7 @@ class LogSegments:
 
     def begin(self, base_offset: int, index_interval_bytes: int) -> None:
         """A new segment, which is appended to from now on."""
+        self.drop_leftovers()
         fresh = self._new(base_offset, index_interval_bytes)
         with FailsAs(OpKind.CREATE):
             fresh.create()
@@ -106,10 +109,18 @@ class LogSegments:
         """The log is without that one; ``at_once`` as in :meth:`LogSegment.retire`."""
         segment = self.all[at]
         segment.retire(at_once=at_once)
+        self._leftovers.append(segment.base_offset)
         del self.all[at]
         self.size_bytes -= segment.size_bytes
         self._retired.append(segment)
         self.shown = tuple(self.all)
+
+    def drop_leftovers(self) -> None:
+        """Indexes of transactions of segments that left: before another one takes their place."""
+        while self._leftovers:
+            name = offset_file_name(self._leftovers[-1], TRANSACTION_INDEX_SUFFIX)
+            self._vfs.unlink_if_exists(f"{self.directory}/{name}")
+            self._leftovers.pop()
 
     def take_retired(self) -> list[LogSegment]:
         """Segments that left the log since the last call."""
@@ -127,6 +138,7 @@ class LogSegments:
 
         What the file held is to be truncated once the new name is certain.
         """
+        self.drop_leftovers()
         (old,) = self.all
         fresh = old.reborn(offset)
         self.size_bytes -= old.size_bytes
@@ -189,6 +201,7 @@ class LogSegments:
 
     def sync_names(self) -> None:
         """Names that were taken away may not come back beside what is appended next."""
+        self.drop_leftovers()
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self.directory)
 

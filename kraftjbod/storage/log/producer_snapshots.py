@@ -74,17 +74,11 @@ def load_producers(
     ``beat`` says that it goes on, which may be for long if there is no snapshot. The transaction
     indexes of the segments from number ``mend_from`` on are made anew.
     """
-    state, begin, latest = ProducerState(), segments[0].base_offset, end_offset
+    oldest, latest = segments[0].base_offset, end_offset
     if mend_from is not None:
         latest = min(end_offset, segments[mend_from].base_offset)
-    for offset in reversed(snapshot_offsets(vfs, directory)):
-        if offset > latest or offset < begin:
-            continue
-        data = vfs.read_if_exists(_path(directory, offset))
-        found = None if data is None else ProducerState.from_snapshot(bytes(data))
-        if found is not None:
-            state, begin = found, offset
-            break
+    found = _newest_snapshot(vfs, directory, oldest, latest)
+    state, begin = found or (ProducerState(), oldest)
     for i, segment in enumerate(segments):
         following = segments[i + 1 : i + 2]
         segment_end = min([end_offset, *(one.base_offset for one in following)])
@@ -95,7 +89,26 @@ def load_producers(
             segment.take_transactions(TransactionIndex(aborted))
         if segment_end >= end_offset:
             break
+    if (
+        found is None
+        and latest < end_offset
+        and _newest_snapshot(vfs, directory, oldest, end_offset)
+    ):
+        # The indexes are made from what is left; a later snapshot knows of what has left, too.
+        return load_producers(vfs, directory, segments, end_offset, limits, beat=beat)
     return state
+
+
+def _newest_snapshot(
+    vfs: Vfs, directory: str, oldest: int, latest: int
+) -> tuple[ProducerState, int] | None:
+    """The newest sound one between these offsets, and its own."""
+    for offset in reversed(snapshot_offsets(vfs, directory)):
+        data = vfs.read_if_exists(_path(directory, offset)) if oldest <= offset <= latest else None
+        found = None if data is None else ProducerState.from_snapshot(bytes(data))
+        if found is not None:
+            return found, offset
+    return None
 
 
 def transactions_of(

@@ -572,6 +572,7 @@ class UnifiedLog:
         if doomed:
             if not without_free_space:
                 self._write_epochs(self._epochs)
+            self.segments.drop_leftovers()
             drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
         return doomed
 

@@ -219,12 +219,12 @@ class LogSegment:
         with FailsAs(OpKind.FLUSH):
             file.sync()
 
-    def retire(self, *, at_once: bool = False, keeps_transactions: bool = False) -> None:
+    def retire(self, *, at_once: bool = False) -> None:
         """Take the names away; readers may finish, :meth:`purge` does the rest later.
 
-        Until the log's own name is gone the segment can be read, and this be repeated; so the index
-        that nobody can make anew goes after it, unless ``keeps_transactions``: another one takes
-        its place. Another name may need space. ``at_once`` leaves none; what is open can be read.
+        The log's own name goes last: until then the segment can be read, and this be repeated.
+        The index of transactions, which nobody can make anew, goes afterwards: it is the caller's.
+        Another name may need space. ``at_once`` leaves none; what is open can still be read.
         """
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             path = self._path(suffix)
@@ -232,8 +232,6 @@ class LogSegment:
                 self._vfs.unlink_if_exists(path)
             elif self._vfs.exists(path):
                 self._vfs.rename(path, path + DELETED_SUFFIX)
-        if not keeps_transactions:
-            self._vfs.unlink_if_exists(self.transactions_path)
 
     def reborn(self, base_offset: int) -> LogSegment:
         """The same file as an empty segment at ``base_offset``; nothing is left of this one.

@@ -117,7 +117,9 @@ class SegmentSwap:
         path, transactions = self.target.path, self.target.transactions_path
         if self._vfs.exists(path + SWAP_SUFFIX):
             for source in reversed(self.sources):
-                source.retire(keeps_transactions=source is self.sources[0])
+                source.retire()
+                if source is not self.sources[0]:  # Another one takes the place of the first.
+                    self._vfs.unlink_if_exists(source.transactions_path)
             if self._vfs.exists(transactions + SWAP_SUFFIX):
                 self._vfs.rename(transactions + SWAP_SUFFIX, transactions)
             self._vfs.rename(path + SWAP_SUFFIX, path)
