@@ -9,7 +9,7 @@ import functools
 import random
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 from pydantic import BaseModel
@@ -160,8 +160,13 @@ def _drawn(hint: Any, name: str, owner: str) -> Callable[[Values], Any]:
     if origin is Annotated:
         return _drawn(inside[0], name, owner)
     if origin in (Union, types.UnionType):
-        some = _drawn(next(one for one in inside if one is not types.NoneType), name, owner)
-        return lambda values: None if values.is_null() else some(values)
+        kinds = [_drawn(one, name, owner) for one in inside if one is not types.NoneType]
+        may_be_null = types.NoneType in inside
+        return lambda values: (
+            None if may_be_null and values.is_null() else values.rng.choice(kinds)(values)
+        )
+    if origin is Literal:
+        return lambda values: values.rng.choice(inside)
     if origin is tuple:
         if len(inside) == 2 and inside[1] is Ellipsis:
             element = _drawn(inside[0], name, owner)
