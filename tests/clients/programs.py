@@ -5,7 +5,7 @@ each an object with one key. The first is ``version``, the client's. It ends wit
 well. The verbs, and what they print:
 
 * ``produce TOPIC FIRST COUNT PAUSE_MS``: sends the numbers from FIRST on, as key and value, acks
-  all, twenty at a time with a pause between. ``sent: [partition, offset, number]`` as soon as one
+  all, up to 20 at a time with a pause between. ``sent: [partition, offset, number]`` as soon as one
   is acknowledged; -1 where the client does not say.
 * ``idempotent``: the same with an idempotent producer.
 * ``read TOPIC COUNT``: assigned to all partitions, from their beginning, until COUNT records.
@@ -44,6 +44,8 @@ _BUILD_TIMEOUT_S: Final = 1_500
 
 #: In ``lacks``: a member keeps its place in its group when its coordinator moves.
 STAYS: Final = "stays"
+#: In ``lacks``: it commits what it has printed and nothing else.
+COMMITS: Final = "commits"
 #: What every client with an admin finds: of a topic with 3 partitions, then 4, and a group that
 #: has read 100 records and left.
 ADMIN: Final[Mapping[str, Any]] = {
@@ -221,7 +223,11 @@ CLIENTS: Final[Sequence[Client]] = (
         language="C",
         registry="Debian",
         build=_kcat,
-        lacks={"admin": "no administration"},
+        lacks={
+            "admin": "no administration",
+            COMMITS: "no commits but those that it makes by itself, now and then of a record that "
+            "it has not printed, where members come and go",
+        },
     ),
     Client(name="franz-go", language="Go", registry="Go modules", build=lambda: _go("franz")),
     Client(name="sarama", language="Go", registry="Go modules", build=lambda: _go("sarama")),
@@ -232,6 +238,8 @@ CLIENTS: Final[Sequence[Client]] = (
         build=_node,
         lacks={
             "read": "consumers in groups only",
+            "bursts": "several idempotent sends at once, of which it loses some where a leader "
+            "moves; it is tried with one after the other",
             STAYS: "a member whose coordinator moves joins anew, since it looks for another one in "
             "no other way",
         },

@@ -20,11 +20,13 @@ async function produce(idempotent, topic, first, count, pauseMs) {
   await producer.connect()
   for (let from = first; from < first + count; from += BURST) {
     const numbers = Array.from({ length: Math.min(BURST, first + count - from) }, (_, i) => from + i)
-    await Promise.all(numbers.map(async (number) => {
+    // One after the other: it locks the sequences of idempotent batches by broker, and takes one
+    // back when a send fails. Where a leader moves, two sends get the same, and one is dropped.
+    for (const number of numbers) {
       const message = { key: `${number}`, value: `${number}` }
       const [sent] = await producer.send({ topic, acks: -1, messages: [message] })
       tell('sent', [sent.partition, Number(sent.baseOffset), number])
-    }))
+    }
     await sleep(pauseMs)
   }
   await producer.disconnect()

@@ -15,11 +15,13 @@ SESSION_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_MS: Final = 500
 SETTLING_S: Final = 20
 
+_telling: Final = threading.Lock()
+
 
 def tell(name: str, value: Any = None) -> None:
-    """One write each, so that no thread's line gets into another's."""
-    sys.stdout.write(json.dumps({name: value}) + "\n")
-    sys.stdout.flush()
+    """Whole lines, also from several threads."""
+    with _telling:
+        print(json.dumps({name: value}), flush=True)
 
 
 def bursts(first: int, count: int) -> Iterator[range]:
