@@ -87,7 +87,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             continue
         if "version" in said:
             versions[said["client"]] = said["version"]
-        if not report.skipped:
+        # Setting up and clearing away say something only if they fail.
+        if report.failed or (report.passed and report.when == "call"):
             case = said["client"], said["scenario"]
             passed[case] = passed.get(case, True) and report.passed
     missing = list(_missing(CLIENTS, passed))
