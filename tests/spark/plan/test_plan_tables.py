@@ -14,11 +14,12 @@ def test_columns_come_in_order_and_type_and_no_others(spark: SparkSession) -> No
     loose = spark.range(1).select(
         F.lit("more").alias("extra"),
         F.lit(3).alias("replicas"),
-        F.lit("7").alias("broker_id"),
+        F.lit("7").alias("to_broker"),
+        F.lit(6).alias("from_broker"),
         F.lit(1).alias("write_rate"),
         F.lit(5.0).alias("size_bytes"),
     )
-    assertDataFrameEqual(as_table(loose, SENT), spark.createDataFrame([(7, 5, 1.0, 3)], SENT))
+    assertDataFrameEqual(as_table(loose, SENT), spark.createDataFrame([(6, 7, 5, 1.0, 3)], SENT))
 
 
 def test_moves_are_those_that_are_written_with_their_rank() -> None:
