@@ -6,6 +6,7 @@ PyPI.
   which leaves out two of Spark's options. The module ``jdk.incubator.vector`` serves linear algebra
   only; the runtime from PyPI lacks it, and every other Java warns of it. The package
   ``sun.security.action`` is gone since Java 24, which warns of that.
+* Java's own warnings go to stderr: at stdout are the answers of our tools, as JSON too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ for option; do
     *) set -- "$@" "$option" ;;
   esac
 done
-exec {java} "$@"
+exec {java} -Xlog:disable -Xlog:all=warning:stderr "$@"
 """
 
 

@@ -32,8 +32,9 @@ from kraftjbod.spark.session.spark_errors import SPARK_ERRORS, spark_reason
 
 DEFAULT_MASTER: Final = "local[*]"
 #: Of a Java process that lives for minutes: the second compiler pays off later than that, and more
-#: threads that collect garbage only stand in the way of the work.
-_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: threads that collect garbage only stand in the way of the work. What the first compiler alone may
+#: keep by default, 48 MiB, is full after a few jobs, and then it compiles no more.
+_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m -XX:+UseSerialGC"
 #: Where our log4j2.properties lies.
 _QUIET: Final = Path(__file__).parent / "conf"
 _MASTERS: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]|yarn|(spark|k8s)://.+")

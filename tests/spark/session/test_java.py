@@ -111,7 +111,16 @@ def test_the_launcher_leaves_out_what_only_makes_noise(tmp_path: Path) -> None:
         *("--add-opens=java.base/sun.security.action=ALL-UNNAMED", "Main", "*"),
     ]
     done = run(str(launcher), *options)
-    assert done.stdout.splitlines() == ["-Xmx1g", "-Dwords=two words", "", "Main", "*"]
+    ours = ["-Xlog:disable", "-Xlog:all=warning:stderr"]
+    assert done.stdout.splitlines() == [*ours, "-Xmx1g", "-Dwords=two words", "", "Main", "*"]
+
+
+def test_what_java_warns_of_is_not_among_the_answers(tmp_path: Path) -> None:
+    java = find_java(os.environ)
+    home = launcher_home(java, {"XDG_CACHE_HOME": str(tmp_path)})
+    done = run(str(Path(home, "bin", "java")), "-XX:+PrintGC", "-version")
+    assert "[warning]" not in done.stdout
+    assert "PrintGC is deprecated" in done.stderr
 
 
 def test_a_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
