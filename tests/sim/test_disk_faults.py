@@ -50,8 +50,10 @@ def test_it_hangs_is_slow_and_is_full_until_it_is_healed() -> None:
     assert disk.gate.is_closed and disk.slowness > 1
     with pytest.raises(OSError, match="No space left"):
         disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
+    disk.faults.heal(DiskFault.HANG)  # Each fault has an owner, and ends when that one says so.
+    assert not disk.gate.is_closed and disk.slowness > 1
     disk.faults.heal()
-    assert not disk.gate.is_closed and disk.slowness == 1
+    assert disk.slowness == 1
     disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
 
 

@@ -71,7 +71,7 @@ class Breakable(Protocol):
 
 
 class DiskFaults:
-    """Of one disk. Faults add up; ``heal`` ends them all."""
+    """Of one disk. Faults add up; ``heal`` ends them all, or those that are named."""
 
     def __init__(self, disk: Breakable) -> None:
         self._disk = disk
@@ -101,15 +101,32 @@ class DiskFaults:
                 self._away = self._away or disk.vfs
                 disk.vfs = self._empty()
 
-    def heal(self) -> None:
-        """No fault is left; what hung goes on, and what was unmounted is mounted."""
+    def heal(self, *only: DiskFault) -> None:
+        """No fault is left, or none of these; what hung goes on, and what was unmounted is
+        mounted."""
+        for fault in only or DiskFault:
+            self._heal(fault)
+
+    def _heal(self, fault: DiskFault) -> None:
         disk = self._disk
-        self._fails_all, self._one_error, self._hangs_at_swap = False, None, False
-        if self._away is not None:
-            disk.vfs, self._away = self._away, None
-        disk.vfs.capacity_bytes = None
-        disk.slowness = 1.0
-        disk.gate.open()
+        match fault:
+            case DiskFault.EIO:
+                self._fails_all = False
+            case DiskFault.EIO_ONCE:
+                self._one_error = None
+            case DiskFault.HANG:
+                disk.gate.open()
+            case DiskFault.HANG_AT_SWAP:
+                self._hangs_at_swap = False
+                disk.gate.open()
+            case DiskFault.SLOW:
+                disk.slowness = 1.0
+            case DiskFault.FULL:
+                for files in (disk.vfs, self._away or disk.vfs):
+                    files.capacity_bytes = None
+            case DiskFault.VANISH:
+                if self._away is not None:
+                    disk.vfs, self._away = self._away, None
 
     def replace(self) -> None:
         """An empty disk takes its place for good."""

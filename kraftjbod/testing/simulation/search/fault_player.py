@@ -247,9 +247,9 @@ class FaultPlayer:
         """Until the broker has noticed, and then for a while."""
         disk = self._disk(fault)
         disk.faults.begin(_DISK_FAULTS[fault.kind])
-        await self._until_given_up(fault)
+        is_given_up = await self._until_given_up(fault)
         await _wait(fault)
-        if fault.kind is Kind.LOST_TAIL:
+        if fault.kind is Kind.LOST_TAIL and is_given_up:
             disk.power_cut()
         disk.faults.heal()
         await self._until_back(fault)
@@ -266,8 +266,8 @@ class FaultPlayer:
         disk = self._disk(fault)
         async with self._without_controller():
             disk.faults.begin(DiskFault.EIO)
-            await self._until_given_up(fault)
-            if fault.rng().random() < 0.7:
+            is_given_up = await self._until_given_up(fault)
+            if fault.rng().random() < 0.7 and is_given_up:
                 disk.power_cut()
             disk.faults.heal()
             asking = asyncio.create_task(self._order_once(fault, "reattach"))
@@ -382,19 +382,20 @@ class FaultPlayer:
             await asyncio.sleep(_SWAP_LOOK_S)
         taking.faults.begin(DiskFault.HANG)
         await asyncio.sleep(rng.uniform(*_MOVE_HANG_S))
-        giving.faults.heal()
+        giving.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
         await asyncio.sleep(rng.random() * _LATE_S)
-        taking.faults.heal()
+        taking.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
         await self._until_back(fault)
 
-    async def _until_given_up(self, fault: Fault) -> None:
-        """Until the broker has noticed, or does not run."""
+    async def _until_given_up(self, fault: Fault) -> bool:
+        """Until the broker has noticed, or does not run; False if it takes no notice."""
         path = self._path(fault)
         for _ in range(round(_NOTICED_S / _POLL_S)):
             state = self._view.dir_state(fault.broker, path)
             if state in (None, LogDirState.OFFLINE):
-                return
+                return True
             await asyncio.sleep(_POLL_S)
+        return False
 
     async def _until_back(self, fault: Fault) -> None:
         broker, path = fault.broker, self._path(fault)
