@@ -58,5 +58,24 @@ def test_a_cluster_starts_dies_and_is_looked_into() -> None:
         broker.stop()
         cluster.wait_for(lambda: not broker.is_up, "it has stopped")
         assert broker.exit_code == 0
-    with pytest.raises(ConfigError, match="one controller"):
-        SimulatedCluster(seed=1, controllers=3)
+    with pytest.raises(ConfigError, match="1, 3 or 5 can agree"):
+        SimulatedCluster(seed=1, controllers=2)
+
+
+def test_of_three_controllers_any_one_may_go_and_its_clock_may_be_wrong() -> None:
+    with SimulatedCluster(seed=1, controllers=3, brokers=1, log_dirs=1) as cluster:
+        cluster.start()
+        first = next(host for host in cluster.controllers if host.is_active)
+        first.power_cut()
+        others = [host for host in cluster.controllers if host is not first]
+        cluster.wait_for(lambda: any(host.is_active for host in others), "another one leads")
+        first.drift(2.0)
+        first.start()
+        began_ms = cluster.now_ms
+        assert first.process is not None
+        own_s = first.process.loop.time()
+        cluster.wait_for(lambda: first.state is not None and 1 in first.state.brokers, "it follows")
+        cluster.run_for(10_000)
+        assert first.process.loop.time() - own_s == 2 * (cluster.now_ms - began_ms) / 1000
+        assert [host.is_active for host in cluster.controllers].count(True) == 1
+        assert not first.is_active

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator
 
-from kraftjbod.testing.simulation.virtual_loop import virtual_loop
+from kraftjbod.testing.simulation.virtual_loop import DriftingClock, virtual_loop
 from kraftjbod.testing.simulation.world import World
 
 
@@ -59,3 +59,20 @@ def test_what_a_dead_process_begins_warns_nobody() -> None:
     coroutine = asyncio.sleep(1)
     loop.create_task(coroutine)
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+def test_a_clock_that_drifts_never_jumps_and_no_timer_is_early() -> None:
+    now = [0]
+    clock = DriftingClock(lambda: now[0])
+    now[0] = 1_000
+    clock.set_rate(1.1)
+    assert clock.now_us() == 1_000
+    now[0] = 2_000
+    assert clock.now_us() == 2_100
+    clock.set_rate(0.9)
+    assert clock.now_us() == 2_100
+    for own_us in (2_100, 2_101, 2_999.5, 7_777):
+        now[0] = clock.world_us(own_us)
+        assert clock.now_us() >= own_us
+        now[0] -= 1
+        assert clock.now_us() < own_us

@@ -101,6 +101,12 @@ class SimulatedController(SimulatedNode):
         super().start()
 
     @property
+    def is_active(self) -> bool:
+        """It decides, as far as it knows: one that was cut off may have been voted out."""
+        controller = None if self.daemon is None or not self.is_up else self.daemon.controller
+        return controller is not None and controller.is_active
+
+    @property
     def state(self) -> MetadataState | None:
         """The metadata as this controller has replayed it; None while it has none."""
         controller = None if self.daemon is None or not self.is_up else self.daemon.controller
@@ -194,6 +200,7 @@ class SimulatedCluster:
     """See the module's own words.
 
     :param seed: of everything that is drawn.
+    :param controllers: 1, or an odd number that vote; the first is node 100.
     :param log_dirs: of each broker.
     :param config: keys for every daemon, on top of :data:`SIMULATION_CONFIG`.
     :param trace: where lines go; the last ones are kept if it is not given.
@@ -209,8 +216,8 @@ class SimulatedCluster:
         config: Mapping[str, str] | None = None,
         trace: Trace | None = None,
     ) -> None:
-        if controllers != 1:
-            raise ConfigError(f"controllers={controllers}: kraftjbod runs one controller")
+        if controllers < 1 or controllers % 2 == 0:
+            raise ConfigError(f"controllers={controllers}: 1, 3 or 5 can agree")
         self.world = World(seed, trace)
         self.network = MemoryNetwork(self.world)
         self.config = {**SIMULATION_CONFIG, **(config or {})}
@@ -278,6 +285,7 @@ class SimulatedCluster:
         return self.brokers[node_id]
 
     def controller(self, index: int = 0) -> SimulatedController:
+        """One of those that vote, by its index; whether it leads its ``is_active`` says."""
         return self.controllers[index]
 
     def client(self, name: str) -> SimulatedClient:

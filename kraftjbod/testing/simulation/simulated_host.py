@@ -8,7 +8,8 @@
 
 What a process is handed of the world (:class:`~kraftjbod.daemon.process.environment.Environment`)
 comes from here: its clock, randomness, disks and threads. A wall clock can be set
-(:attr:`SimulatedHost.wall_offset_ms`); the monotonic one goes on as it does.
+(:attr:`SimulatedHost.wall_offset_ms`); the monotonic one never jumps, but may go faster or slower
+than the world's (:meth:`SimulatedHost.drift`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from kraftjbod.daemon.runner import Daemon, DaemonLife
 from kraftjbod.testing.simulation.memory_network import MemoryNetwork
 from kraftjbod.testing.simulation.simulated_disk import ProcessVfs, SimulatedDisk
 from kraftjbod.testing.simulation.simulated_thread import SimulatedExecutor
-from kraftjbod.testing.simulation.virtual_loop import virtual_loop
+from kraftjbod.testing.simulation.virtual_loop import DriftingClock, virtual_loop
 from kraftjbod.testing.simulation.world import World
 
 #: When every world begins, by the wall clock: 2026-01-01 UTC.
@@ -47,7 +48,8 @@ class HostClock:
         self.possible_now()
 
     def now_ms(self) -> int:
-        return self._host.world.now_us // 1000
+        clock = self._host.clock
+        return (self._host.world.now_us if clock is None else int(clock.now_us())) // 1000
 
     def wall_ms(self) -> int:
         return WORLD_BEGAN_MS + self.now_ms() + self._host.wall_offset_ms
@@ -62,6 +64,7 @@ class SimulatedProcess:
     def __init__(self, host: SimulatedHost, name: str) -> None:
         self.name = name
         self.loop = virtual_loop(host.world, name)
+        self.loop.clock = host.clock
         self.loop.sockets = host.network.sockets_of(host.place, self.loop)
         self._host = host
         self._vfs: list[ProcessVfs] = []
@@ -159,6 +162,8 @@ class SimulatedHost:
         self.process: SimulatedProcess | None = None
         #: By how much its wall clock is wrong.
         self.wall_offset_ms = 0
+        #: Its monotonic clock, once that has drifted.
+        self.clock: DriftingClock | None = None
         #: Those that have ended, the newest last.
         self.past: list[SimulatedProcess] = []
         self._life = life
@@ -196,6 +201,15 @@ class SimulatedHost:
             self._operations_left -= 1
             if self._operations_left == 0:
                 self._strike()
+
+    def drift(self, rate: float) -> None:
+        """Let its monotonic clock go ``rate`` times as fast as the world's, from now on."""
+        self._say(f"drift {rate:.3f}")
+        if self.clock is None:
+            self.clock = DriftingClock(lambda: self.world.now_us)
+        self.clock.set_rate(rate)
+        if self.process is not None:
+            self.process.loop.clock = self.clock
 
     def start(self) -> None:
         """Begin a process, with the power on."""

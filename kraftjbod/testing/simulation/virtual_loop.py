@@ -91,6 +91,41 @@ class VirtualHandle(asyncio.Handle):
         self._repr = None
 
 
+class DriftingClock:
+    """A host's monotonic clock that goes faster or slower than the world's.
+
+    It goes as that does until :meth:`set_rate`, and never jumps.
+
+    :param world_now_us: microseconds since the world began.
+    """
+
+    def __init__(self, world_now_us: Callable[[], int]) -> None:
+        self._world_now_us = world_now_us
+        #: When the rate was set last, by the world's clock and by this one.
+        self._since_us = 0
+        self._own_us = 0.0
+        self._rate = 1.0
+
+    def set_rate(self, rate: float) -> None:
+        """So many of its seconds go by in one of the world's; timers that are set already keep
+        their time by the world's."""
+        assert rate > 0, rate
+        self._own_us, self._since_us, self._rate = self.now_us(), self._world_now_us(), rate
+
+    def now_us(self) -> float:
+        return self._at(self._world_now_us())
+
+    def world_us(self, own_us: float) -> int:
+        """When it will show ``own_us`` at the earliest; never before that."""
+        at_us = self._since_us + math.ceil((own_us - self._own_us) / self._rate)
+        while self._at(at_us) < own_us:
+            at_us += 1
+        return at_us
+
+    def _at(self, world_us: int) -> float:
+        return self._own_us + (world_us - self._since_us) * self._rate
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """:param name: of the process, for error messages."""
 
@@ -99,6 +134,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.name = name
         self.is_dead = False
         self.sockets: Sockets | None = None
+        #: Of its host, once that does not go as the world's does.
+        self.clock: DriftingClock | None = None
         #: By number, what the process wants to be called with.
         self.signal_handlers: dict[int, Callable[[], object]] = {}
         #: Those of this process, in the order in which they began.
@@ -118,7 +155,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # --- time ------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        return self.world.now_us / 1e6
+        return self.world.now_us / 1e6 if self.clock is None else self.clock.now_us() / 1e6
 
     def call_soon(
         self,
@@ -150,7 +187,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        if not self.is_dead:
+        if not self.is_dead and self.clock is not None:
+            self.world.push(self.clock.world_us(when * 1e6), timer)
+        elif not self.is_dead:
             # Never before its time: whoever asks for the rest of it would get it at once, for ever.
             at_us = math.ceil(when * 1e6 - 1e-3)
             self.world.push(at_us if at_us / 1e6 >= when else at_us + 1, timer)
