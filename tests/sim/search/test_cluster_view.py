@@ -17,7 +17,7 @@ def test_it_says_what_keeps_a_cluster_from_being_whole() -> None:
         client.run(create_topic(client.kafka, "t", partitions=2, replication_factor=3))
         cluster.wait_for(lambda: not view.not_whole(2), "the topic is there")
         assert [str(tp) for tp, _ in view.partitions()] == ["t-0", "t-1"]
-        assert view.left_behind() == []
+        assert view.left_behind() == view.not_replayed() == []
         entries = list(view.entries_from(0))
         assert entries[-1].offset == view.committed_offset()
 
@@ -31,3 +31,4 @@ def test_it_says_what_keeps_a_cluster_from_being_whole() -> None:
         cluster.broker(2).kill()
         assert view.not_whole(2) == ["broker 2 does not serve"]
         assert view.dirs(2) == view.replicas(2) == []
+        assert [one.split(" has")[0] for one in view.not_replayed()] == ["broker 2"]

@@ -140,6 +140,18 @@ class ClusterView:
             missing += self._partition_not_whole(tp, one)
         return missing
 
+    def not_replayed(self) -> list[str]:
+        """Brokers that have not heard all that was decided, one sentence each."""
+        state = self.decided()
+        if state is None:
+            return ["no controller leads"]
+        heard = {broker_id: self.state_of(broker_id) for broker_id in self.broker_ids}
+        return [
+            f"broker {broker_id} has not heard of metadata offset {state.offset}"
+            for broker_id, its in heard.items()
+            if its is None or its.offset != state.offset
+        ]
+
     def left_behind(self) -> list[str]:
         """Partitions whose copies do not end at the same offset, one sentence each."""
         missing = []

@@ -258,7 +258,8 @@ class SeedRun:
 
     async def _stop_and_judge(self) -> None:
         self._watch.look()
-        self._watch.judge_replays()
+        if await self._within(_STOP_MS, self._view.not_replayed):
+            self._watch.judge_replays()
         hosts = self._cluster.brokers
         processes = [host.process for host in hosts.values() if host.process is not None]
         for process in processes:
@@ -302,6 +303,8 @@ class SeedRun:
         for event in self._cluster.trace.events:
             if "exception" in event:
                 self._found(f"{event['host']} met a bug: {event['event']}: {event['exception']}")
+            if event["event"] == "loop_complaint":
+                self._found(f"{event['host']} left an error to nobody: {_fields(event)}")
         for host in self._cluster.hosts.values():
             for process in host.past:
                 for complaint in process.loop.complaints:

@@ -129,6 +129,8 @@ class Workload:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for consumer in self._consumers.values():
+            await consumer.close()
         for client in self._clients:
             await client.close()
 
