@@ -15,6 +15,7 @@ from kraftjbod.controller.brokers.foreign_metadata import require_same_log
 from kraftjbod.controller.brokers.heartbeat_manager import BrokerHeartbeatManager
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
+from kraftjbod.controller.election_control import ElectionControlManager
 from kraftjbod.controller.feature_control import FeatureControlManager
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
@@ -42,13 +43,16 @@ from kraftjbod.metadata.records import (
     PartitionChangeRecord,
     Record,
     ResourceType,
+    UnregisterBrokerRecord,
 )
 from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_config_messages import (
     DescribeDynamicConfigsRequest,
+    ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    UnregisterBrokerRequest,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -124,6 +128,12 @@ class ControlManagers:
             cluster=self._cluster,
             rules_of=self.rules_of,
         )
+        self._elections = ElectionControlManager(
+            state=self.state,
+            index=self.index,
+            cluster=self._cluster,
+            rules_of=self.rules_of,
+        )
         self._topics = TopicControlManager(
             state=self.state,
             cluster=self._cluster,
@@ -179,6 +189,10 @@ class ControlManagers:
                 return self._configuration.describe(request)
             case UpdateFeaturesRequest():
                 return self._features.update(request)
+            case ElectLeadersRequest():
+                return self._elections.elect(request)
+            case UnregisterBrokerRequest():
+                return self._elections.unregister(request)
             case _:
                 raise OperatingError(
                     f"The controller does not serve {request.api}.",
@@ -333,6 +347,8 @@ class ControlManagers:
         for record in records:
             if isinstance(record, BrokerRegistrationChangeRecord) and record.in_controlled_shutdown:
                 self._heartbeats.note_shutdown_offset(record.broker_id, offset)
+            elif isinstance(record, UnregisterBrokerRecord):
+                self._heartbeats.end_session(record.broker_id)
         return delta
 
     def replay_part(self, records: Sequence[Record], *, offset: int) -> None:

@@ -16,6 +16,7 @@ from kraftjbod.metadata.records import (
     PartitionChangeRecord,
     Record,
     RegisterBrokerRecord,
+    UnregisterBrokerRecord,
 )
 
 _FOREIGN_METADATA_INTERVAL_MS: Final = 30_000
@@ -66,6 +67,8 @@ class DecisionLog:
                     epoch=record.broker_epoch,
                     log_dirs=list(map(str, record.log_dirs)),
                 )
+            elif isinstance(record, UnregisterBrokerRecord):
+                self._log.info("broker_unregistered", broker_id=record.broker_id)
             elif isinstance(record, BrokerRegistrationChangeRecord):
                 self._note_registration_change(record, leaders_moved)
 

@@ -21,10 +21,10 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from kraftjbod.controller.brokers.metadata_fetches import MetadataFetches
 from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.decision_log import DecisionLog
-from kraftjbod.controller.metadata_fetches import MetadataFetches
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.session_watch import SessionWatch
 from kraftjbod.core.errors import (

@@ -170,6 +170,17 @@ class BrokerRegistrationChangeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRecord:
+    """The broker is not registered any more, until it registers again."""
+
+    TYPE: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 0
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
     TYPE: ClassVar[int] = 2
     VERSION: ClassVar[int] = 0
@@ -299,6 +310,7 @@ class ProducerIdsRecord:
 Record = (
     RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
+    | UnregisterBrokerRecord
     | TopicRecord
     | RemoveTopicRecord
     | PartitionRecord
@@ -311,6 +323,7 @@ Record = (
 _RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     RegisterBrokerRecord,
     BrokerRegistrationChangeRecord,
+    UnregisterBrokerRecord,
     TopicRecord,
     RemoveTopicRecord,
     PartitionRecord,

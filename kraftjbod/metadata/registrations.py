@@ -24,6 +24,7 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -190,10 +191,17 @@ class BrokerRegistration:
         """
         if not self.impaired_log_dirs:
             return False
-        impaired = {one.directory_id for one in self.impaired_log_dirs}
+        return self._is_in({one.directory_id for one in self.impaired_log_dirs}, directory_id)
+
+    def is_stalled(self, directory_id: DirectoryId) -> bool:
+        """Likewise, in a stalled one."""
+        stalled = (d.directory_id for d in self.impaired_log_dirs if d.state is LogDirState.STALLED)
+        return self._is_in(set(stalled), directory_id)
+
+    def _is_in(self, directories: set[DirectoryId], directory_id: DirectoryId) -> bool:
         if directory_id in (UNASSIGNED_DIR, MIGRATING_DIR):
-            return impaired.issuperset(self.log_dirs)
-        return directory_id in impaired
+            return bool(directories) and directories.issuperset(self.log_dirs)
+        return directory_id in directories
 
     def has_online_dir(self, directory_id: DirectoryId) -> bool:
         """Whether a replica in ``directory_id`` of this broker counts as online.

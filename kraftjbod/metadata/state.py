@@ -45,6 +45,7 @@ from kraftjbod.metadata.records import (
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from kraftjbod.metadata.registrations import (
     BrokerRegistration,
@@ -196,6 +197,10 @@ class MetadataState:
             case BrokerRegistrationChangeRecord():
                 self.brokers[record.broker_id] = self.brokers[record.broker_id].merge(record)
                 delta.brokers.add(record.broker_id)
+            case UnregisterBrokerRecord():
+                assert self.brokers[record.broker_id].epoch == record.broker_epoch, record
+                del self.brokers[record.broker_id]
+                delta.brokers.add(record.broker_id)
             case TopicRecord():
                 self.topics[record.topic_id] = TopicRegistration(
                     name=record.name, topic_id=record.topic_id
@@ -299,7 +304,11 @@ class MetadataState:
                         twin.topics[record.topic_id].partitions[record.partition_id] = partition
                 case RemoveTopicRecord():
                     self._put_topic(twin, record.topic_id)
-                case BrokerRegistrationChangeRecord() | RegisterBrokerRecord():
+                case (
+                    BrokerRegistrationChangeRecord()
+                    | RegisterBrokerRecord()
+                    | UnregisterBrokerRecord()
+                ):
                     if (broker := self.brokers.get(record.broker_id)) is not None:
                         twin.brokers[record.broker_id] = broker
                 case ConfigRecord():

@@ -28,7 +28,9 @@ import msgpack
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.protocol.rpc_config_messages import (
     DescribeDynamicConfigsRequest,
+    ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
+    UnregisterBrokerRequest,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -67,6 +69,8 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         IncrementalAlterConfigsRequest,
         DescribeDynamicConfigsRequest,
         UpdateFeaturesRequest,
+        ElectLeadersRequest,
+        UnregisterBrokerRequest,
         QuorumMessagesRequest,
     )
 }

@@ -1,4 +1,6 @@
-"""PURE. Bodies of the RPC about configurations; brokers forward them, tools may send them.
+"""PURE. Bodies of the RPC for an operator's orders: configurations, leaders, brokers given up.
+
+Brokers forward them, and tools may send them.
 
 The rules are those of rpc_messages.py.
 """
@@ -6,6 +8,7 @@ The rules are those of rpc_messages.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -89,3 +92,54 @@ class DescribeDynamicConfigsRequest(RpcRequest):
     resource_type: int
     names: tuple[str, ...] | None = Field(default=None, max_length=MAX_PARTITIONS_PER_REQUEST)
     """None asks for all."""
+
+
+# --- leaders and brokers -------------------------------------------------------------------------
+
+
+class ElectionType(IntEnum):
+    """Kafka's numbers (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class ElectedPartition(RpcBody):
+    topic: str
+    partition: int
+
+
+class ElectionOutcome(RpcBody):
+    topic: str
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class ElectLeadersResponse(RpcResponse):
+    """One outcome per asked partition, in the same order."""
+
+    partitions: tuple[ElectionOutcome, ...]
+
+
+class ElectLeadersRequest(RpcRequest):
+    """Each partition by itself gets its preferred leader, or any that can lead."""
+
+    api = "ElectLeaders"
+    Response = ElectLeadersResponse
+
+    election_type: ElectionType
+    partitions: tuple[ElectedPartition, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+
+
+class UnregisterBrokerResponse(RpcResponse):
+    """The broker is not registered any more."""
+
+
+class UnregisterBrokerRequest(RpcRequest):
+    """Forget a broker that is stopped for good (KIP-631); its replicas stay assigned to it."""
+
+    api = "UnregisterBroker"
+    Response = UnregisterBrokerResponse
+
+    broker_id: WireBrokerId

@@ -103,7 +103,7 @@ def _incarnation(broker_id: BrokerId, options: dict[str, str]) -> Uuid:
     return Uuid(name.encode().rjust(16, b"~"))
 
 
-def _outcome(item: m.ReassignmentOutcome | c.ResourceOutcome) -> str:
+def _outcome(item: m.ReassignmentOutcome | c.ResourceOutcome | c.ElectionOutcome) -> str:
     """The code, and the message with directories by their short names."""
     found = item.error_code.name
     if item.error_message:
@@ -482,6 +482,22 @@ class World:
     def _do_unclean(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
         return self.managers.elect_unclean()
 
+    def _do_elect(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        """``elect preferred t-0 t-1``, ``elect unclean t-0``."""
+        named = (word.rpartition("-") for word in words[1:])
+        return self._decide(
+            c.ElectLeadersRequest(
+                election_type=c.ElectionType[words[0].upper()],
+                partitions=tuple(
+                    c.ElectedPartition(topic=topic, partition=int(index))
+                    for topic, _, index in named
+                ),
+            )
+        )
+
+    def _do_unregister(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        return self._decide(c.UnregisterBrokerRequest(broker_id=BrokerId(int(words[0]))))
+
     def _do_take_leadership(self, _: list[str], __: dict[str, str]) -> None:
         self.managers.take_leadership(self.now_ms)
 
@@ -506,6 +522,8 @@ class World:
                 )
             case r.BrokerRegistrationChangeRecord():
                 return _show_registration_change(record)
+            case r.UnregisterBrokerRecord():
+                return f"UnregisterBroker {record.broker_id}"
             case r.TopicRecord():
                 return f"Topic {record.name}"
             case r.RemoveTopicRecord():
@@ -600,7 +618,7 @@ class World:
                 for result in response.results:
                     found = f": {result.error_message}" if result.error_message else ""
                     yield f"reply {result.name}: {result.error_code.name}{found}"
-            case m.AlterPartitionReassignmentsResponse():
+            case m.AlterPartitionReassignmentsResponse() | c.ElectLeadersResponse():
                 for item in response.partitions:
                     yield f"reply {item.topic}-{item.partition}: {_outcome(item)}"
             case m.ListPartitionReassignmentsResponse():
@@ -625,5 +643,7 @@ class World:
                     answered = " ".join(f"{key}={value}" for key, value in described.values.items())
                     yield f"configured {described.name or 'all'}: {answered}"
                 yield f"reply: {len(response.resources)} configured"
+            case c.UnregisterBrokerResponse():
+                yield "reply: unregistered"
             case _:
                 yield f"reply: {response}"

@@ -203,6 +203,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_log_dirs_offline": "Directories of the broker are dead; others lead what was there.",
     "broker_log_dirs_well_again": ("None of the broker's directories is full or hangs any more."),
     "broker_registered": "A broker has introduced itself.",
+    "broker_unregistered": "An operator gave a broker up that is stopped for good.",
     "broker_session_expired": "It has not been heard for too long, and is fenced.",
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",

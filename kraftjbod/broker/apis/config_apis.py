@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from kraftjbod.broker.apis.forwarding import forward
+from kraftjbod.broker.apis.admin.forwarding import forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
+from kraftjbod.broker.apis.admin.election_apis import ElectionApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
 from kraftjbod.broker.apis.log_dir_admin_apis import LogDirAdminApis
@@ -51,6 +53,7 @@ from kraftjbod.protocol.messages import (
     DescribeProducersRequest,
     DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest,
+    ElectLeadersRequest,
     EndTxnRequest,
     FetchRequest,
     FindCoordinatorRequest,
@@ -59,6 +62,7 @@ from kraftjbod.protocol.messages import (
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListConfigResourcesRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
     ListPartitionReassignmentsRequest,
@@ -73,6 +77,7 @@ from kraftjbod.protocol.messages import (
     SaslHandshakeRequest,
     SyncGroupRequest,
     TxnOffsetCommitRequest,
+    UnregisterBrokerRequest,
     UpdateFeaturesRequest,
     WriteTxnMarkersRequest,
 )
@@ -92,6 +97,8 @@ class KafkaApis:
         topic_partitions: TopicPartitionsApis,
         topics: TopicApis,
         configs: ConfigApis,
+        config_resources: ConfigResourceApis,
+        elections: ElectionApis,
         log_dirs: LogDirApis,
         log_dir_admin: LogDirAdminApis,
         reassignments: ReassignmentApis,
@@ -122,6 +129,9 @@ class KafkaApis:
         self._serve(DescribeConfigsRequest, configs.describe_configs)
         self._serve(AlterConfigsRequest, configs.alter_configs)
         self._serve(IncrementalAlterConfigsRequest, configs.incremental_alter_configs)
+        self._serve(ListConfigResourcesRequest, config_resources.list_config_resources)
+        self._serve(ElectLeadersRequest, elections.elect_leaders)
+        self._serve(UnregisterBrokerRequest, elections.unregister_broker)
         self._serve(DescribeLogDirsRequest, log_dirs.describe_log_dirs)
         self._serve(AlterReplicaLogDirsRequest, log_dirs.alter_replica_log_dirs)
         self._serve(AlterLogDirsRequest, log_dir_admin.alter_log_dirs)

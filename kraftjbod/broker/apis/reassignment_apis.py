@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from kraftjbod.broker.apis.forwarding import forward
+from kraftjbod.broker.apis.admin.forwarding import forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError

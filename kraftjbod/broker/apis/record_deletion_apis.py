@@ -7,6 +7,7 @@ once.
   again as a leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
 * Replicas in full directories fetch nothing, see saturated_followers.py. Like those on brokers that
   are away they are not waited for.
+* Of topics that brokers keep in memory nothing is deleted, whoever leads them.
 * The space comes back with retention, which a full directory applies at once.
 
 The new start is as certain as the checkpoint of log starts: after a crash it may be an older one.
@@ -47,8 +48,12 @@ def _refused(part: Wanted) -> Deleted:
 
 
 class RecordDeletionApis:
-    def __init__(self, *, replicas: HostedReplicas) -> None:
+    def __init__(
+        self, *, replicas: HostedReplicas, closed_topics: frozenset[str] = frozenset()
+    ) -> None:
+        """:param closed_topics: of which clients may delete nothing."""
         self._replicas = replicas
+        self._closed_topics = closed_topics
 
     async def delete_records(
         self, request: DeleteRecordsRequest, _context: RequestContext
@@ -86,6 +91,11 @@ class RecordDeletionApis:
 
     async def _start_at(self, topic_partition: TopicPartition, offset: int, due_s: float) -> int:
         """Where the log starts then, on every live replica; they have until ``due_s``."""
+        if topic_partition.topic in self._closed_topics:
+            raise OperatingError(
+                f"Cannot delete records of internal topic {topic_partition.topic}",
+                code=ErrorCode.INVALID_TOPIC_EXCEPTION,
+            )
         await self._pass_gate(topic_partition)
         replica = self._replicas.require(topic_partition)
         partition, handle = replica.require_open()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from kraftjbod.broker.apis.forwarding import forward
+from kraftjbod.broker.apis.admin.forwarding import forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError

@@ -25,8 +25,11 @@ from kraftjbod.protocol.messages import (
     DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeClusterRequest,
+    DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
+    ElectLeadersRequest,
     ListOffsetsRequest,
+    UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
 
@@ -348,16 +351,81 @@ async def _deleted_by(
     return answers
 
 
+# --- leaders -------------------------------------------------------------------------------------
+
+
+class ElectionType(IntEnum):
+    """KIP-460's numbers."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+async def elect_leaders(
+    client: ClusterClient, kind: ElectionType, partitions: Sequence[TopicPartition] | None
+) -> dict[TopicPartition, OperatingError | None]:
+    """Why a partition has no such leader now, by partition; None where it has.
+
+    :param partitions: None for all; then of those that need no election nothing is said.
+    :raises OperatingError: the cluster does not elect at all.
+    """
+    named: list[ElectLeadersRequest.TopicPartitions] | None = None
+    if partitions is not None:
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in partitions:
+            by_topic[topic].append(partition)
+        named = [
+            ElectLeadersRequest.TopicPartitions(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic.items()
+        ]
+    response = await client.request_controller(
+        ElectLeadersRequest(
+            election_type=kind, topic_partitions=named, timeout_ms=client.request_timeout_ms
+        ),
+        min_version=0 if kind is ElectionType.PREFERRED else 1,
+    )
+    require_ok(response, "elections")
+    found: dict[TopicPartition, OperatingError | None] = {}
+    for result in response.replica_election_results:
+        for part in result.partition_result:
+            key = TopicPartition(result.topic, part.partition_id)
+            is_done = part.error_code == ErrorCode.NONE
+            found[key] = (
+                None if is_done else kafka_error(part.error_code, str(key), part.error_message)
+            )
+    return found
+
+
+# --- brokers -------------------------------------------------------------------------------------
+
+
+async def unregister_broker(client: ClusterClient, broker_id: int) -> None:
+    """:raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others."""
+    response = await client.request_controller(UnregisterBrokerRequest(broker_id=broker_id))
+    require_ok(response, f"broker {broker_id}")
+
+
+async def describe_cluster(
+    client: ClusterClient, *, include_fenced: bool = False
+) -> DescribeClusterResponse:
+    """Its id and its brokers.
+
+    :raises OperatingError: UNSUPPORTED_VERSION, if it does not know which ones are fenced.
+    """
+    response = await client.request_any(
+        DescribeClusterRequest(include_fenced_brokers=include_fenced),
+        min_version=WITH_FENCED_BROKERS if include_fenced else 0,
+    )
+    require_ok(response, "cluster")
+    return response
+
+
 async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
     """Whether it is fenced, by broker: all that are registered, as the one that answers knows.
 
     :raises OperatingError: UNSUPPORTED_VERSION, if that one does not know.
     """
-    response = await client.request_any(
-        DescribeClusterRequest(include_fenced_brokers=True),
-        min_version=WITH_FENCED_BROKERS,
-    )
-    require_ok(response, "cluster")
+    response = await describe_cluster(client, include_fenced=True)
     return {broker.broker_id: broker.is_fenced for broker in response.brokers}
 
 

@@ -1,1 +1,1 @@
-"""What a controller knows of a broker besides its registration: liveness, cordons, address, log."""
+"""What a controller knows of a broker besides its registration, and the metadata it gives it."""

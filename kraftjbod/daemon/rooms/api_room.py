@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
+from kraftjbod.broker.apis.admin.election_apis import ElectionApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches
@@ -82,7 +84,9 @@ class ApiRoom:
         return KafkaApis(
             produce_fetch=self._build_produce_fetch(reads),
             offsets=OffsetApis(reads=reads, suspect_after_ms=config.log_dir_io_suspect_ms),
-            record_deletion=RecordDeletionApis(replicas=replicas.hosted),
+            record_deletion=RecordDeletionApis(
+                replicas=replicas.hosted, closed_topics=self._internal.internal_topics.closed
+            ),
             metadata=MetadataApis(
                 broker_id=config.node_id,
                 cache=cluster.cache,
@@ -94,14 +98,9 @@ class ApiRoom:
                 cache=cluster.cache, internal_topics=self._internal.internal_topics
             ),
             topics=topics,
-            configs=ConfigApis(
-                config=config,
-                cache=cluster.cache,
-                topic_configs=cluster.topic_configs,
-                dynamic_configs=cluster.dynamic_configs,
-                channel=cluster.channel,
-                own_dirs=lambda: [log_dir.path for log_dir in disks.logs.dirs()],
-            ),
+            configs=self._build_configs(),
+            config_resources=ConfigResourceApis(cache=cluster.cache),
+            elections=self._build_elections(),
             log_dir_admin=LogDirAdminApis(
                 admin=directories.admin, allowed_roots=config.allowed_roots
             ),
@@ -131,6 +130,24 @@ class ApiRoom:
                 monitor=directories.monitor,
                 scrubs=directories.scrubs,
             ),
+        )
+
+    def _build_configs(self) -> ConfigApis:
+        logs = self._disks.logs
+        return ConfigApis(
+            config=self._config,
+            cache=self._cluster.cache,
+            topic_configs=self._cluster.topic_configs,
+            dynamic_configs=self._cluster.dynamic_configs,
+            channel=self._cluster.channel,
+            own_dirs=lambda: [log_dir.path for log_dir in logs.dirs()],
+        )
+
+    def _build_elections(self) -> ElectionApis:
+        return ElectionApis(
+            channel=self._cluster.channel,
+            cache=self._cluster.cache,
+            unregister_timeout_ms=self._config.controller_request_timeout_ms,
         )
 
     def _build_transaction_log(self) -> TransactionLogApis:

@@ -1,4 +1,5 @@
-"""PURE. What Kafka's protocol has no word for: tagged fields of our own, and an API of our own.
+"""PURE. What Kafka's protocol has no word for: tagged fields of our own, and an API of our own;
+and what the package with Kafka's schemas leaves out.
 
 A reader skips a tagged field whose number it does not know (KIP-482).
 So every Kafka broker takes our requests and every Kafka client our answers, and only what stands
@@ -310,10 +311,36 @@ OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
+#: Kafka's own, with Kafka's number.
+_LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
+    "UnregisterBrokerRequest": {
+        "apiKey": 64,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": ({"name": "BrokerId", "type": "int32", "versions": "0+"},),
+    },
+    "UnregisterBrokerResponse": {
+        "apiKey": 64,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": (
+            {"name": "ThrottleTimeMs", "type": "int32", "versions": "0+"},
+            {"name": "ErrorCode", "type": "int16", "versions": "0+"},
+            {
+                "name": "ErrorMessage",
+                "type": "string",
+                "versions": "0+",
+                "nullableVersions": "0+",
+                "ignorable": True,
+            },
+        ),
+    },
+}
+
 
 def own_message(name: str) -> Mapping[str, Any] | None:
-    """The schema of a message that is ours alone; None if ``name`` is none."""
-    return OWN_MESSAGES.get(name)
+    """The schema of a message that is written here; None if ``name`` is none."""
+    return OWN_MESSAGES.get(name) or _LEFT_OUT.get(name)
 
 
 def own_fields(message: str, struct: str) -> Sequence[Mapping[str, Any]]:

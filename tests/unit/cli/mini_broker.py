@@ -36,6 +36,7 @@ from kraftjbod.protocol.messages import (
     DescribeConfigsResponse,
     DescribeLogDirsResponse,
     DescribeTopicPartitionsResponse,
+    ElectLeadersResponse,
     FetchResponse,
     IncrementalAlterConfigsResponse,
     InitProducerIdResponse,
@@ -43,6 +44,7 @@ from kraftjbod.protocol.messages import (
     ListPartitionReassignmentsResponse,
     MetadataResponse,
     ProduceResponse,
+    UnregisterBrokerResponse,
     UpdateFeaturesResponse,
 )
 from kraftjbod.protocol.record_batch import batches, read_header, stamp_header
@@ -83,6 +85,8 @@ class MiniBroker:
         self.log_dir_orders: list[tuple[int, str, bool]] = []
         #: Topic, partition and offset of each order to delete records.
         self.deletions: list[tuple[str, int, int]] = []
+        #: Types of elections that were ordered.
+        self.elections: list[int] = []
         #: Whether it is fenced, by broker; and whether this one says which one it is.
         self.fencing = {BROKER_ID: False, 8: True}
         self.gives_id = True
@@ -476,6 +480,36 @@ class MiniBroker:
         return response(
             error_code=code, results=[good, dead], broker_id=own_id, lost_replicas=["foo-1"]
         )
+
+    def _elect_leaders(self, body: Any, code: int) -> Any:
+        """Partition 0 is led as it shall be, and 2 cannot be."""
+        response, outcomes = ElectLeadersResponse, {0: 84, 1: 0, 2: 80}
+        named = body.topic_partitions
+        if named is None:
+            named = [body.TopicPartitions(topic="t", partitions=[1])]
+        self.elections.append(body.election_type)
+        return response(
+            error_code=code,
+            replica_election_results=[
+                response.ReplicaElectionResult(
+                    topic=topic.topic,
+                    partition_result=[
+                        response.PartitionResult(
+                            partition_id=index,
+                            error_code=outcomes[index],
+                            error_message="no" if outcomes[index] else None,
+                        )
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in named
+            ],
+        )
+
+    def _unregister_broker(self, body: Any, code: int) -> Any:
+        if not code and self.fencing.pop(body.broker_id, None) is None:
+            code = ErrorCode.BROKER_ID_NOT_REGISTERED
+        return UnregisterBrokerResponse(error_code=code, error_message="not there" if code else "")
 
     def _describe_cluster(self, body: Any, code: int) -> Any:
         response = DescribeClusterResponse

@@ -90,6 +90,14 @@ class Lives(RuleBasedStateMachine):
     def lose_dirs(self, broker: int, count: int) -> None:
         self.run(f"heartbeat {broker} offline={','.join(DIRS[broker].split(',')[:count])}")
 
+    @rule(kind=st.sampled_from(["preferred", "unclean"]), partition=PARTITIONS)
+    def elect(self, kind: str, partition: int) -> None:
+        self.run(f"elect {kind} t-{partition}")
+
+    @rule(broker=BROKERS)
+    def unregister(self, broker: int) -> None:
+        self.run(f"unregister {broker}")
+
     @rule(broker=BROKERS, impaired=st.sets(st.integers(0, 2)), state=st.sampled_from(IMPAIRED))
     def impair_dirs(self, broker: int, impaired: set[int], state: str) -> None:
         registration = self.world.state.brokers.get(broker)

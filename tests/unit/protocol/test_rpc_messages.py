@@ -9,7 +9,11 @@ from pydantic import ValidationError
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
-from kraftjbod.protocol import rpc_config_messages, rpc_messages, rpc_quorum_messages
+from kraftjbod.protocol import (
+    rpc_config_messages,
+    rpc_messages,
+    rpc_quorum_messages,
+)
 from kraftjbod.protocol.rpc_codec import REQUESTS
 from kraftjbod.protocol.rpc_messages import (
     MAX_DIRECTORIES,

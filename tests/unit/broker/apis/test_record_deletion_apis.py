@@ -283,3 +283,13 @@ async def test_followers_are_reported_at_once_though_nothing_is_written():
         await until(lambda: log_of(rigs[1]).high_watermark == 4)
         assert (await deleted(rigs[0], 3)).low_watermark == 3
         assert [log_of(rig).log_start_offset for rig in rigs] == [3, 3]
+
+
+async def test_records_of_coordinators_are_not_for_clients_to_delete():
+    """As Kafka: whoever leads it, and whatever its cleanup policy says."""
+    async with brokers() as (rig,):
+        await rig.follow(topic("__consumer_offsets"), partition())
+        for version in (0, 2):
+            answered = await deleted(rig, -1, name="__consumer_offsets", version=version)
+            assert answered.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert answered.low_watermark == -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kraftjbod.broker.apis.forwarding import forward
+from kraftjbod.broker.apis.admin.forwarding import forward
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.core.request_limits import (

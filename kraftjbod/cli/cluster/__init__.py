@@ -1,0 +1,1 @@
+"""WIRE. Tools about brokers and leaders of the whole cluster."""

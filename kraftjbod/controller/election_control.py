@@ -1,0 +1,199 @@
+"""PURE. ``ElectionControlManager``: leaders that an operator asks for, and brokers given up.
+
+* ElectLeaders (KIP-460) answers for each partition by itself, with Kafka's codes;
+* a preferred leader is elected if it is acceptable, and only then; where nobody leads, anybody in
+  sync is, and the answer says that it is not the preferred one;
+* an unclean election that an operator asks for needs no leave of the topic's configuration. It
+  never elects a replica in a stalled directory: records would be given up for a leader that
+  answers nobody;
+* a broker that is unregistered (KIP-631) takes its place in every in-sync set along, and nobody
+  can say later whether its logs came through whole, so it is eligible nowhere either. Its replicas
+  stay assigned to it. One that lives would be back at once, so it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftjbod.controller.cluster_control import ClusterControlManager
+from kraftjbod.controller.partitions.acceptance import Acceptance
+from kraftjbod.controller.partitions.partition_change import Election, change_partition
+from kraftjbod.controller.partitions.replica_index import ReplicaIndex
+from kraftjbod.controller.partitions.topic_rules import RulesOf, rules_by_topic
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicIdPartition
+from kraftjbod.metadata.records import PartitionChangeRecord, UnregisterBrokerRecord
+from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_config_messages import (
+    ElectedPartition,
+    ElectionOutcome,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+
+#: Kafka's words.
+_NOT_NEEDED: Final = OperatingError(
+    "Leader election not needed for topic partition.", code=ErrorCode.ELECTION_NOT_NEEDED
+)
+_NOT_PREFERRED: Final = OperatingError(
+    "The preferred leader was not available.", code=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+)
+_NOBODY: Final = OperatingError(
+    "Eligible topic partition leaders are not available.",
+    code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+)
+
+
+class ElectionControlManager:
+    """Decides about leaders; reads the shared state and changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        state: MetadataState,
+        index: ReplicaIndex,
+        cluster: ClusterControlManager,
+        rules_of: RulesOf,
+    ) -> None:
+        self._state = state
+        self._index = index
+        self._cluster = cluster
+        self._rules_of = rules_of
+
+    # --- ElectLeaders ----------------------------------------------------------------------------
+
+    def elect(self, request: ElectLeadersRequest) -> ControllerResult[ElectLeadersResponse]:
+        """A partition that is named again is answered as the first time."""
+        records: list[PartitionChangeRecord] = []
+        outcomes: dict[ElectedPartition, ElectionOutcome] = {}
+        for wanted in request.partitions:
+            if wanted in outcomes:
+                continue
+            outcome = {"topic": wanted.topic, "partition": wanted.partition}
+            try:
+                key, partition = self._find(wanted)
+                record = self._elected(key, partition, request.election_type)
+                if record is not None:
+                    records.append(record)
+                    partition = partition.merge(record)
+                _require_elected(partition, request.election_type)
+            except OperatingError as e:
+                outcomes[wanted] = ElectionOutcome.model_validate(
+                    {**outcome, "error_code": e.code, "error_message": e.message}
+                )
+            else:
+                outcomes[wanted] = ElectionOutcome.model_validate(outcome)
+        return ControllerResult(
+            records=tuple(records),
+            response=ElectLeadersResponse(
+                partitions=tuple(outcomes[wanted] for wanted in request.partitions)
+            ),
+            is_atomic=False,
+        )
+
+    def _find(self, wanted: ElectedPartition) -> tuple[TopicIdPartition, PartitionRegistration]:
+        topic = self._state.topic(wanted.topic)
+        if topic is None:
+            raise OperatingError(
+                f"No such topic as {wanted.topic}", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        partition = topic.partitions.get(wanted.partition)
+        if partition is None:
+            raise OperatingError(
+                f"No such partition as {wanted.topic}-{wanted.partition}",
+                code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+        return TopicIdPartition(topic.topic_id, wanted.partition), partition
+
+    def _elected(
+        self, key: TopicIdPartition, partition: PartitionRegistration, kind: ElectionType
+    ) -> PartitionChangeRecord | None:
+        """:raises OperatingError: ELECTION_NOT_NEEDED."""
+        is_preferred = kind is ElectionType.PREFERRED
+        if _is_led(partition, kind):
+            raise _NOT_NEEDED
+        return change_partition(
+            key,
+            partition,
+            rules=self._rules_of(self._state.topics[key.topic_id].name),
+            election=Election.PREFERRED if is_preferred else Election.UNCLEAN,
+            acceptance=self._cluster.acceptance if is_preferred else self._but_stalled,
+        )
+
+    def _but_stalled(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
+        """As always, but that a stalled directory is no last resort."""
+        found = self._cluster.acceptance(broker_id, directory_id)
+        if found is Acceptance.LAST_RESORT and self._state.brokers[broker_id].is_stalled(
+            directory_id
+        ):
+            return Acceptance.REFUSED
+        return found
+
+    # --- UnregisterBroker ------------------------------------------------------------------------
+
+    def unregister(
+        self, request: UnregisterBrokerRequest
+    ) -> ControllerResult[UnregisterBrokerResponse]:
+        """:raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST, if it lives."""
+        broker_id = request.broker_id
+        broker = self._state.brokers.get(broker_id)
+        if broker is None:
+            raise OperatingError(
+                f"Broker ID {broker_id} is not currently registered",
+                code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+            )
+        if not broker.fenced:
+            raise OperatingError(
+                f"Broker {broker_id} is alive and would register again at once; stop it first. One "
+                "that died is fenced when it was silent for broker.session.timeout.ms.",
+                code=ErrorCode.INVALID_REQUEST,
+            )
+
+        def acceptance(other: BrokerId, directory_id: DirectoryId) -> Acceptance:
+            if other == broker_id:
+                return Acceptance.REFUSED
+            return self._cluster.acceptance(other, directory_id)
+
+        rules_of = rules_by_topic(self._state, self._rules_of)
+        keys = dict.fromkeys(self._index.partitions_in_isr(broker_id))
+        keys |= dict.fromkeys(
+            key for key in self._index.with_elr if broker_id in self._partition(key).elr
+        )
+        changes = (
+            change_partition(
+                key,
+                self._partition(key),
+                rules=rules_of(key.topic_id),
+                election=Election.allowed_by(rules_of(key.topic_id)),
+                acceptance=acceptance,
+                unclean=broker_id,
+            )
+            for key in keys
+        )
+        gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
+        return ControllerResult(
+            records=(*(change for change in changes if change is not None), gone),
+            response=UnregisterBrokerResponse(),
+            is_atomic=False,
+        )
+
+    def _partition(self, key: TopicIdPartition) -> PartitionRegistration:
+        return self._state.topics[key.topic_id].partitions[key.partition]
+
+
+def _is_led(partition: PartitionRegistration, kind: ElectionType) -> bool:
+    """By whom it shall be."""
+    if kind is ElectionType.PREFERRED:
+        return partition.leader == partition.preferred_leader
+    return partition.has_leader
+
+
+def _require_elected(partition: PartitionRegistration, kind: ElectionType) -> None:
+    """:raises OperatingError: it is not led as it shall be."""
+    if not _is_led(partition, kind):
+        raise _NOT_PREFERRED if kind is ElectionType.PREFERRED else _NOBODY
