@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,8 +38,8 @@ from kraftjbod.core.errors import (
 
 _ONLINE: Final = "online"
 _OFFLINE: Final = "offline"
-#: What a controller says that follows another one.
-_LEADS: Final = re.compile(r": node \d+ leads")
+#: Who leads as far as a controller knows that has heard of none.
+_NOBODY: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +165,7 @@ async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
     # The bodies of the RPC take a tenth of a second to import, and brokers are asked without.
     from kraftjbod.cli.clients.controller_client import ControllerClient
     from kraftjbod.protocol.rpc_messages import ListPartitionReassignmentsRequest
+    from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
 
     async with ControllerClient(address, timeout_ms=timeout_ms) as client:
         # Nothing is asked for; but only the active controller answers, and only once all that it
@@ -173,8 +173,10 @@ async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
         try:
             await client.call(ListPartitionReassignmentsRequest(partitions={}))
         except OperatingError as e:
-            follows = e.code is ErrorCode.NOT_CONTROLLER and _LEADS.search(e.message)
-            if not follows:
+            if e.code is not ErrorCode.NOT_CONTROLLER:
+                raise
+            quorum = await client.call(DescribeQuorumRequest(of_any=True))
+            if quorum.leader_id in (_NOBODY, quorum.node_id):
                 raise
     return Health(who=who)
 

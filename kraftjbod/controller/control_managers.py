@@ -100,6 +100,7 @@ class ControlManagers:
         random_bytes: Callable[[int], bytes],
         draw_below: Callable[[int], int],
     ) -> None:
+        self.cluster_id = cluster_id
         self.state = MetadataState()
         self.index = ReplicaIndex()
         self._random_bytes = random_bytes

@@ -16,21 +16,21 @@ Decisions are made in ``control_managers.py``; here is only when, in what order,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from kraftjbod.controller.brokers.metadata_fetches import MetadataFetches
 from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.decision_log import DecisionLog
+from kraftjbod.controller.decision_rules import grows, needs_no_write, readable, too_large
+from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
+from kraftjbod.controller.quorum.quorum_apis import QuorumApis
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.session_watch import SessionWatch
 from kraftjbod.core.errors import (
-    ErrorCode,
     ForeignMetadataError,
-    InconsistentStorageError,
     LogDirImpairedError,
     NotControllerError,
     OperatingError,
@@ -54,16 +54,13 @@ from kraftjbod.metadata.records import (
 )
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
-    AlterPartitionReassignmentsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
     FetchMetadataRequest,
     RpcRequest,
     RpcResponse,
-    UpdateFeaturesRequest,
 )
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry
@@ -72,7 +69,6 @@ from kraftjbod.raft.proposals import Proposal
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
 _SNAPSHOT_SLICE_RECORDS: Final = 500
-_FOREIGN_METADATA_INTERVAL_MS: Final = 30_000
 
 
 class QuorumController:
@@ -111,12 +107,9 @@ class QuorumController:
         self._unclean_interval_ms = unclean_interval_ms
         self._make_managers = make_managers
         self._log = get_logger(component="controller")
-        self._fetches = MetadataFetches(
-            driver=driver,
-            state=lambda: self._managers.state,
-            require_active=self._require_active,
-            max_fetch_bytes=max_fetch_bytes,
-        )
+        self._followers = MetadataFollowers()
+        self._fetches = self._make_fetches(max_fetch_bytes)
+        self._quorum = self._make_quorum_apis()
         self._last_proposal: Proposal | None = None
         #: Of the snapshot that a start begins with.
         self._reader = EntryReader()
@@ -145,6 +138,25 @@ class QuorumController:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._decisions.publish_figures(lambda: driver.committed_offset)
         metrics.gauge("ActiveControllerCount", lambda: int(self._is_active))
+
+    def _make_fetches(self, max_fetch_bytes: int) -> MetadataFetches:
+        return MetadataFetches(
+            driver=self._driver,
+            clock=self._clock,
+            followers=self._followers,
+            state=lambda: self._managers.state,
+            require_active=self._require_active,
+            max_fetch_bytes=max_fetch_bytes,
+        )
+
+    def _make_quorum_apis(self) -> QuorumApis:
+        return QuorumApis(
+            cluster_id=self._managers.cluster_id,
+            driver=self._driver,
+            clock=self._clock,
+            followers=self._followers,
+            require_active=self._require_active,
+        )
 
     @property
     def is_active(self) -> bool:
@@ -269,12 +281,14 @@ class QuorumController:
     async def _handle(self, request: RpcRequest, connection: ConnectionId | None) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetches.fetch(request)
+        if isinstance(request, DescribeQuorumRequest):
+            return self._quorum.describe(request)
         if not is_from_broker(request):
             # Brokers do not wait after a crowd of clients' requests.
             await WorkSlices.of_loop().turn()
         self._require_active()
         result = self._decide(request, connection)
-        if isinstance(request, BrokerHeartbeatRequest) and _needs_no_write(request, result):
+        if isinstance(request, BrokerHeartbeatRequest) and needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
         else:
             if result.records:
@@ -307,7 +321,7 @@ class QuorumController:
         self, request: RpcRequest, result: ControllerResult[RpcResponse]
     ) -> None:
         try:
-            self._apply(result.records, grows=_grows(request), is_atomic=result.is_atomic)
+            self._apply(result.records, grows=grows(request), is_atomic=result.is_atomic)
         except OperatingError:
             self._managers.take_back(request)
             raise
@@ -333,9 +347,9 @@ class QuorumController:
         entries = encode_entries(records, self._managers.state.metadata_version, MAX_ENTRY_BYTES)
         payloads = [payload for _, payload in entries]
         if is_atomic and len(entries) > 1:
-            raise _too_large(sum(map(len, payloads)))
+            raise too_large(sum(map(len, payloads)))
         if (largest := max(map(len, payloads))) > MAX_ENTRY_BYTES:
-            raise _too_large(largest)
+            raise too_large(largest)
         self._driver.require_may_propose(payloads, grows=grows)
         self._rehearse(records)
         self._metrics.count(
@@ -404,19 +418,19 @@ class QuorumController:
     # --- the log speaks --------------------------------------------------------------------------
 
     def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
-        with _readable(f"the metadata snapshot {snapshot.file_name}"):
+        with readable(f"the metadata snapshot {snapshot.file_name}"):
             records = self._reader.feed(piece)
             self._managers.replay_part(records, offset=snapshot.last_offset)
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        with _readable(f"the metadata snapshot {snapshot.file_name}"):
+        with readable(f"the metadata snapshot {snapshot.file_name}"):
             self._reader.end()
             self._managers.replay((), offset=snapshot.last_offset, epoch=snapshot.term)
 
     def on_commit(self, entry: Entry) -> None:
         """What this node proposed was replayed then; the rest comes from an earlier life."""
         if entry.offset > self._managers.state.offset:
-            with _readable(f"entry {entry.offset} of the metadata log"):
+            with readable(f"entry {entry.offset} of the metadata log"):
                 self._managers.replay(
                     decode_entry(entry.payload), offset=entry.offset, epoch=entry.term
                 )
@@ -443,6 +457,7 @@ class QuorumController:
         self._last_proposal = None
         self._last_about.clear()
         self._sessions.forget()
+        self._followers.forget()
         self._passes_wait = False
         self._log.info("controller_resigned", offset=self._driver.committed_offset)
 
@@ -469,37 +484,3 @@ class QuorumController:
 
     def _log_failed_pass(self, error: OperatingError) -> None:
         self._log.warning("controller_pass_failed", reason=error.message)
-
-
-def _grows(request: RpcRequest) -> bool:
-    """Whether what it asks for makes the metadata grow for good."""
-    if isinstance(request, AlterPartitionReassignmentsRequest):
-        return any(wish.replicas is not None for wish in request.partitions)
-    return isinstance(
-        request, CreateTopicsRequest | CreatePartitionsRequest | UpdateFeaturesRequest
-    )
-
-
-def _needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
-    """Whether all that the answer says is in the broker's own registration."""
-    return not result.records and not request.want_shut_down
-
-
-def _too_large(size_bytes: int) -> OperatingError:
-    return OperatingError(
-        f"This would be a change of the metadata of {size_bytes} bytes, and none may have more "
-        f"than {MAX_ENTRY_BYTES}; ask for less at once.",
-        code=ErrorCode.POLICY_VIOLATION,
-    )
-
-
-@contextlib.contextmanager
-def _readable(what: str) -> Iterator[None]:
-    """:raises InconsistentStorageError: what the log holds cannot be replayed."""
-    try:
-        yield
-    except Exception as e:
-        raise InconsistentStorageError(
-            f"{what} cannot be replayed ({e!r}); start the version that wrote it, or restore the "
-            "metadata directory from a backup"
-        ) from e

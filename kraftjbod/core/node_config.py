@@ -43,6 +43,12 @@ class Endpoint(NamedTuple):
             raise ValueError(f"{text!r} is not a listener: write NAME://host:port")
         return cls(name.upper(), host.strip("[]") or ANY_HOST, int(port))
 
+    @property
+    def text(self) -> str:
+        """What :meth:`parse` takes."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
 
 class Voter(NamedTuple):
     """One controller of the quorum: ``id@host:port``."""

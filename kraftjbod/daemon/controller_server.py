@@ -20,6 +20,7 @@ from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
 from kraftjbod.core.ids import ConnectionId
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
@@ -36,6 +37,7 @@ from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
 from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
@@ -197,7 +199,7 @@ class ControllerServer:
             ),
             clock=environment.clock,
             node_id=config.node_id,
-            voters=[voter.node_id for voter in config.controller_quorum_voters],
+            voters=_voters(config),
             first_payload_of_term=NO_RECORDS,
             bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
             max_cached_bytes=config.metadata_max_cached_bytes,
@@ -258,6 +260,17 @@ class ControllerServer:
             memory=memory_budget(config),
             limits=controller_door(config),
         )
+
+
+def _voters(config: ControllerConfig) -> VoterSet:
+    """Those of ``controller.quorum.voters``, which are told apart by their node alone."""
+    name = config.endpoint.name
+    return VoterSet(
+        tuple(
+            Voter(ReplicaKey(voter.node_id), (Endpoint(name, voter.host, voter.port).text,))
+            for voter in config.controller_quorum_voters
+        )
+    )
 
 
 def main() -> NoReturn:

@@ -49,7 +49,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequest,
 )
-from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, QuorumMessagesRequest
 
 #: Every request by its ``api``.
 REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
@@ -72,6 +72,7 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         ElectLeadersRequest,
         UnregisterBrokerRequest,
         QuorumMessagesRequest,
+        DescribeQuorumRequest,
     )
 }
 

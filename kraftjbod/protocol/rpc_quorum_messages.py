@@ -1,7 +1,8 @@
-"""PURE. What controllers of one quorum say to each other: Raft's messages as bodies of our RPC.
+"""PURE. What controllers of one quorum say to each other, and what they are asked about it.
 
-They are one-way: the answer says only that they came. Names are those of ``raft/machine/messages``,
-which ``raft/wire.py`` makes of them; who sends and to whom stands once, beside all of them.
+Raft's messages are bodies of our RPC. They are one-way: the answer says only that they came. Names
+are those of ``raft/machine/messages``, which ``raft/wire.py`` makes of them; who sends and to whom
+stands once, beside all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Term = Annotated[int, Field(ge=0)]
 SnapshotIdBody = tuple[int, int]
 #: As many as a link sends at once.
 MAX_MESSAGES: Final = 64
+MAX_ENDPOINTS: Final = 16
 
 
 class EntryBody(RpcBody):
@@ -154,3 +156,44 @@ class QuorumMessagesRequest(RpcRequest):
     sender_directory_id: WireDirectoryId
     receiver_id: WireBrokerId
     messages: tuple[QuorumMessageBody, ...] = Field(max_length=MAX_MESSAGES)
+
+
+# --- questions about the quorum -----------------------------------------------------------------
+
+
+class QuorumReplica(RpcBody):
+    """One copy of the metadata log, as its leader knows it.
+
+    ``log_end_offset`` is the offset after the last entry that it holds durably; times are wall
+    time. -1 means that it is not known. ``endpoints`` are ``NAME://host:port``, of voters only.
+    """
+
+    node_id: WireBrokerId
+    directory_id: WireDirectoryId | None = None
+    log_end_offset: int = -1
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+    endpoints: Annotated[tuple[RepeatedText, ...], Field(max_length=MAX_ENDPOINTS)] = ()
+
+
+class DescribeQuorumResponse(RpcResponse):
+    """``node_id`` is who answers, ``leader_id`` -1 while nobody is known to lead;
+    ``high_watermark`` is the offset after the last committed entry, -1 if it is not known."""
+
+    node_id: WireBrokerId
+    cluster_id: RepeatedText
+    leader_id: int = -1
+    leader_epoch: int = 0
+    high_watermark: int = -1
+    voters: tuple[QuorumReplica, ...] = ()
+    observers: tuple[QuorumReplica, ...] = ()
+
+
+class DescribeQuorumRequest(RpcRequest):
+    """How the quorum is: asked of its leader, or with ``of_any`` of any controller, which then says
+    who leads and who votes, as far as it knows."""
+
+    api = "DescribeQuorum"
+    Response = DescribeQuorumResponse
+
+    of_any: bool = False

@@ -17,7 +17,7 @@ One voter leads when :meth:`RaftDriver.start` returns; of several nobody knows w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from kraftjbod.core.errors import (
@@ -44,6 +44,7 @@ from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import Entry, Message, Ready, SnapshotId
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.raft.proposals import Proposal, Proposals
+from kraftjbod.raft.quorum_view import QuorumView, view_of
 from kraftjbod.raft.replica_work import ReplicaWork
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
@@ -72,7 +73,7 @@ class RaftDriver:
         store: RaftLogStore,
         clock: Clock,
         node_id: BrokerId,
-        voters: Collection[BrokerId],
+        voters: VoterSet,
         first_payload_of_term: bytes,
         bytes_between_snapshots: int,
         max_cached_bytes: int,
@@ -175,7 +176,7 @@ class RaftDriver:
         found = stored.snapshot
         return RaftCore(
             key=ReplicaKey(self._node_id),
-            voters=VoterSet.of(map(ReplicaKey, self._voters)),
+            voters=self._voters,
             hard_state=stored.hard_state,
             first_payload_of_term=self._first_payload_of_term,
             draw_below=self._draw_below,
@@ -232,6 +233,10 @@ class RaftDriver:
         await asyncio.shield(self._living)
 
     # --- the quorum ------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> BrokerId:
+        return self._node_id
 
     @property
     def is_alone(self) -> bool:
@@ -323,6 +328,11 @@ class RaftDriver:
     @property
     def _is_disk_stuck(self) -> bool:
         return self._log_dir.state is LogDirState.STALLED or self._space.is_waiting
+
+    def view(self) -> QuorumView:
+        """How the quorum is, as far as it is known here."""
+        tick_ms = self._election_timeout_ms / _ELECTION_TICKS
+        return view_of(self._required_core(), wall_ms=self._clock.wall_ms(), tick_ms=tick_ms)
 
     # --- proposing -------------------------------------------------------------------------------
 

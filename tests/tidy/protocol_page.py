@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kraftjbod.protocol import rpc_config_messages, rpc_messages, rpc_quorum_messages
+from kraftjbod.protocol import (
+    rpc_config_messages,
+    rpc_messages,
+    rpc_quorum_messages,
+)
 from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, api_name
 from kraftjbod.protocol.rpc_messages import RpcRequest
 from kraftjbod.protocol.schemas.kafka_extensions import (

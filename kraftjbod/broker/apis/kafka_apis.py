@@ -27,6 +27,7 @@ from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
 from kraftjbod.broker.groups.group_apis import GroupApis
 from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
+from kraftjbod.broker.quorum.quorum_apis import QuorumApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis
@@ -51,6 +52,7 @@ from kraftjbod.protocol.messages import (
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    DescribeQuorumRequest,
     DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest,
     ElectLeadersRequest,
@@ -103,6 +105,7 @@ class KafkaApis:
         log_dir_admin: LogDirAdminApis,
         reassignments: ReassignmentApis,
         features: FeatureApis,
+        quorum: QuorumApis,
         sasl: SaslApis,
         groups: GroupApis,
         committed_offsets: CommittedOffsetApis,
@@ -138,6 +141,7 @@ class KafkaApis:
         self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
         self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
+        self._serve(DescribeQuorumRequest, quorum.describe_quorum)
         self._serve(FindCoordinatorRequest, coordinators.find_coordinator)
         self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
         self._serve(DescribeProducersRequest, transaction_log.describe_producers)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kraftjbod.controller.brokers.foreign_metadata import require_same_log
+from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
 from kraftjbod.core.errors import OffsetOutOfRangeError
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
     FetchMetadataRequest,
@@ -23,6 +25,8 @@ class MetadataFetches:
         self,
         *,
         driver: RaftDriver,
+        clock: Clock,
+        followers: MetadataFollowers,
         state: Callable[[], MetadataState],
         require_active: Callable[[], None],
         max_fetch_bytes: int,
@@ -32,6 +36,8 @@ class MetadataFetches:
         :param require_active: raises where this controller does not decide.
         """
         self._driver = driver
+        self._clock = clock
+        self._followers = followers
         self._state = state
         self._require_active = require_active
         self._max_fetch_bytes = max_fetch_bytes
@@ -45,6 +51,12 @@ class MetadataFetches:
         self._require_active()
         require_same_log(
             self._state(), request.broker_id, request.metadata_log_id, request.fetch_offset - 1
+        )
+        self._followers.fetched(
+            request.broker_id,
+            max(0, request.fetch_offset),
+            end=self._driver.committed_offset + 1,
+            wall_ms=self._clock.wall_ms(),
         )
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
         if request.snapshot_offset >= 0:

@@ -20,6 +20,7 @@ from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
+from kraftjbod.broker.quorum.quorum_apis import QuorumApis
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetryEmitter
@@ -106,6 +107,7 @@ class ApiRoom:
             ),
             reassignments=ReassignmentApis(channel=cluster.channel),
             features=FeatureApis(channel=cluster.channel),
+            quorum=self._build_quorum(),
             sasl=SaslApis(),
             groups=self._groups.members,
             committed_offsets=self._groups.offsets,
@@ -148,6 +150,11 @@ class ApiRoom:
             channel=self._cluster.channel,
             cache=self._cluster.cache,
             unregister_timeout_ms=self._config.controller_request_timeout_ms,
+        )
+
+    def _build_quorum(self) -> QuorumApis:
+        return QuorumApis(
+            channel=self._cluster.channel, timeout_ms=self._config.controller_request_timeout_ms
         )
 
     def _build_transaction_log(self) -> TransactionLogApis:

@@ -64,6 +64,11 @@ class Progress:
     snapshot: SnapshotId | None = None
     position: int = 0
     heard_tick: int = 0
+    #: When it last held all that this replica held, or what it held one acknowledgement before.
+    caught_up_tick: int | None = None
+    #: Of its last acknowledgement, and where the log ended then.
+    acked_tick: int = 0
+    end_at_ack: int | None = None
     #: When it was last heard of, it held all that was committed.
     is_caught_up: bool = False
 
@@ -308,6 +313,7 @@ class Leadership:
             return
         peer.durable_offset = max(peer.durable_offset, reply.durable_offset)
         peer.is_caught_up = peer.durable_offset >= self.committed_offset >= self.start_offset
+        self._note_caught_up(peer)
         if peer.in_flight:
             peer.in_flight = [last for last in peer.in_flight if last > peer.durable_offset]
         if peer.pace is Pace.SNAPSHOT:
@@ -321,6 +327,14 @@ class Leadership:
             peer.pace = Pace.REPLICATE
         peer.next_offset = max(peer.next_offset, peer.durable_offset + 1)
         self._send_entries(reply.sender, peer)
+
+    def _note_caught_up(self, peer: Progress) -> None:
+        """As Kafka counts it: under load it is always a little behind, and yet caught up."""
+        if peer.durable_offset >= self._log.last_offset:
+            peer.caught_up_tick = self.now
+        elif peer.end_at_ack is not None and peer.durable_offset >= peer.end_at_ack:
+            peer.caught_up_tick = peer.acked_tick
+        peer.acked_tick, peer.end_at_ack = self.now, self._log.last_offset
 
     def rejected(self, reply: AppendRejected) -> None:
         peer = self.peers.get(reply.sender)

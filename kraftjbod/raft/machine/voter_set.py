@@ -54,6 +54,10 @@ class VoterSet:
     def __len__(self) -> int:
         return len(self.voters)
 
+    def endpoints_of(self, key: ReplicaKey) -> tuple[str, ...]:
+        """Nothing of one that does not vote."""
+        return next((voter.endpoints for voter in self.voters if voter.key == key), ())
+
     def is_majority(self, keys: Iterable[ReplicaKey]) -> bool:
         """Whether more than half of the voters are among ``keys``."""
         return sum(key in self for key in set(keys)) > len(self.voters) // 2

@@ -6,17 +6,20 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from kraftjbod.cli.health_tool import Health, main
 from kraftjbod.core.errors import ErrorCode, NotControllerError
+from kraftjbod.core.ids import BrokerId
 from kraftjbod.protocol.rpc_messages import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     RpcRequest,
     RpcResponse,
 )
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker, invoke, mini_broker
 
@@ -116,12 +119,18 @@ def _active(_: RpcRequest) -> RpcResponse:
     return ListPartitionReassignmentsResponse(partitions=())
 
 
-def _standby(_: RpcRequest) -> RpcResponse:
-    raise NotControllerError("another one is active")
+def _standby(leader_id: int) -> Callable[[RpcRequest], RpcResponse]:
+    def answer(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, DescribeQuorumRequest) and request.of_any:
+            node_id = BrokerId(101)
+            return DescribeQuorumResponse(node_id=node_id, cluster_id="c", leader_id=leader_id)
+        raise NotControllerError("another one is active")
+
+    return answer
 
 
-async def test_the_active_controller_serves_and_no_other() -> None:
-    active, standby = ScriptedController(_active), ScriptedController(_standby)
+async def test_the_active_controller_serves_and_who_follows_it() -> None:
+    active, standby = ScriptedController(_active), ScriptedController(_standby(-1))
     async with serving(active, standby):
         address = f"127.0.0.1:{active.server.port}"
         done = await invoke(main, "--bootstrap-controller", address)
@@ -135,6 +144,10 @@ async def test_the_active_controller_serves_and_no_other() -> None:
         assert done.stderr == (
             f"error: the controller at {address} does not serve: another one is active\n"
         )
+        standby.answer = _standby(101)
+        assert (await invoke(main, "--controller", address)).exit_code == 1, "only just elected"
+        standby.answer = _standby(100)
+        assert (await invoke(main, "--controller", address)).exit_code == 0
 
 
 @pytest.mark.parametrize(

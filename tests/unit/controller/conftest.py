@@ -18,6 +18,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, open_dir
 from tests.faults.vfs_fault import FaultVfs
@@ -62,7 +63,7 @@ class Node:
                 ),
                 clock=self.clock,
                 node_id=BrokerId(9),
-                voters=[BrokerId(9)],
+                voters=VoterSet.of([ReplicaKey(BrokerId(9))]),
                 first_payload_of_term=NO_RECORDS,
                 bytes_between_snapshots=1 << 30,
                 max_cached_bytes=1 << 20,

@@ -49,6 +49,7 @@ RANGES = {
     "bool": st.booleans(),
     "int8": st.integers(-128, 127),
     "int16": st.integers(-(2**15), 2**15 - 1),
+    "uint16": st.integers(0, 2**16 - 1),
     "int32": st.integers(-(2**31), 2**31 - 1),
     # kio makes dates of some of these.
     "int64": st.integers(-1, 2**40),

@@ -13,7 +13,8 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.raft.driver import Proposal, RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log.snapshot_files import Snapshot
-from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.raft.machine.messages import Entry, node
+from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -75,7 +76,7 @@ class Node:
             store=RaftLogStore(vfs=vfs, directory=DIRECTORY, segment_bytes=500, retained_entries=0),
             clock=self.clock,
             node_id=BrokerId(1),
-            voters=[BrokerId(1)],
+            voters=VoterSet.of([node(1)]),
             first_payload_of_term=NO_OP,
             **{**limits, **options},
         )

@@ -11,7 +11,8 @@ from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log.snapshot_files import Snapshot
-from kraftjbod.raft.machine.messages import Entry, Message
+from kraftjbod.raft.machine.messages import Entry, Message, node
+from kraftjbod.raft.machine.voter_set import VoterSet
 from tests.faults.rig import open_dir
 from tests.faults.vfs_fault import FaultVfs
 
@@ -45,7 +46,7 @@ class Node:
             ),
             clock=SystemClock(),
             node_id=BrokerId(node_id),
-            voters=[BrokerId(i) for i in IDS],
+            voters=VoterSet.of(map(node, IDS)),
             first_payload_of_term=NO_OP,
             bytes_between_snapshots=1 << 30,
             max_cached_bytes=1000,

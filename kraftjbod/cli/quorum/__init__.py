@@ -1,0 +1,1 @@
+"""The quorum of controllers as operators see it and change it."""

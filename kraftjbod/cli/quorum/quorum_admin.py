@@ -1,0 +1,144 @@
+"""WIRE. How the quorum of controllers is: asked of a broker, or of the controllers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_admin import require_ok
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.first_contact import controllers_at
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import Uuid
+from kraftjbod.core.node_config import Endpoint
+from kraftjbod.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+)
+
+_TOPIC: Final = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumReplica:
+    """One copy of the metadata log; -1 and None where it is not known."""
+
+    node_id: int
+    directory_id: str | None
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+    endpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """``leader_id`` and ``high_watermark`` are -1 where they are not known."""
+
+    cluster_id: str
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+    @property
+    def leader(self) -> QuorumReplica | None:
+        return next((voter for voter in self.voters if voter.node_id == self.leader_id), None)
+
+
+async def describe_quorum(client: ClusterClient) -> QuorumDescription:
+    """What the brokers hear of the active controller.
+
+    :raises OperatingError: its refusal, or that nobody leads.
+    """
+    wanted = DescribeQuorumRequest.TopicData(
+        topic_name=_TOPIC, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
+    )
+    response = await client.request_any(DescribeQuorumRequest(topics=[wanted]))
+    require_ok(response, "the quorum")
+    cluster = await client.request_any(DescribeClusterRequest())
+    require_ok(cluster, "the cluster")
+    partition = response.topics[0].partitions[0]
+    require_ok(partition, f"{_TOPIC}-0")
+    endpoints = {
+        node.node_id: tuple(
+            Endpoint(listener.name, listener.host, listener.port).text
+            for listener in node.listeners
+        )
+        for node in response.nodes
+    }
+    return QuorumDescription(
+        cluster_id=cluster.cluster_id,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        high_watermark=partition.high_watermark,
+        voters=tuple(
+            _replica(state, endpoints.get(state.replica_id, ()))
+            for state in partition.current_voters
+        ),
+        observers=tuple(_replica(state) for state in partition.observers),
+    )
+
+
+def _replica(
+    state: DescribeQuorumResponse.ReplicaState, endpoints: tuple[str, ...] = ()
+) -> QuorumReplica:
+    directory = state.replica_directory_id
+    return QuorumReplica(
+        node_id=state.replica_id,
+        directory_id=str(Uuid(directory)) if any(directory) else None,
+        log_end_offset=state.log_end_offset,
+        last_fetch_ms=state.last_fetch_timestamp,
+        last_caught_up_ms=state.last_caught_up_timestamp,
+        endpoints=endpoints,
+    )
+
+
+async def describe_quorum_by_controllers(
+    addresses: str, *, timeout_ms: int, report: Callable[[str], None]
+) -> QuorumDescription:
+    """What the active one of the controllers at ``HOST:PORT,...`` says.
+
+    :raises WrongPortError: a broker listens there.
+    :raises OperatingError: its refusal, or that none of them leads.
+    """
+    # The bodies of the RPC take a tenth of a second to import; brokers are asked without.
+    from kraftjbod.cli.clients.controller_client import ControllerClient
+    from kraftjbod.protocol import rpc_quorum_messages as rpc
+
+    async with (
+        controllers_at(addresses, timeout_ms=timeout_ms, report=report),
+        ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+    ):
+        found = await client.call(rpc.DescribeQuorumRequest())
+    assert isinstance(found, rpc.DescribeQuorumResponse), found
+
+    def replica(of: rpc.QuorumReplica) -> QuorumReplica:
+        return QuorumReplica(
+            node_id=of.node_id,
+            directory_id=None if of.directory_id is None else str(of.directory_id),
+            log_end_offset=of.log_end_offset,
+            last_fetch_ms=of.last_fetch_ms,
+            last_caught_up_ms=of.last_caught_up_ms,
+            endpoints=of.endpoints,
+        )
+
+    return QuorumDescription(
+        cluster_id=found.cluster_id,
+        leader_id=found.leader_id,
+        leader_epoch=found.leader_epoch,
+        high_watermark=found.high_watermark,
+        voters=tuple(map(replica, found.voters)),
+        observers=tuple(map(replica, found.observers)),
+    )
+
+
+def require_leader(found: QuorumDescription) -> QuorumReplica:
+    """:raises OperatingError: nobody leads, or who leads is no voter any more."""
+    leader = found.leader
+    if leader is None:
+        raise OperatingError(f"nobody leads the quorum now (leader id {found.leader_id})")
+    return leader

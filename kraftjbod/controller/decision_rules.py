@@ -1,0 +1,53 @@
+"""PURE. Which decisions take space or time, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
+from kraftjbod.metadata.records import MAX_ENTRY_BYTES
+from kraftjbod.protocol.rpc_messages import (
+    AlterPartitionReassignmentsRequest,
+    BrokerHeartbeatRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    RpcRequest,
+    RpcResponse,
+    UpdateFeaturesRequest,
+)
+
+
+def grows(request: RpcRequest) -> bool:
+    """Whether what it asks for makes the metadata grow for good."""
+    if isinstance(request, AlterPartitionReassignmentsRequest):
+        return any(wish.replicas is not None for wish in request.partitions)
+    return isinstance(
+        request, CreateTopicsRequest | CreatePartitionsRequest | UpdateFeaturesRequest
+    )
+
+
+def needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
+    """Whether all that the answer says is in the broker's own registration."""
+    return not result.records and not request.want_shut_down
+
+
+def too_large(size_bytes: int) -> OperatingError:
+    return OperatingError(
+        f"This would be a change of the metadata of {size_bytes} bytes, and none may have more "
+        f"than {MAX_ENTRY_BYTES}; ask for less at once.",
+        code=ErrorCode.POLICY_VIOLATION,
+    )
+
+
+@contextlib.contextmanager
+def readable(what: str) -> Iterator[None]:
+    """:raises InconsistentStorageError: what the log holds cannot be replayed."""
+    try:
+        yield
+    except Exception as e:
+        raise InconsistentStorageError(
+            f"{what} cannot be replayed ({e!r}); start the version that wrote it, or restore the "
+            "metadata directory from a backup"
+        ) from e

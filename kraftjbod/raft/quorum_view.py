@@ -1,0 +1,89 @@
+"""PURE. How a quorum is, as one of its replicas knows it, for people and for tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """One copy of the log; offsets and wall times are -1 where they are not known."""
+
+    key: ReplicaKey
+    log_end_offset: int = -1
+    last_heard_ms: int = -1
+    last_caught_up_ms: int = -1
+    endpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumView:
+    """Of one moment; only the leader knows how far the others are."""
+
+    leader: BrokerId | None
+    term: int
+    high_watermark: int
+    """Offset after the last entry that is known to be committed; -1 if none is."""
+    voters: tuple[ReplicaView, ...]
+    observers: tuple[ReplicaView, ...]
+
+
+def view_of(core: RaftCore, *, wall_ms: int, tick_ms: float) -> QuorumView:
+    """What ``core`` knows now.
+
+    :param tick_ms: how long one of its ticks is.
+    """
+    leadership = core.leadership
+    voters = core.log.voters
+
+    def views(keys: Iterable[ReplicaKey]) -> tuple[ReplicaView, ...]:
+        return tuple(
+            _replica(core, key, voters.endpoints_of(key), wall_ms=wall_ms, tick_ms=tick_ms)
+            for key in keys
+        )
+
+    # A leader knows what is committed once an entry of its own term is.
+    knows = leadership is None or leadership.committed_offset >= leadership.start_offset
+    observers = [] if leadership is None else [key for key in leadership.peers if key not in voters]
+    return QuorumView(
+        leader=None if core.leader is None else core.leader.node_id,
+        term=core.term,
+        high_watermark=core.committed_offset + 1 if knows and core.committed_offset >= 0 else -1,
+        voters=views(voters),
+        observers=views(observers),
+    )
+
+
+def _replica(
+    core: RaftCore, key: ReplicaKey, endpoints: tuple[str, ...], *, wall_ms: int, tick_ms: float
+) -> ReplicaView:
+    leadership = core.leadership
+    if key == core.key:
+        leads = leadership is not None
+        return ReplicaView(
+            key=key,
+            log_end_offset=core.last_offset + 1 if leads else core.log.durable_offset + 1,
+            last_heard_ms=wall_ms if leads else -1,
+            last_caught_up_ms=wall_ms if leads else -1,
+            endpoints=endpoints,
+        )
+    peer = None if leadership is None else leadership.peers.get(key)
+    if leadership is None or peer is None:
+        return ReplicaView(key=key, endpoints=endpoints)
+    now = leadership.now
+
+    def when(tick: int | None) -> int:
+        return -1 if tick is None else wall_ms - round((now - tick) * tick_ms)
+
+    return ReplicaView(
+        key=key,
+        log_end_offset=-1 if peer.end_at_ack is None else peer.durable_offset + 1,
+        last_heard_ms=-1 if peer.end_at_ack is None else when(peer.heard_tick),
+        last_caught_up_ms=when(peer.caught_up_tick),
+        endpoints=endpoints,
+    )

@@ -1,0 +1,77 @@
+"""DescribeQuorum in every version that Kafka has of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode, NotControllerError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_quorum_messages import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumReplica,
+)
+from tests.unit.broker.broker_rig import accept, brokers
+
+DESCRIBE = message("DescribeQuorumRequest")
+DIRECTORY = DirectoryId(bytes(15) + b"\x07")
+QUORUM = DescribeQuorumResponse(
+    node_id=BrokerId(100),
+    cluster_id="c",
+    leader_id=100,
+    leader_epoch=4,
+    high_watermark=9,
+    voters=(
+        QuorumReplica(
+            node_id=BrokerId(100),
+            directory_id=DIRECTORY,
+            log_end_offset=12,
+            last_fetch_ms=5_000,
+            last_caught_up_ms=5_000,
+            endpoints=("CONTROLLER://[::1]:9090",),
+        ),
+        QuorumReplica(
+            node_id=BrokerId(101), log_end_offset=7, last_fetch_ms=4_900, last_caught_up_ms=4_000
+        ),
+    ),
+    observers=(QuorumReplica(node_id=BrokerId(1)),),
+)
+
+
+def answer(request: RpcRequest) -> RpcResponse:
+    return QUORUM if isinstance(request, DescribeQuorumRequest) else accept(request)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_the_quorum_is_described(version: int) -> None:
+    wanted = [
+        DESCRIBE.TopicData(
+            topic_name="__cluster_metadata",
+            partitions=[DESCRIBE.PartitionData(partition_index=index) for index in (0, 1)],
+        )
+    ]
+    async with brokers(answer=answer) as (rig,):
+        response = await rig.ask(DESCRIBE(topics=wanted), version)
+    found, other = response.topics[0].partitions
+    assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (found.error_code, found.leader_id, found.leader_epoch) == (0, 100, 4)
+    assert found.high_watermark == 9
+    assert [(v.replica_id, v.log_end_offset) for v in found.current_voters] == [(100, 12), (101, 7)]
+    assert [observer.replica_id for observer in found.observers] == [1]
+    if version >= 2:
+        assert found.current_voters[0].replica_directory_id == DIRECTORY
+        (listener,) = response.nodes[0].listeners
+        assert (listener.name, listener.host, listener.port) == ("CONTROLLER", "::1", 9090)
+
+
+async def test_who_leads_no_more_is_an_error_of_the_whole() -> None:
+    def refuse(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, DescribeQuorumRequest):
+            raise NotControllerError("nobody is known to lead")
+        return accept(request)
+
+    async with brokers(answer=refuse) as (rig,):
+        response = await rig.ask(DESCRIBE(topics=[]))
+    assert response.error_code == ErrorCode.NOT_CONTROLLER

@@ -1,0 +1,56 @@
+"""The view of a quorum: how far the leader knows the others to be, and when that was."""
+
+from __future__ import annotations
+
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.messages import AppendReply, HardState, PreVoteReply, VoteReply, node
+from kraftjbod.raft.machine.voter_set import Voter, VoterSet
+from kraftjbod.raft.quorum_view import view_of
+
+N1, N2, N3 = map(node, (1, 2, 3))
+VOTERS = VoterSet((Voter(N1, ("C://h:1",)), Voter(N2), Voter(N3)))
+WALL_MS, TICK_MS = 100_000, 50.0
+
+
+def persist(core: RaftCore) -> None:
+    while ready := core.ready():
+        if ready.hard_state is not None:
+            core.hard_state_persisted(ready.hard_state)
+        if ready.entries:
+            core.entries_persisted(ready.entries[-1])
+
+
+def leader() -> RaftCore:
+    core = RaftCore(
+        key=N1,
+        voters=VOTERS,
+        hard_state=HardState(),
+        first_payload_of_term=b"",
+        draw_below=lambda _: 0,
+    )
+    core.campaign()
+    core.step(PreVoteReply(sender=N2, to=N1, term=0, granted=True))
+    persist(core)
+    core.step(VoteReply(sender=N2, to=N1, term=1, granted=True))
+    persist(core)
+    return core
+
+
+def test_a_follower_is_behind_since_it_last_had_everything() -> None:
+    core = leader()
+    seen = view_of(core, wall_ms=WALL_MS, tick_ms=TICK_MS)
+    assert (seen.leader, seen.term, seen.high_watermark) == (1, 1, -1)
+    assert [v.last_caught_up_ms for v in seen.voters] == [WALL_MS, -1, -1]
+    assert seen.voters[0].endpoints == ("C://h:1",)
+    core.step(AppendReply(sender=N2, to=N1, term=1, durable_offset=0))
+    core.tick()
+    core.propose(b"x")
+    core.tick()
+    # It has what was there when it last spoke, and not what came since.
+    core.step(AppendReply(sender=N2, to=N1, term=1, durable_offset=0))
+    seen = view_of(core, wall_ms=WALL_MS, tick_ms=TICK_MS)
+    assert seen.high_watermark == 1
+    leads, follows, silent = seen.voters
+    assert (leads.log_end_offset, follows.log_end_offset, silent.log_end_offset) == (2, 1, -1)
+    assert (follows.last_heard_ms, follows.last_caught_up_ms) == (WALL_MS, WALL_MS - 100)
+    assert (silent.last_heard_ms, silent.last_caught_up_ms) == (-1, -1)
