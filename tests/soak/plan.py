@@ -3,8 +3,8 @@
 A round breaks things, alone or overlapping, mends them, and ends when every replica is in sync.
 The law of a plan is the promise that the cluster makes with RF 3 and ``min.insync.replicas`` 2:
 of one round at most one broker may lose records or return without a clean stop. Everything else
-that strikes meanwhile costs time, and no records: the controller, an orderly stop, a disk that
-hangs or is full, moves between directories.
+that strikes meanwhile costs time, and no records: controllers, an orderly stop, a pause, a disk
+that hangs or is full, moves between directories.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Kind(StrEnum):
     UNMOUNT = "unmount"
     WIPE = "wipe"
     """An empty disk in the place of the old one: forgotten, and added."""
+    PAUSE = "SIGSTOP"
     CONTROLLER_KILL = "controller kill"
+    CONTROLLER_PAUSE = "controller SIGSTOP"
     MOVES = "moves"
 
 
@@ -50,7 +52,12 @@ UNCLEAN: Final = frozenset(
     }
 )
 #: Kinds that may strike beside any other; a freeze is one as long as it is short.
-COMPANIONS: Final = (Kind.CONTROLLER_KILL, Kind.MOVES, Kind.STOP, Kind.FULL, Kind.FREEZE)
+COMPANIONS: Final = (
+    *(Kind.CONTROLLER_KILL, Kind.CONTROLLER_PAUSE, Kind.MOVES),
+    *(Kind.STOP, Kind.PAUSE, Kind.FULL, Kind.FREEZE),
+)
+#: Kinds that strike a controller; of several, the one with the number of the strike's broker.
+OF_CONTROLLERS: Final = frozenset({Kind.CONTROLLER_KILL, Kind.CONTROLLER_PAUSE})
 #: A disk that hangs for less is not given up.
 SHORT_FREEZE_S: Final = 6.0
 LONGEST_FREEZE_S: Final = 40.0
@@ -70,7 +77,9 @@ class Strike:
 
     def __str__(self) -> str:
         where = {
-            Kind.CONTROLLER_KILL: "",
+            Kind.CONTROLLER_KILL: f" {self.broker}",
+            Kind.CONTROLLER_PAUSE: f" {self.broker}",
+            Kind.PAUSE: f" of broker {self.broker}",
             Kind.KILL: f" of broker {self.broker}",
             Kind.STOP: f" of broker {self.broker}",
             Kind.POWER_CUT: f" of broker {self.broker}",
@@ -101,11 +110,11 @@ def _round(rng: random.Random, kind: Kind, brokers: int, dirs: int) -> Round:
     others = [broker for broker in range(1, brokers + 1) if broker != main.broker]
     strikes = [main]
     for companion in companions:
-        if companion is kind or (kind is Kind.UNHEARD_EIO and companion is Kind.CONTROLLER_KILL):
+        if companion is kind or (kind is Kind.UNHEARD_EIO and companion in OF_CONTROLLERS):
             continue
         # Moves are best where it burns; two brokers that are struck are not the same.
         broker = main.broker if companion is Kind.MOVES else rng.choice(others)
-        if companion is not Kind.MOVES and companion is not Kind.CONTROLLER_KILL:
+        if companion is not Kind.MOVES and companion not in OF_CONTROLLERS:
             others = [other for other in others if other != broker] or others
         strikes.append(_strike(rng, companion, broker, dirs, is_companion=True))
     return tuple(sorted(strikes, key=lambda strike: strike.after_s))

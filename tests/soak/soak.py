@@ -1,11 +1,11 @@
 """``make soak SECONDS=600 SEED=7``: break a real cluster at random, and prove that nothing is lost.
 
-Three brokers with two disks each, real ext4 on loop devices that lose what was not flushed, RF 3,
-``min.insync.replicas`` 2, one idempotent acks=all producer per partition, a consumer that reads
-along. Rounds of strikes come from the seed (plan.py) until the time is over; then everything is
-read back and compared with what was acknowledged: offset, content, order; and the copies with each
-other. A failure is repeated with the same seed; the interleaving is the machine's, so that it may
-take a few runs.
+Three controllers (one for every fourth seed), three brokers with two disks each, real ext4 on loop
+devices that lose what was not flushed, RF 3, ``min.insync.replicas`` 2, one idempotent acks=all
+producer per partition, a consumer that reads along, and transactions. Rounds of strikes come from
+the seed (plan.py) until the time is over; then everything is read back and compared with what was
+acknowledged: offset, content, order; and the copies with each other. A failure is repeated with the
+same seed; the interleaving is the machine's, so that it may take a few runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from tests.integration.live_consumer import LiveConsumer
 from tests.soak.plan import Kind, Round, plan
 from tests.soak.replicas import differing_replicas
 from tests.soak.strikes import BACK_S, Striker
+from tests.soak.transactions import Outcome, Transactions
 
 TOPIC: Final = "soak"
+TRANSACTIONS_TOPIC: Final = "soak-transactions"
 BROKERS: Final = 3
 DIRS: Final = 2
 PARTITIONS: Final = 12
@@ -55,6 +57,8 @@ class Report:
     rounds: int = 0
     acked: int = 0
     read: int = 0
+    #: How many transactions ended how.
+    transactions: Counter[Outcome] = field(default_factory=Counter)
     strikes: Counter[Kind] = field(default_factory=Counter)
     #: The longest times without an acknowledgement of any partition, one per round, by its kinds.
     gaps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -64,6 +68,7 @@ class Report:
         found = [
             f"seed {self.seed}: {self.rounds} rounds, {sum(self.strikes.values())} strikes, "
             f"{self.acked} records acknowledged, {self.read} read, {len(self.findings)} findings",
+            "transactions: " + ", ".join(f"{n} {how}" for how, n in self.transactions.items()),
             "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
             "longest time without an acknowledgement, by what struck:",
         ]
@@ -81,7 +86,13 @@ class Report:
 def soak(seed: int, seconds: float, *, report_line: Callable[[str], None] = print) -> Report:
     """Break and mend for about so long; the cluster's files stay if something was found."""
     report = Report(seed=seed)
-    cluster = LocalCluster(brokers=BROKERS, dirs=DIRS, disk_bytes=DISK_BYTES, config=CONFIG)
+    cluster = LocalCluster(
+        controllers=1 if seed % 4 == 0 else 3,
+        brokers=BROKERS,
+        dirs=DIRS,
+        disk_bytes=DISK_BYTES,
+        config=CONFIG,
+    )
     cluster.start()
     try:
         _soak(cluster, report, seconds, report_line)
@@ -102,11 +113,18 @@ def _soak(
         replication_factor=3,
         config={"min.insync.replicas": "2"},
     )
+    cluster.create_topic(
+        TRANSACTIONS_TOPIC,
+        partitions=PARTITIONS,
+        replication_factor=3,
+        config={"min.insync.replicas": "2"},
+    )
     striker = Striker(cluster, TOPIC, PARTITIONS, report.seed)
     bootstrap = cluster.bootstrap_servers
     with (
         Load(bootstrap, TOPIC, PARTITIONS, pause_s=_PAUSE_S) as load,
         LiveConsumer(bootstrap, TOPIC, PARTITIONS) as consumer,
+        Transactions(bootstrap, TRANSACTIONS_TOPIC, PARTITIONS, report.seed) as transactions,
     ):
         ends = time.monotonic() + seconds
         for strikes in plan(report.seed, brokers=BROKERS, dirs=DIRS):
@@ -116,9 +134,11 @@ def _soak(
         try:
             load.stop(BACK_S)
             report.findings += consumer.finish(load)
+            report.findings += transactions.finish()
         except (AssertionError, KafkaException) as e:
             report.findings.append(str(e))
     report.acked = load.acked
+    report.transactions = transactions.outcomes
     verdict = judge(bootstrap, TOPIC, load)
     report.read = verdict.records_read
     report.findings += verdict.findings

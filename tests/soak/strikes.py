@@ -13,8 +13,11 @@ import contextlib
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
+
+import psutil
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
@@ -50,7 +53,7 @@ class Striker:
         self._rng = random.Random(seed)
         #: Daemons are started and killed by several strikes of one round.
         self._starting = threading.Lock()
-        self._controller_down = 0
+        self._controllers_down: Counter[DaemonProcess] = Counter()
 
     def play(self, strikes: Round) -> list[str]:
         """All of them, each in its thread; what went wrong, one sentence each."""
@@ -84,7 +87,9 @@ class Striker:
             Kind.FULL_KILL: self._full_kill,
             Kind.UNMOUNT: lambda strike: self._break_dir(strike, "unmount"),
             Kind.WIPE: self._wipe,
+            Kind.PAUSE: self._pause,
             Kind.CONTROLLER_KILL: self._kill_controller,
+            Kind.CONTROLLER_PAUSE: self._pause_controller,
             Kind.MOVES: self._move,
         }[kind]
 
@@ -105,24 +110,44 @@ class Striker:
         time.sleep(strike.for_s)
         self._start(process)
 
+    def _pause(self, strike: Strike) -> None:
+        self._suspend(self._cluster.broker(strike.broker).process, strike.for_s)
+
+    def _pause_controller(self, strike: Strike) -> None:
+        self._suspend(self._controller(strike), strike.for_s)
+
+    def _suspend(self, process: DaemonProcess, for_s: float) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            suspended = psutil.Process(process.pid)
+            suspended.suspend()
+            try:
+                time.sleep(for_s)
+            finally:
+                suspended.resume()
+
     def _kill_controller(self, strike: Strike) -> None:
-        with self._without_controller():
+        with self._without(self._controller(strike)):
             time.sleep(strike.for_s)
 
+    def _controller(self, strike: Strike) -> DaemonProcess:
+        controllers = self._cluster.controllers
+        return controllers[strike.broker % len(controllers)]
+
     @contextlib.contextmanager
-    def _without_controller(self) -> Iterator[None]:
-        controller = self._cluster.processes.controller
+    def _without(self, *controllers: DaemonProcess) -> Iterator[None]:
         with self._starting:
-            self._controller_down += 1
-            if controller.is_running:
-                controller.kill()
+            self._controllers_down.update(controllers)
+            for controller in controllers:
+                if controller.is_running:
+                    controller.kill()
         try:
             yield
         finally:
             with self._starting:
-                self._controller_down -= 1
-                if not self._controller_down:
-                    controller.start()
+                self._controllers_down.subtract(controllers)
+                for controller in controllers:
+                    if not self._controllers_down[controller]:
+                        controller.start()
 
     def _start(self, process: DaemonProcess) -> None:
         with self._starting:
@@ -147,9 +172,9 @@ class Striker:
         self._until_back(broker, one)
 
     def _unheard_eio(self, strike: Strike) -> None:
-        """The return is asked for while the controller, which knows of nothing, is still down."""
+        """The return is asked for while the controllers, who know of nothing, are still down."""
         broker, one = self._where(strike)
-        with self._without_controller():
+        with self._without(*self._cluster.controllers):
             one.fail("eio")
             self._until_given_up(broker, one)
             one.heal()

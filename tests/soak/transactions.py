@@ -1,0 +1,248 @@
+"""Transactions while a cluster suffers: each is read whole or not at all, and once.
+
+:class:`Transactions` are producers of librdkafka's, each in a thread of its own, each with a
+transactional id. A transaction writes some numbered records to partitions drawn from the seed, and
+is committed, or aborted in one of ten. What a producer was told is compared at the end with what
+a ``read_committed`` consumer reads; who was told nothing may find all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+_PRODUCERS: Final = 2
+_MOST_RECORDS: Final = 8
+_PAUSE_S: Final = 0.05
+#: One call of the client; what is not done then is asked for again.
+_TRY_S: Final = 10.0
+#: For a transaction to end, and for what is open at the end to be ended by its time-out.
+_END_S: Final = 120.0
+_MOST_FINDINGS: Final = 20
+
+
+class Outcome(StrEnum):
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class _Written:
+    """One transaction: how many records it has, and what its producer was told."""
+
+    records: int
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a consumer saw of one transaction."""
+
+    times: Counter[int] = field(default_factory=Counter)
+
+
+class _Transactor:
+    """One producer, and a new one with the same id when it is told that it is of no use."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, name: str, seed: int) -> None:
+        self._config = {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": name,
+            "transaction.timeout.ms": 30_000,
+            "reconnect.backoff.max.ms": 500,
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+        self._topic, self._partitions, self._name = topic, partitions, name
+        self._rng = random.Random(f"{seed}/{name}")
+        self.written: list[_Written] = []
+
+    def run(self, stopping: threading.Event) -> None:
+        producer: Producer | None = None
+        while not stopping.is_set():
+            if producer is None:
+                producer = self._new()
+            elif not self._one(producer):
+                producer = None
+            time.sleep(_PAUSE_S)
+
+    def _new(self) -> Producer | None:
+        producer = Producer(self._config)
+        try:
+            producer.init_transactions(_TRY_S)
+        except KafkaException:
+            return None
+        return producer
+
+    def _one(self, producer: Producer) -> bool:
+        """One transaction; False if another producer has to go on."""
+        number, records = len(self.written), self._rng.randint(1, _MOST_RECORDS)
+        will_commit = self._rng.random() < 0.9
+        transaction = _Written(records)
+        self.written.append(transaction)
+        try:
+            producer.begin_transaction()
+            for index in range(records):
+                where = self._rng.randrange(self._partitions)
+                producer.produce(self._topic, f"{self._name} {number} {index}", partition=where)
+            if not will_commit:
+                return self._end(producer, transaction, Outcome.ABORTED)
+        except (KafkaException, BufferError):
+            return self._end(producer, transaction, Outcome.ABORTED)
+        return self._end(producer, transaction, Outcome.COMMITTED)
+
+    def _end(self, producer: Producer, transaction: _Written, how: Outcome) -> bool:
+        deadline = time.monotonic() + _END_S
+        while time.monotonic() < deadline:
+            try:
+                if how is Outcome.COMMITTED:
+                    producer.commit_transaction(_TRY_S)
+                else:
+                    producer.abort_transaction(_TRY_S)
+            except KafkaException as e:
+                error: KafkaError = e.args[0]
+                if error.txn_requires_abort():
+                    how = Outcome.ABORTED
+                elif not error.retriable():
+                    return False
+            else:
+                transaction.outcome = how
+                return True
+        return False
+
+
+class Transactions:
+    """Writes to ``topic`` from ``with`` until :meth:`finish`."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
+        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+        self._stopping = threading.Event()
+        self._transactors = {
+            name: _Transactor(bootstrap, topic, partitions, name, seed)
+            for name in (f"transactor-{number}" for number in range(_PRODUCERS))
+        }
+        self._threads = [
+            threading.Thread(target=one.run, args=(self._stopping,), name=name, daemon=True)
+            for name, one in self._transactors.items()
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(_END_S + _TRY_S)
+
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        """How many transactions ended how."""
+        return Counter(one.outcome for by in self._transactors.values() for one in by.written)
+
+    def finish(self) -> list[str]:
+        """Stop, read everything, compare; what is wrong, one sentence each."""
+        self.__exit__()
+        findings = [f"{thread.name} does not end" for thread in self._threads if thread.is_alive()]
+        if findings:
+            return findings
+        ends = self._wait_for_open_ones()
+        if isinstance(ends, str):
+            return [ends]
+        read, findings = self._read(ends)
+        for name, transactor in self._transactors.items():
+            for number, written in enumerate(transactor.written):
+                seen = read.pop((name, number), _Read())
+                if problem := _problem(written, seen):
+                    findings.append(f"{name} {number}, {written.outcome}: {problem}")
+        findings += [f"{name} {number} was never written" for name, number in read]
+        return findings[:_MOST_FINDINGS]
+
+    def _wait_for_open_ones(self) -> dict[int, int] | str:
+        """Ends of the partitions, when no transaction holds its readers back any more."""
+        deadline = time.monotonic() + _END_S
+        while True:
+            stable, last = self._ends("read_committed"), self._ends("read_uncommitted")
+            if stable == last:
+                return stable
+            if time.monotonic() > deadline:
+                return f"a transaction stays open: last stable {stable}, log ends {last}"
+            time.sleep(1.0)
+
+    def _ends(self, isolation: str) -> dict[int, int]:
+        consumer = self._consumer(isolation)
+        try:
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(self._topic, number), _TRY_S)[
+                    1
+                ]
+                for number in range(self._partitions)
+            }
+        finally:
+            consumer.close()
+
+    def _read(self, ends: dict[int, int]) -> tuple[dict[tuple[str, int], _Read], list[str]]:
+        read: dict[tuple[str, int], _Read] = defaultdict(_Read)
+        findings: list[str] = []
+        last: dict[tuple[int, str], tuple[int, int]] = {}
+        consumer = self._consumer("read_committed")
+        consumer.assign([TopicPartition(self._topic, number, 0) for number in ends])
+        unfinished = {number for number, end in ends.items() if end > 0}
+        deadline = time.monotonic() + _END_S
+        while unfinished and time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            partition = message.partition()
+            assert partition is not None
+            if error := message.error():
+                if error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(partition)
+                continue
+            value = message.value()
+            assert value is not None
+            name, number, index = value.decode().split()
+            here = int(number), int(index)
+            if last.get((partition, name), (-1, -1)) >= here:
+                findings.append(f"{name} {here} of {self._topic}-{partition} is out of order")
+            last[partition, name] = here
+            read[name, here[0]].times[here[1]] += 1
+        consumer.close()
+        if unfinished:
+            findings.append(f"partitions {sorted(unfinished)} cannot be read to {ends}")
+        return read, findings
+
+    def _consumer(self, isolation: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "transactions",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                "log_level": 0,
+            }
+        )
+
+
+def _problem(written: _Written, seen: _Read) -> str | None:
+    if any(times > 1 for times in seen.times.values()):
+        return f"read more than once: {dict(seen.times)}"
+    missing = written.records - len(seen.times)
+    if missing and seen.times:
+        return f"{missing} of {written.records} records are missing"
+    if written.outcome is Outcome.COMMITTED and missing:
+        return "nothing of it is read"
+    if written.outcome is Outcome.ABORTED and seen.times:
+        return "it is read"
+    return None
