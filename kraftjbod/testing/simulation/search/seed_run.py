@@ -21,6 +21,8 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.search.budget import Budget
 from kraftjbod.testing.simulation.search.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.fault_player import FaultPlayer
+from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.stage import Stage
 from kraftjbod.testing.simulation.search.gap_law import silences
 from kraftjbod.testing.simulation.search.law_watch import LawWatch
 from kraftjbod.testing.simulation.search.schedule import (
@@ -148,14 +150,17 @@ class SeedRun:
         self._watch = LawWatch(
             self._view, self._workload.ledger, found=self._found, keeps_promise=keeps_promise
         )
-        self._player = FaultPlayer(
+        stage = Stage(
             self._cluster,
             self._view,
-            Budget(keeps_promise=keeps_promise),
             topics={name: topic.partitions for name, topic in self._topics.items()},
-            dirs=shape.dirs,
-            make_client=self._new_client,
             note=lambda text: self._note("fault", text),
+        )
+        self._player = FaultPlayer(
+            stage,
+            OperatorWork(stage, make_client=self._new_client),
+            Budget(keeps_promise=keeps_promise),
+            dirs=shape.dirs,
         )
 
     def run(self) -> Outcome:

@@ -1,0 +1,121 @@
+"""WIRE. ``DirFaults``: disks break, hang, fill up, vanish or are replaced, and are mended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
+from kraftjbod.testing.simulation.search.schedule import Fault, Kind
+
+_MOVE_HANG_S: Final = (1.5, 4.5)
+_SWAP_LOOKS: Final = 200
+_SWAP_LOOK_S: Final = 0.005
+#: Until something late arrives, or answers, after all is well again.
+_LATE_S: Final = 0.3
+_DISK_FAULTS: Final = {
+    Kind.EIO: DiskFault.EIO,
+    Kind.LOST_TAIL: DiskFault.EIO,
+    Kind.EIO_ONCE: DiskFault.EIO_ONCE,
+    Kind.HANG: DiskFault.HANG,
+    Kind.SLOW: DiskFault.SLOW,
+    Kind.FULL: DiskFault.FULL,
+    Kind.VANISH: DiskFault.VANISH,
+}
+
+
+class DirFaults:
+    """Of one directory at a time; a move concerns two."""
+
+    def __init__(self, stage: Stage, operator: OperatorWork) -> None:
+        self._stage = stage
+        self._operator = operator
+
+    def plays(self) -> Plays:
+        return {
+            Kind.EIO: self._break_dir,
+            Kind.LOST_TAIL: self._break_dir,
+            Kind.VANISH: self._break_dir,
+            Kind.EIO_ONCE: self._disturb_dir,
+            Kind.HANG: self._disturb_dir,
+            Kind.SLOW: self._disturb_dir,
+            Kind.FULL: self._disturb_dir,
+            Kind.UNHEARD_EIO: self._unheard_eio,
+            Kind.WIPE: self._wipe,
+            Kind.MOVE_HANG: self._hang_move,
+        }
+
+    async def _break_dir(self, fault: Fault) -> None:
+        """Until the broker has noticed, and then for a while."""
+        disk = self._stage.disk(fault)
+        disk.faults.begin(_DISK_FAULTS[fault.kind])
+        is_given_up = await self._stage.until_given_up(fault)
+        await wait(fault)
+        if fault.kind is Kind.LOST_TAIL and is_given_up:
+            disk.power_cut()
+        disk.faults.heal()
+        await self._operator.until_back(fault)
+
+    async def _disturb_dir(self, fault: Fault) -> None:
+        disk = self._stage.disk(fault)
+        disk.faults.begin(_DISK_FAULTS[fault.kind])
+        await wait(fault)
+        disk.faults.heal()
+        await self._operator.until_back(fault)
+
+    async def _unheard_eio(self, fault: Fault) -> None:
+        """The return is asked for while the controller, which knows of nothing, is still down."""
+        disk = self._stage.disk(fault)
+        async with self._stage.without_controller():
+            disk.faults.begin(DiskFault.EIO)
+            is_given_up = await self._stage.until_given_up(fault)
+            if fault.rng().random() < 0.7 and is_given_up:
+                disk.power_cut()
+            disk.faults.heal()
+            asking = asyncio.create_task(self._operator.order_once(fault, "reattach"))
+            await wait(fault)
+        await asking
+        await self._operator.until_back(fault)
+
+    async def _wipe(self, fault: Fault) -> None:
+        """Sometimes what the old copies had asked of another broker arrives after the new ones."""
+        rng, network = fault.rng(), self._stage.cluster.network
+        me = self._stage.host(fault).name
+        others = [host.name for host in self._stage.cluster.brokers.values() if host.name != me]
+        is_late, other = rng.random() < 0.4, rng.choice(others)
+        if is_late:
+            network.partition(me, other)
+        self._stage.disk(fault).faults.replace()
+        await self._stage.until_given_up(fault)
+        if not is_late:
+            await wait(fault)
+        await self._operator.order(fault, "forget", but=ErrorCode.LOG_DIR_NOT_FOUND)
+        await self._operator.order(fault, "add", but=ErrorCode.INVALID_REQUEST)
+        if is_late:
+            await asyncio.sleep(rng.random() * _LATE_S)
+            network.heal(me, other)
+        await self._operator.until_back(fault)
+
+    async def _hang_move(self, fault: Fault) -> None:
+        """At the rename that ends it, on the disk that takes, or on both: that one answers last."""
+        rng, here = fault.rng(), self._stage.path(fault)
+        paths = self._stage.host(fault).log_dirs
+        source, target = here, rng.choice([one for one in paths if one != here])
+        moved = self._stage.replicas_in(fault.broker, source)
+        await self._operator.move_to(fault.broker, target, moved)
+        taking, giving = self._stage.cluster.disks[target], self._stage.cluster.disks[source]
+        first = giving if rng.random() < 0.6 else taking
+        first.faults.begin(DiskFault.HANG_AT_SWAP)
+        for _ in range(_SWAP_LOOKS):
+            if first.gate.is_closed:
+                break
+            await asyncio.sleep(_SWAP_LOOK_S)
+        taking.faults.begin(DiskFault.HANG)
+        await asyncio.sleep(rng.uniform(*_MOVE_HANG_S))
+        giving.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
+        await asyncio.sleep(rng.random() * _LATE_S)
+        taking.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
+        await self._operator.until_back(fault)

@@ -1,0 +1,133 @@
+"""WIRE. ``HostFaults``: daemons are killed, stopped and cut off from their power.
+
+Sometimes they find their disks changed when they come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
+from kraftjbod.testing.simulation.search.schedule import Fault, Kind
+
+#: A move of little takes half a second then.
+_MOVES_SLOWNESS: Final = 60.0
+_MOVES_S: Final = 0.4
+
+
+class HostFaults:
+    """Of one broker, of all of them, or of the controller."""
+
+    def __init__(self, stage: Stage, operator: OperatorWork) -> None:
+        self._stage = stage
+        self._operator = operator
+
+    def plays(self) -> Plays:
+        return {
+            Kind.KILL: self._kill,
+            Kind.STOP: self._stop,
+            Kind.POWER_CUT: self._power_cut,
+            Kind.CONTROLLER_KILL: self._controller_away,
+            Kind.CONTROLLER_POWER_CUT: self._controller_away,
+            Kind.REMOVED: self._remove,
+            Kind.ALL_STOPPED: self._stop_all,
+            Kind.SWAPPED: self._swap_disks,
+            Kind.CLOCK_JUMP: self._jump,
+        }
+
+    async def _kill(self, fault: Fault) -> None:
+        async with self._stage.broker_down(fault.broker):
+            self._stage.host(fault).kill()
+            await wait(fault)
+
+    async def _power_cut(self, fault: Fault) -> None:
+        async with self._stage.broker_down(fault.broker):
+            self._stage.host(fault).power_cut()
+            await wait(fault)
+
+    async def _stop(self, fault: Fault) -> None:
+        async with self._stage.broker_down(fault.broker):
+            await self._stage.stop_host(self._stage.host(fault))
+            await wait(fault)
+
+    async def _controller_away(self, fault: Fault) -> None:
+        async with self._stage.without_controller(has_power=fault.kind is Kind.CONTROLLER_KILL):
+            await wait(fault)
+
+    async def _remove(self, fault: Fault) -> None:
+        """Copies that others in sync have too; a move may have another one of them begun here."""
+        async with self._stage.broker_down(fault.broker):
+            self._stage.host(fault).kill()
+            self._remove_some(fault, self._covered(fault.broker))
+            await wait(fault)
+
+    async def _stop_all(self, fault: Fault) -> None:
+        """One after the other, and back one after the other: whoever is first may have to lead."""
+        rng, covered = fault.rng(), self._covered(fault.broker)
+        brokers = rng.sample(self._stage.view.broker_ids, len(self._stage.view.broker_ids))
+        # Often it is the worst one: the last to stop is the first to start, and lacks replicas.
+        is_worst = rng.random() < 0.6
+        if is_worst:
+            brokers.sort(key=lambda broker: broker == fault.broker)
+        self._stage.down.update(brokers)
+        try:
+            for broker in brokers:
+                if broker == fault.broker and rng.random() < 0.6:
+                    await self._stop_midst_moves(fault, sorted(covered))
+                await self._stage.stop_host(self._stage.cluster.brokers[broker])
+            self._remove_some(fault, covered)
+        finally:
+            for broker in reversed(brokers) if is_worst else brokers:
+                self._stage.down[broker] -= 1
+                self._stage.start(broker)
+                await asyncio.sleep(rng.random() * fault.for_ms / 1000)
+        for broker in brokers:
+            await self._stage.until_serving(broker)
+
+    async def _stop_midst_moves(self, fault: Fault, which: list[TopicPartition]) -> None:
+        """To a disk so slow that they are not over yet."""
+        rng, host = fault.rng(), self._stage.host(fault)
+        target = rng.choice(host.log_dirs)
+        disk = self._stage.cluster.disks[target]
+        disk.slowness *= _MOVES_SLOWNESS
+        await self._operator.move_to(fault.broker, target, which)
+        await asyncio.sleep(rng.random() * _MOVES_S)
+        await self._stage.stop_host(host)
+        disk.slowness = max(1.0, disk.slowness / _MOVES_SLOWNESS)
+
+    def _covered(self, broker: int) -> set[TopicPartition]:
+        """What others that serve hold too, in sync."""
+        return {
+            tp
+            for tp, one in self._stage.view.partitions()
+            if any(other != broker and self._stage.view.is_serving(other) for other in one.isr)
+        }
+
+    def _remove_some(self, fault: Fault, covered: set[TopicPartition]) -> None:
+        doomed = covered & set(self._stage.some_partitions(fault.rng()))
+        for path in self._stage.host(fault).log_dirs:
+            vfs = self._stage.cluster.disks[path].vfs
+            for tp in sorted(doomed):
+                if vfs.is_dir(f"{path}/{tp}"):
+                    self._stage.note(f"{path}/{tp} is removed")
+                    vfs.remove_tree(f"{path}/{tp}")
+                    vfs.sync_dir(path)
+
+    async def _swap_disks(self, fault: Fault) -> None:
+        """Each is found where the other was."""
+        host = self._stage.host(fault)
+        async with self._stage.broker_down(fault.broker):
+            host.kill()
+            a, b = (
+                self._stage.cluster.disks[path] for path in fault.rng().sample(host.log_dirs, 2)
+            )
+            a.swap_with(b)
+            await wait(fault)
+
+    async def _jump(self, fault: Fault) -> None:
+        """Forwards or backwards, and not back."""
+        host = self._stage.host(fault)
+        host.wall_offset_ms += fault.rng().randint(-3_600_000, 3_600_000)

@@ -1,0 +1,44 @@
+"""WIRE. ``LinkFaults``: what befalls the network between two hosts."""
+
+from __future__ import annotations
+
+from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
+from kraftjbod.testing.simulation.search.schedule import Fault, Kind
+
+
+class LinkFaults:
+    """Of one link, both ways."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def plays(self) -> Plays:
+        return {
+            Kind.PARTITION: self._disturb_link,
+            Kind.ONE_WAY: self._disturb_link,
+            Kind.SLOW_LINK: self._disturb_link,
+            Kind.RESET: self._reset,
+        }
+
+    async def _disturb_link(self, fault: Fault) -> None:
+        network = self._stage.cluster.network
+        a, b = self._ends(fault)
+        usual = {link: link.delay_us for link in (network.link(a, b), network.link(b, a))}
+        if fault.kind is Kind.SLOW_LINK:
+            network.delay(a, b, fault.rng().randint(20, 400))
+        else:
+            network.partition(a, b, one_way=fault.kind is Kind.ONE_WAY)
+        await wait(fault)
+        network.heal(a, b)
+        for link, delay_us in usual.items():
+            link.delay_us = delay_us
+
+    async def _reset(self, fault: Fault) -> None:
+        self._stage.cluster.network.reset_connections(*self._ends(fault))
+
+    def _ends(self, fault: Fault) -> tuple[str, str]:
+        brokers, controller = self._stage.cluster.brokers, self._stage.cluster.controller()
+        far = brokers[fault.other] if fault.other else controller
+        ends = [brokers[fault.broker].name, far.name]
+        fault.rng().shuffle(ends)
+        return ends[0], ends[1]

@@ -1,0 +1,188 @@
+"""WIRE. ``OperatorWork``: what an operator asks of a cluster while it breaks.
+
+Moves, drains, cordons, configuration, reassignments, the return of directories; and asking itself,
+which may fail, and is tried again where something has to come of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
+from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
+from kraftjbod.cli.clients.replica_admin import (
+    Reassignment,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+)
+from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
+from kraftjbod.testing.simulation.search.schedule import Fault, Kind
+
+#: One question to a broker that may be in trouble.
+_TRY_MS: Final = 4_000
+
+
+class OperatorWork:
+    """:param make_client: of a name, one that is closed by who asked for it."""
+
+    def __init__(self, stage: Stage, *, make_client: Callable[[str], ClusterClient]) -> None:
+        self._stage = stage
+        self._make_client = make_client
+
+    def plays(self) -> Plays:
+        return {
+            Kind.MOVES: self._move,
+            Kind.CORDON: self._cordon,
+            Kind.DRAIN: self._drain,
+            Kind.REATTACH: self._reattach,
+            Kind.CONFIG: self._configure,
+            Kind.REASSIGN: self._reassign,
+        }
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    async def ask(
+        self, what: str, question: Callable[[ClusterClient], Awaitable[None]]
+    ) -> ErrorCode | None:
+        """Once; the code of what went wrong, UNKNOWN_SERVER_ERROR for what has none."""
+        client = self._make_client("operator")
+        try:
+            async with asyncio.timeout(_TRY_MS * 2 / 1000):
+                await client.refresh_metadata()
+                await question(client)
+        except (KraftJbodError, TimeoutError) as e:
+            self._stage.note(f"{what}: {type(e).__name__} {e}")
+            code = e.code if isinstance(e, OperatingError) else None
+            return code or ErrorCode.UNKNOWN_SERVER_ERROR
+        else:
+            self._stage.note(f"{what}: done")
+            return None
+        finally:
+            await client.close()
+
+    async def move_to(self, broker: int, target: str, which: list[TopicPartition]) -> None:
+        async def move(client: ClusterClient) -> None:
+            refusals = await alter_replica_log_dirs(client, broker, {target: which})
+            for tp, error in refusals.items():
+                self._stage.note(f"the move of {tp} to {target} is refused: {error}")
+
+        await self.ask(f"move {' '.join(map(str, which))} to {target}", move)
+
+    async def order(self, fault: Fault, operation: str, *, but: ErrorCode) -> None:
+        """Until it is done; ``but`` says that it is so already."""
+        while True:
+            self._stage.start(fault.broker)
+            code = await self.order_once(fault, operation)
+            if code is None or code is but:
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def order_once(self, fault: Fault, operation: str) -> ErrorCode | None:
+        change = LogDirChange(
+            operation=operation, broker=fault.broker, target=self._stage.path(fault)
+        )
+
+        async def order(client: ClusterClient) -> None:
+            await change_log_dir(client, change, timeout_ms=_TRY_MS)
+
+        return await self.ask(f"{operation} {self._stage.path(fault)}", order)
+
+    async def until_back(self, fault: Fault) -> None:
+        broker, path = fault.broker, self._stage.path(fault)
+        while True:
+            self._stage.start(broker)
+            state = self._stage.view.dir_state(broker, path)
+            if state is LogDirState.ONLINE and self._stage.view.is_serving(broker):
+                return
+            if state is LogDirState.OFFLINE and self._stage.view.is_serving(broker):
+                await self.order_once(fault, "reattach")
+            elif state is None and self._stage.view.is_serving(broker):
+                await self.order_once(fault, "add")
+            await asyncio.sleep(POLL_S)
+
+    # --- work ------------------------------------------------------------------------------------
+
+    async def _move(self, fault: Fault) -> None:
+        """Some replicas to other directories, and some of them on or back soon."""
+        rng = fault.rng()
+        for _ in range(rng.randint(1, 3)):
+            target = rng.choice(self._stage.host(fault).log_dirs)
+            await self.move_to(fault.broker, target, self._stage.some_partitions(rng))
+            await asyncio.sleep(fault.for_ms / 2000)
+
+    async def _cordon(self, fault: Fault) -> None:
+        await self._set_cordon(fault, ConfigOperation.APPEND)
+        await wait(fault)
+        await self._lift_cordon(fault)
+
+    async def _drain(self, fault: Fault) -> None:
+        rng, path = fault.rng(), self._stage.path(fault)
+        await self._set_cordon(fault, ConfigOperation.APPEND)
+        others = [one for one in self._stage.host(fault).log_dirs if one != path]
+        for tp in self._stage.replicas_in(fault.broker, path):
+            await self.move_to(fault.broker, rng.choice(others), [tp])
+        await wait(fault)
+        await self._lift_cordon(fault)
+
+    async def _lift_cordon(self, fault: Fault) -> None:
+        while await self._set_cordon(fault, ConfigOperation.SUBTRACT) is not None:
+            await asyncio.sleep(POLL_S)
+
+    async def _set_cordon(self, fault: Fault, operation: ConfigOperation) -> ErrorCode | None:
+        resource = ConfigResource(ResourceType.BROKER, str(fault.broker))
+        change = ConfigChange("cordoned.log.dirs", self._stage.path(fault), operation)
+        return await self._alter(resource, change)
+
+    async def _reattach(self, fault: Fault) -> None:
+        await self.order_once(fault, "reattach")
+
+    async def _configure(self, fault: Fault) -> None:
+        rng = fault.rng()
+        topic = rng.choice(sorted(self._stage.topics))
+        name, value = rng.choice(
+            (
+                ("segment.bytes", "2048"),
+                ("segment.bytes", "16384"),
+                ("min.insync.replicas", "3"),
+                ("min.insync.replicas", "2"),
+                ("flush.messages", "1"),
+            )
+        )
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        await self._alter(resource, ConfigChange(name, value))
+        await wait(fault)
+        back = ConfigChange(name, None, ConfigOperation.DELETE)
+        while await self._alter(resource, back) is not None:
+            await asyncio.sleep(POLL_S)
+
+    async def _alter(self, resource: ConfigResource, change: ConfigChange) -> ErrorCode | None:
+        async def alter(client: ClusterClient) -> None:
+            await incremental_alter_configs(client, {resource: [change]})
+
+        what = f"{resource}: {change.operation.name.lower()} {change.name}={change.value}"
+        return await self.ask(what, alter)
+
+    async def _reassign(self, fault: Fault) -> None:
+        rng = fault.rng()
+        tp = rng.choice(self._stage.some_partitions(rng))
+        replicas = rng.sample(self._stage.view.broker_ids, 3)
+
+        async def reassign(client: ClusterClient) -> None:
+            wish = Reassignment(topic_partition=tp, replicas=replicas)
+            for error in (await alter_partition_reassignments(client, [wish])).values():
+                raise error
+
+        await self.ask(f"reassign {tp} to {replicas}", reassign)
+        await wait(fault)

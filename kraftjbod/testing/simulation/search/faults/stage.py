@@ -1,0 +1,134 @@
+"""WIRE. ``Stage``: the simulated cluster that faults are carried out on.
+
+It knows which brokers are meant to be down, however many faults mean it, and starts the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.testing.simulation.search.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.schedule import Fault, Kind
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedBroker, SimulatedCluster
+from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
+
+#: From the beginning of a fault until its owner has everything back.
+Play = Callable[[Fault], Coroutine[Any, Any, None]]
+Plays = Mapping[Kind, Play]
+
+POLL_S: Final = 0.1
+_NOTICED_S: Final = 20.0
+
+
+class Stage:
+    """
+    :param topics: partitions by name, of what moves and reassignments are about.
+    :param note: told of everything that is done, one line each.
+    """
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        view: ClusterView,
+        *,
+        topics: dict[str, int],
+        note: Callable[[str], None],
+    ) -> None:
+        self.cluster = cluster
+        self.view = view
+        self.topics = topics
+        self.note = note
+        #: Brokers that are meant to be down, and how many faults mean it.
+        self.down: Counter[int] = Counter()
+
+    # --- what a fault is about -------------------------------------------------------------------
+
+    def host(self, fault: Fault) -> SimulatedBroker:
+        return self.cluster.brokers[fault.broker]
+
+    def path(self, fault: Fault) -> str:
+        return self.host(fault).log_dirs[fault.dir]
+
+    def disk(self, fault: Fault) -> SimulatedDisk:
+        return self.cluster.disks[self.path(fault)]
+
+    def replicas_in(self, broker: int, path: str) -> list[TopicPartition]:
+        """Those of ``broker`` whose log is in ``path``."""
+        return [
+            replica.topic_partition
+            for replica in self.view.replicas(broker)
+            if replica.handle is not None and replica.handle.log_dir.path == path
+        ]
+
+    def some_partitions(self, rng: random.Random) -> list[TopicPartition]:
+        every = [
+            TopicPartition(topic, number)
+            for topic, count in sorted(self.topics.items())
+            for number in range(count)
+        ]
+        return rng.sample(every, rng.randint(1, len(every)))
+
+    # --- daemons ---------------------------------------------------------------------------------
+
+    async def stop_host(self, host: SimulatedBroker) -> None:
+        host.stop()
+        while host.is_up:
+            await asyncio.sleep(POLL_S)
+
+    @asynccontextmanager
+    async def broker_down(self, broker: int) -> AsyncIterator[None]:
+        """Meant to be down meanwhile; afterwards it serves again."""
+        self.down[broker] += 1
+        try:
+            yield
+        finally:
+            self.down[broker] -= 1
+        await self.until_serving(broker)
+
+    async def until_serving(self, broker: int) -> None:
+        while not self.view.is_serving(broker):
+            self.start(broker)
+            await asyncio.sleep(POLL_S)
+
+    def start(self, broker: int) -> None:
+        """Unless somebody means it to be down."""
+        host = self.cluster.brokers[broker]
+        if not self.down[broker] and not host.is_up:
+            self.note(f"broker {broker} is started")
+            host.start()
+
+    @asynccontextmanager
+    async def without_controller(self, *, has_power: bool = True) -> AsyncIterator[None]:
+        host = self.cluster.controller()
+        if has_power:
+            host.kill()
+        else:
+            host.power_cut()
+        try:
+            yield
+        finally:
+            host.start()
+
+    # --- directories -----------------------------------------------------------------------------
+
+    async def until_given_up(self, fault: Fault) -> bool:
+        """Until the broker has noticed, or does not run; False if it takes no notice."""
+        path = self.path(fault)
+        for _ in range(round(_NOTICED_S / POLL_S)):
+            state = self.view.dir_state(fault.broker, path)
+            if state in (None, LogDirState.OFFLINE):
+                return True
+            await asyncio.sleep(POLL_S)
+        return False
+
+
+async def wait(fault: Fault) -> None:
+    """Until it is to be mended."""
+    await asyncio.sleep(fault.for_ms / 1000)

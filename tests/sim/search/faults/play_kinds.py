@@ -1,0 +1,35 @@
+"""One fault after the other, of kinds that a test names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kraftjbod.testing.simulation.search.schedule import Fault, Kind, Shape
+from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun
+
+_EVERY_MS = 2_500
+
+
+def play(kinds: Sequence[Kind]) -> Outcome:
+    """Each was played, was over, and broke no law."""
+    schedule = tuple(
+        Fault(
+            number=number,
+            at_ms=number * _EVERY_MS,
+            kind=kind,
+            broker=2,
+            dir=1,
+            other=3,
+            for_ms=300,
+            choice=number,
+        )
+        for number, kind in enumerate(kinds)
+    )
+    outcome = SeedRun(11, Shape(partitions=2), schedule).run()
+    assert outcome.findings == []
+    assert set(outcome.played) | set(outcome.skipped) == set(kinds)
+    assert sum(outcome.skipped.values()) <= 1, outcome.skipped
+    told = "\n".join(outcome.story)
+    for kind in outcome.played:
+        assert f"{kind}" in told and "is over" in told
+    return outcome

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from kraftjbod.testing.simulation.search.schedule import Kind
+from tests.sim.search.faults.play_kinds import play
+
+OF_LINKS = [
+    Kind.PARTITION,
+    Kind.ONE_WAY,
+    Kind.RESET,
+    Kind.SLOW_LINK,
+]
+
+
+def test_links_carry_again_what_they_carried() -> None:
+    play(OF_LINKS)

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from kraftjbod.testing.simulation.search.schedule import Kind
+from tests.sim.search.faults.play_kinds import play
+
+OF_OPERATORS = [
+    Kind.MOVES,
+    Kind.CORDON,
+    Kind.DRAIN,
+    Kind.REATTACH,
+    Kind.CONFIG,
+    Kind.REASSIGN,
+]
+
+
+def test_what_an_operator_asks_for_is_done_and_over() -> None:
+    play(OF_OPERATORS)

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.testing.simulation.search.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.faults.stage import Stage
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+
+
+def test_who_is_meant_to_be_down_is_not_started() -> None:
+    notes: list[str] = []
+    with SimulatedCluster(3, log_dirs=1) as cluster:
+        stage = Stage(cluster, ClusterView(cluster), topics={"t": 1}, note=notes.append)
+        cluster.start()
+        client = cluster.client("operator")
+
+        async def stay_down() -> None:
+            async with stage.broker_down(2):
+                cluster.broker(2).kill()
+                stage.start(2)
+                assert not cluster.broker(2).is_up and notes == []
+
+        client.run(stay_down())
+        assert cluster.broker(2).is_serving and notes == ["broker 2 is started"]
+        assert stage.replicas_in(2, "/broker-2/d0") == []
+        assert stage.some_partitions(cluster.world.rng_of("test")) == [TopicPartition("t", 0)]
