@@ -16,6 +16,9 @@ from kraftjbod.testing.simulation.search.schedule import Fault, Kind
 #: A move of little takes half a second then.
 _MOVES_SLOWNESS: Final = 60.0
 _MOVES_S: Final = 0.4
+#: Less than ``message.timestamp.after.max.ms``: a broker that is an hour late has to refuse what
+#: clients send.
+_WRONG_MS: Final = 3_000_000
 
 
 class HostFaults:
@@ -129,5 +132,4 @@ class HostFaults:
 
     async def _jump(self, fault: Fault) -> None:
         """Forwards or backwards, and not back."""
-        host = self._stage.host(fault)
-        host.wall_offset_ms += fault.rng().randint(-3_600_000, 3_600_000)
+        self._stage.host(fault).wall_offset_ms = fault.rng().randint(-_WRONG_MS, _WRONG_MS)
