@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from kraftjbod.testing.simulation.search.schedule import Kind
+from kraftjbod.testing.simulation.search.faults.schedule import Kind
 from kraftjbod.testing.simulation.search.seed_run import Outcome, run_seed
 from kraftjbod.testing.simulation.search.shrink import shrink
 

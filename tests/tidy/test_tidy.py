@@ -44,7 +44,7 @@ ALLOWED = {
         "threading": "what all connections of a thread read into",
     },
     "core/telemetry.py": {"structlog": "the door"},
-    "testing/simulation/search/schedule.py": {"random": "a schedule is drawn from one handed in"},
+    "testing/simulation/search/faults/schedule.py": {"random": "drawn from one handed in"},
 }
 #: Where a foreign OSError may be caught: the one judge of disks, the one of sockets.
 #: The second asks the first for its judgement, once it is clear which of two dirs is to blame.

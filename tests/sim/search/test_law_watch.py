@@ -4,8 +4,8 @@ from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.dir_names import future_dir_name
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from kraftjbod.testing.simulation.search.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.law_watch import LawWatch, records_of
 from kraftjbod.testing.simulation.search.ledger import Ledger, Stream, value_of
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster

@@ -14,13 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
-from kraftjbod.testing.simulation.search.schedule import (
+from kraftjbod.testing.simulation.search.faults.schedule import (
     OF_THE_CLUSTER,
     OF_THE_CONTROLLER,
-    Fault,
     Kind,
+    Struck,
 )
 
 #: Where nothing is broken: a leader gives way to the preferred one, a client asks who leads.
@@ -57,14 +57,6 @@ _WITHOUT_LIMIT: Final = (
         Kind.CLOCK_JUMP,
     }
 )
-
-
-class Struck(NamedTuple):
-    """A fault from its beginning until its owner had everything back."""
-
-    fault: Fault
-    began_ms: int
-    ended_ms: int
 
 
 def allowed_ms(history: Iterable[Struck], since_ms: int, until_ms: int) -> int | None:

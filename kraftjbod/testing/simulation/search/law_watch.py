@@ -19,7 +19,7 @@ from kraftjbod.protocol.record_batch import batches
 from kraftjbod.protocol.records import read_records
 from kraftjbod.storage.dir_names import LOG_SUFFIX, ReplicaDirKind, parse_replica_dir
 from kraftjbod.storage.vfs import Vfs
-from kraftjbod.testing.simulation.search.cluster_view import ClusterView
+from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.ledger import Ledger
 from kraftjbod.testing.simulation.search.metadata_laws import MetadataLaws
 

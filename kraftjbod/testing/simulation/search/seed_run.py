@@ -18,14 +18,11 @@ from typing import Any, Final
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.testing.simulation.search.budget import Budget
-from kraftjbod.testing.simulation.search.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.fault_player import FaultPlayer
+from kraftjbod.testing.simulation.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.faults.budget import Budget
+from kraftjbod.testing.simulation.search.faults.fault_player import FaultPlayer
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
-from kraftjbod.testing.simulation.search.faults.stage import Stage
-from kraftjbod.testing.simulation.search.gap_law import silences
-from kraftjbod.testing.simulation.search.law_watch import LawWatch
-from kraftjbod.testing.simulation.search.schedule import (
+from kraftjbod.testing.simulation.search.faults.schedule import (
     Kind,
     Schedule,
     Shape,
@@ -33,6 +30,9 @@ from kraftjbod.testing.simulation.search.schedule import (
     draw_shape,
     only,
 )
+from kraftjbod.testing.simulation.search.faults.stage import Stage
+from kraftjbod.testing.simulation.search.gap_law import silences
+from kraftjbod.testing.simulation.search.law_watch import LawWatch
 from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 

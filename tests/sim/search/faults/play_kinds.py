@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kraftjbod.testing.simulation.search.schedule import Fault, Kind, Shape
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Shape
 from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun
 
 _EVERY_MS = 2_500

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kraftjbod.testing.simulation.search.schedule import Kind
+from kraftjbod.testing.simulation.search.faults.schedule import Kind
 from tests.sim.search.faults.play_kinds import play
 
 OF_OPERATORS = [

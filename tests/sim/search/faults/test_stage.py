@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.testing.simulation.search.cluster_view import ClusterView
+from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.faults.stage import Stage
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 

@@ -1,4 +1,5 @@
-"""How each kind of fault is carried out on a simulated cluster, and mended.
+"""What breaks in a simulated cluster, and how each kind of it is carried out and mended.
 
-stage.py is what they are carried out on; fault_player.py, above, plays a schedule of them.
+schedule.py draws what is tried and when, budget.py says what may, fault_player.py plays it;
+stage.py is what the faults of the other files are carried out on.
 """

@@ -8,8 +8,8 @@ from typing import Final
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.testing.simulation.disk_faults import DiskFault
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
-from kraftjbod.testing.simulation.search.schedule import Fault, Kind
 
 _MOVE_HANG_S: Final = (1.5, 4.5)
 _SWAP_LOOKS: Final = 200

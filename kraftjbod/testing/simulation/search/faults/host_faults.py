@@ -10,8 +10,8 @@ from typing import Final
 
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
-from kraftjbod.testing.simulation.search.schedule import Fault, Kind
 
 #: A move of little takes half a second then.
 _MOVES_SLOWNESS: Final = 60.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
-from kraftjbod.testing.simulation.search.schedule import Fault, Kind
 
 
 class LinkFaults:

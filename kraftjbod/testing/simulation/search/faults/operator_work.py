@@ -27,8 +27,8 @@ from kraftjbod.cli.clients.replica_admin import (
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
-from kraftjbod.testing.simulation.search.schedule import Fault, Kind
 
 #: One question to a broker that may be in trouble.
 _TRY_MS: Final = 4_000

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.testing.simulation.search.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.schedule import Fault, Kind
+from kraftjbod.testing.simulation.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedBroker, SimulatedCluster
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
 

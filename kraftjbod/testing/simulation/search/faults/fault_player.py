@@ -12,14 +12,13 @@ import asyncio
 from collections import Counter
 from typing import Final
 
-from kraftjbod.testing.simulation.search.budget import Budget
+from kraftjbod.testing.simulation.search.faults.budget import Budget
 from kraftjbod.testing.simulation.search.faults.dir_faults import DirFaults
 from kraftjbod.testing.simulation.search.faults.host_faults import HostFaults
 from kraftjbod.testing.simulation.search.faults.link_faults import LinkFaults
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Schedule, Struck
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage
-from kraftjbod.testing.simulation.search.gap_law import Struck
-from kraftjbod.testing.simulation.search.schedule import Fault, Kind, Schedule
 
 _LOOKS_S: Final = 0.25
 #: For so long the cluster has to be whole until it counts as that.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kraftjbod.testing.simulation.search.schedule import (
+from kraftjbod.testing.simulation.search.faults.schedule import (
     OF_A_DIR,
     OF_A_LINK,
     OF_THE_CONTROLLER,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kraftjbod.testing.simulation.search.schedule import Kind
+from kraftjbod.testing.simulation.search.faults.schedule import Kind
 from tests.sim.search.faults.play_kinds import play
 from tests.sim.search.faults.test_dir_faults import OF_DISKS
 from tests.sim.search.faults.test_host_faults import OF_HOSTS

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kraftjbod.testing.simulation.search.schedule import (
+from kraftjbod.testing.simulation.search.faults.schedule import (
     WEIGHTS,
     Kind,
     Shape,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
@@ -173,6 +173,14 @@ class Fault:
 
 
 Schedule = tuple[Fault, ...]
+
+
+class Struck(NamedTuple):
+    """A fault from its beginning until its owner had everything back."""
+
+    fault: Fault
+    began_ms: int
+    ended_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
