@@ -36,8 +36,8 @@ from kraftjbod.core.topic_config import (
     BROKER_KEYS,
     DEFAULT_MIN_INSYNC_REPLICAS,
     MIN_INSYNC_REPLICAS,
-    CleanupPolicy,
     TopicConfig,
+    TopicDefaults,
 )
 
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
@@ -180,7 +180,7 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, TopicDefaults, NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
@@ -229,7 +229,6 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     """Of topics whose creator named none; what is not set here the controller's file says."""
     unclean_leader_election_enable: bool = False
     """As in the controllers' files, which decide."""
-    message_max_bytes: int = Field(default=MIB + 12, ge=1)
     fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)
     """Largest answer to a fetch, whatever the client asks for; one batch always fits."""
     socket_request_max_bytes: int = Field(default=100 * MIB, ge=KIB)
@@ -260,17 +259,8 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
     """How often high watermarks are written to disk."""
 
-    log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
-    log_roll_hours: int = Field(default=168, ge=1)
-    """``log.roll.ms`` in hours, where that is not set."""
-    log_roll_ms: int | None = Field(default=None, ge=1)
-    log_retention_hours: int = Field(default=168, ge=-1)
-    """``log.retention.ms`` in hours, where that is not set; -1: for ever."""
-    log_retention_ms: int | None = Field(default=None, ge=-1)
-    log_retention_bytes: int = Field(default=-1, ge=-1)
     log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
     """How often retention is applied; in a full directory every few seconds."""
-    log_cleanup_policy: CleanupPolicy = CleanupPolicy()
     log_cleaner_enable: bool = True
     """Whether topics with ``cleanup.policy=compact`` are compacted."""
     log_cleaner_threads: int = Field(default=1, ge=1)
@@ -281,23 +271,12 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     """Bytes for the keys of one pass, all threads together."""
     log_cleaner_backoff_ms: int = Field(default=15_000, ge=1)
     """How long a cleaner sleeps that finds nothing to do."""
-    log_cleaner_min_cleanable_ratio: float = Field(default=0.5, ge=0, le=1)
-    log_cleaner_delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
-    log_cleaner_min_compaction_lag_ms: int = Field(default=0, ge=0)
-    log_cleaner_max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
-    log_index_interval_bytes: int = Field(default=4096, ge=0)
-    log_segment_delete_delay_ms: int = Field(default=60_000, ge=0)
     log_stray_retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
     """How long a replica is kept that the metadata does not want here; -1 for ever."""
-    log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
-    log_flush_interval_ms: int | None = Field(default=None, ge=1)
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)
     """How often logs are flushed whose ``flush.ms`` is over."""
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
     """How often recovery points are written to disk."""
-    log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
-    log_message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
-    log_message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
     message_max_unpacked_bytes: int = Field(default=128 * MIB, ge=KIB, le=128 * MIB)
     """A compressed batch that unpacks to more is refused; no reader here opens more, either."""
     message_max_records: int = Field(default=1_000_000, ge=1)
@@ -394,11 +373,6 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     @classmethod
     def _roots(cls, value: object) -> object:
         return split_list(value)
-
-    @field_validator("log_cleanup_policy", mode="before")
-    @classmethod
-    def _policy(cls, value: object) -> object:
-        return CleanupPolicy.parse(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

@@ -121,6 +121,8 @@ _LONG_KEYS: Final = frozenset(
         *("flush.messages", "flush.ms", "delete.retention.ms", "file.delete.delay.ms"),
         *("min.compaction.lag.ms", "max.compaction.lag.ms"),
         *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
+        *("local.retention.ms", "local.retention.bytes", "log.roll.jitter.ms"),
+        *("log.local.retention.ms", "log.local.retention.bytes"),
         *("log.retention.ms", "log.retention.bytes", "log.roll.ms", "log.cleaner.backoff.ms"),
         *("log.retention.check.interval.ms", "log.cleaner.dedupe.buffer.size"),
         *("log.cleaner.delete.retention.ms", "log.segment.delete.delay.ms"),

@@ -156,6 +156,7 @@ RETRIABLE_CODES = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        ErrorCode.ELECTION_NOT_NEEDED,
     }
 )
 

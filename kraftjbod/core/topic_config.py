@@ -6,9 +6,9 @@ Keys are Kafka's topic-level names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from kraftjbod.core.config_model import (
     HOUR_MS,
@@ -96,6 +96,15 @@ BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "index.interval.bytes": ("log.index.interval.bytes",),
     "max.message.bytes": ("message.max.bytes",),
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
+    "compression.type": ("compression.type",),
+    "compression.gzip.level": ("compression.gzip.level",),
+    "compression.lz4.level": ("compression.lz4.level",),
+    "compression.zstd.level": ("compression.zstd.level",),
+    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "segment.index.bytes": ("log.index.size.max.bytes",),
+    "preallocate": ("log.preallocate",),
+    "local.retention.ms": ("log.local.retention.ms",),
+    "local.retention.bytes": ("log.local.retention.bytes",),
     "message.timestamp.type": ("log.message.timestamp.type",),
     "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
     "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
@@ -104,6 +113,21 @@ BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 #: Controllers elect by it and leaders commit by it (KIP-966), so no node may have one of its own.
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 DEFAULT_MIN_INSYNC_REPLICAS: Final = 2
+
+
+CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+_CODECS: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+def _gzip_level(level: int) -> int:
+    if level == -1 or 1 <= level <= 9:
+        return level
+    raise ValueError(f"{level} is no level of gzip: 1 to 9, or -1 for the library's own choice")
+
+
+GzipLevel = Annotated[int, AfterValidator(_gzip_level)]
+Lz4Level = Annotated[int, Field(ge=1, le=17)]
+ZstdLevel = Annotated[int, Field(ge=-131072, le=22)]
 
 
 class TopicConfig(KeyedModel):
@@ -117,6 +141,13 @@ class TopicConfig(KeyedModel):
     """A segment file is closed at this size."""
     segment_ms: int = Field(default=168 * HOUR_MS, ge=1)
     """A segment file is closed after this time, so that retention and compaction see it."""
+    segment_jitter_ms: int = Field(default=0, ge=0)
+    """Segments are closed up to so much earlier, each by a share of its own, so that not all are at
+    once."""
+    segment_index_bytes: int = Field(default=10 * MIB, ge=4)
+    """A segment file is closed when its index of offsets has this size."""
+    preallocate: bool = False
+    """Taken and without effect: what is appended is placed in one piece by the file system."""
     min_insync_replicas: int = Field(default=DEFAULT_MIN_INSYNC_REPLICAS, ge=1)
     """Of a topic with fewer replicas: all of them."""
     unclean_leader_election_enable: bool = False
@@ -131,8 +162,15 @@ class TopicConfig(KeyedModel):
     """Younger records are not compacted."""
     max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
     """Older records are compacted, whatever the ratio is."""
-    compression_type: Literal["producer"] = "producer"
-    """Batches are kept as their producers sent them."""
+    compression_type: CompressionType = "producer"
+    """Batches are kept as their producers compressed them, or compressed like this by the leader,
+    batch by batch."""
+    compression_gzip_level: GzipLevel = -1
+    """Of gzip, where the leader compresses: 1 to 9, or -1 for the library's own choice."""
+    compression_lz4_level: Lz4Level = 9
+    """Of lz4, likewise."""
+    compression_zstd_level: ZstdLevel = 3
+    """Of zstd, likewise."""
     flush_messages: int = Field(default=MAX_LONG, ge=1)
     """After so many records a log is brought to disk."""
     flush_ms: int = Field(default=MAX_LONG, ge=0)
@@ -149,6 +187,16 @@ class TopicConfig(KeyedModel):
     """A record may be this much older than the broker's clock."""
     message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
     """A record may be this much newer than the broker's clock."""
+    remote_storage_enable: bool = False
+    """There is no tiered storage here: only ``false`` is taken, as by a Kafka without it."""
+    local_retention_ms: int = Field(default=-2, ge=-2)
+    """Of tiered storage; -2 for ``retention.ms``. Taken and without effect."""
+    local_retention_bytes: int = Field(default=-2, ge=-2)
+    """Of tiered storage; -2 for ``retention.bytes``. Taken and without effect."""
+    remote_log_copy_disable: bool = False
+    """Of tiered storage. Taken and without effect."""
+    remote_log_delete_on_disable: bool = False
+    """Likewise."""
     leader_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
     """Which leaders send at most ``leader.replication.throttled.rate``: ``partition:broker``,
     or ``*``."""
@@ -163,6 +211,29 @@ class TopicConfig(KeyedModel):
     @classmethod
     def _throttled(cls, value: object) -> object:
         return ThrottledReplicas.parse(value) if isinstance(value, str) else value
+
+    @field_validator("remote_storage_enable")
+    @classmethod
+    def _not_tiered(cls, value: bool) -> bool:
+        if value:
+            raise ValueError(
+                "Tiered Storage functionality is disabled in the broker. Topic cannot be "
+                "configured with remote log storage."
+            )
+        return value
+
+    @property
+    def compression(self) -> tuple[int, int | None] | None:
+        """Codec by its number in batches, and its level; None for what the producer chose."""
+        name = self.compression_type
+        if name == "producer":
+            return None
+        levels = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        return _CODECS[name], levels.get(name)
 
     @property
     def max_segment_ms(self) -> int:
@@ -185,3 +256,45 @@ class TopicConfig(KeyedModel):
         if unknown:
             raise ConfigError(f"{source}: unknown topic configuration {', '.join(unknown)}")
         return parse_model(TopicConfig, {**self.by_key(), **overrides}, source)
+
+
+class TopicDefaults(KeyedModel):
+    """A broker's keys of which each is the default of a topic key, see :data:`BROKER_KEYS`."""
+
+    message_max_bytes: int = Field(default=MIB + 12, ge=1)
+    log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
+    log_roll_hours: int = Field(default=168, ge=1)
+    """``log.roll.ms`` in hours, where that is not set."""
+    log_roll_ms: int | None = Field(default=None, ge=1)
+    log_retention_hours: int = Field(default=168, ge=-1)
+    """``log.retention.ms`` in hours, where that is not set; -1: for ever."""
+    log_retention_ms: int | None = Field(default=None, ge=-1)
+    log_retention_bytes: int = Field(default=-1, ge=-1)
+    log_cleanup_policy: CleanupPolicy = CleanupPolicy()
+    log_cleaner_min_cleanable_ratio: float = Field(default=0.5, ge=0, le=1)
+    log_cleaner_delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
+    log_cleaner_min_compaction_lag_ms: int = Field(default=0, ge=0)
+    log_cleaner_max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
+    log_index_interval_bytes: int = Field(default=4096, ge=0)
+    log_segment_delete_delay_ms: int = Field(default=60_000, ge=0)
+    log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
+    log_flush_interval_ms: int | None = Field(default=None, ge=1)
+    log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    log_message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
+    log_message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
+    compression_type: CompressionType = "producer"
+    compression_gzip_level: GzipLevel = -1
+    compression_lz4_level: Lz4Level = 9
+    compression_zstd_level: ZstdLevel = 3
+    log_roll_jitter_hours: int = Field(default=0, ge=0)
+    """``log.roll.jitter.ms`` in hours, where that is not set."""
+    log_roll_jitter_ms: int | None = Field(default=None, ge=0)
+    log_index_size_max_bytes: int = Field(default=10 * MIB, ge=4)
+    log_preallocate: bool = False
+    log_local_retention_ms: int = Field(default=-2, ge=-2)
+    log_local_retention_bytes: int = Field(default=-2, ge=-2)
+
+    @field_validator("log_cleanup_policy", mode="before")
+    @classmethod
+    def _policy(cls, value: object) -> object:
+        return CleanupPolicy.parse(value) if isinstance(value, str) else value

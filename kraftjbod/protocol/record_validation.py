@@ -4,7 +4,8 @@ The rules are those of Kafka's LogValidator. A batch is refused as a whole; wher
 to blame the error names them. Followers take what their leader sends, which went through here.
 
 * Numbers, lengths and offset deltas are checked in one pass, with no object per record.
-* A compressed batch is unpacked for that, up to a limit, and what was sent is what is kept.
+* A compressed batch is unpacked for that, up to a limit, and what was sent is what is kept; where
+  the topic says how its batches are compressed, one that is not is made so, never on the loop.
 * ``max_timestamp`` is what the records say: where the header says otherwise it is corrected.
 """
 
@@ -24,8 +25,14 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import record_scans
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.raw_records import raw_records
-from kraftjbod.protocol.record_batch import BatchHeader, with_max_timestamp
-from kraftjbod.protocol.records import MAX_OPENED_BYTES, open_body
+from kraftjbod.protocol.record_batch import (
+    COMPRESSION_BITS,
+    BatchHeader,
+    read_header,
+    sealed,
+    with_max_timestamp,
+)
+from kraftjbod.protocol.records import MAX_OPENED_BYTES, compress_body, open_body
 
 _NO_TIMESTAMP: Final = -1
 _LEAST_LONG: Final = -MAX_LONG - 1
@@ -48,6 +55,10 @@ class RecordRules(NamedTuple):
     max_records: int = 2**31 - 1
     #: The broker's time takes the place of what the records say (LogAppendTime).
     stamps: bool = False
+    #: What they are compressed with in the log, if their producer does not choose; and its level.
+    compression: int | None = None
+    level: int | None = None
+    max_batch_bytes: int = 2**31 - 1
 
 
 def record_rules(
@@ -60,7 +71,11 @@ def record_rules(
         earliest_ms = max(_LEAST_LONG, now.earliest_ms - config.message_timestamp_before_max_ms)
         latest_ms = min(now.latest_ms + config.message_timestamp_after_max_ms, MAX_LONG)
     needs_keys = config.cleanup_policy.is_compact
-    return RecordRules(needs_keys, earliest_ms, latest_ms, max_unpacked_bytes, max_records, stamps)
+    rules = RecordRules(needs_keys, earliest_ms, latest_ms, max_unpacked_bytes, max_records, stamps)
+    if config.compression_type == "producer" or config.compression is None:
+        return rules
+    codec, level = config.compression
+    return rules._replace(compression=codec, level=level, max_batch_bytes=config.max_message_bytes)
 
 
 class CheckedBatch(NamedTuple):
@@ -72,6 +87,8 @@ class CheckedBatch(NamedTuple):
 
 def validate_quickly(buf: Buffer, header: BatchHeader, rules: RecordRules) -> CheckedBatch | None:
     """As :func:`validate_records`; None if that would hold up a loop."""
+    if rules.compression is not None and header.compression != rules.compression:
+        return None
     if header.record_count > _QUICK_RECORDS[record_scans.FORM]:
         return None
     if not header.compression or rules.max_unpacked_bytes <= _QUICK_UNPACKED_BYTES:
@@ -117,10 +134,34 @@ def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> Ch
         # Not CORRUPT_MESSAGE: the CRC fits, so that it would be the same if it were sent again.
         raise OperatingError(e.message, code=ErrorCode.INVALID_RECORD) from e
     newest = max(_NO_TIMESTAMP, base + largest)
+    if rules.compression is not None and header.compression != rules.compression:
+        return _compressed_anew(body, header, newest, rules.compression, rules)
     if newest == header.max_timestamp or rules.stamps:
         return CheckedBatch(buf, header)
     corrected = with_max_timestamp(buf, header, newest)
     return CheckedBatch(corrected, header._replace(max_timestamp=newest))
+
+
+def _compressed_anew(
+    body: bytes, header: BatchHeader, newest: int, codec: int, rules: RecordRules
+) -> CheckedBatch:
+    """The batch with another compression; all else stays, so that it is its producer's still.
+
+    :raises OperatingError: MESSAGE_TOO_LARGE, where it takes more bytes like this.
+    """
+    attributes = header.attributes & ~COMPRESSION_BITS | codec
+    max_timestamp = header.max_timestamp if rules.stamps else newest
+    batch = sealed(
+        header._replace(attributes=attributes, max_timestamp=max_timestamp),
+        compress_body(codec, body, rules.level),
+    )
+    if len(batch) > rules.max_batch_bytes:
+        raise OperatingError(
+            f"a batch of {len(batch)} bytes, compressed as the topic wants it, is larger than "
+            f"{rules.max_batch_bytes}, the limit",
+            code=ErrorCode.MESSAGE_TOO_LARGE,
+        )
+    return CheckedBatch(batch, read_header(batch))
 
 
 def _within_long(value: int) -> int:

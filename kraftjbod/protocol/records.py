@@ -329,12 +329,15 @@ def _require_bounded(size_bytes: int, max_bytes: int) -> None:
 # --- packing ------------------------------------------------------------------------------------
 
 
-def compress_body(compression: int, body: bytes) -> bytes:
-    """``body`` as what follows a header of that ``compression``; any kind of client reads it."""
+def compress_body(compression: int, body: bytes, level: int | None = None) -> bytes:
+    """``body`` as what follows a header of that ``compression``; any kind of client reads it.
+
+    :param level: of gzip, lz4 and zstd; None for what is quick.
+    """
     if compression == Compression.NONE:
         return body
     if compression == Compression.GZIP:
-        packer = zlib.compressobj(wbits=_GZIP_WINDOW)
+        packer = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WINDOW)
         return packer.compress(body) + packer.flush()
     import cramjam
 
@@ -346,20 +349,30 @@ def compress_body(compression: int, body: bytes) -> bytes:
                 out += len(packed).to_bytes(4, "big") + packed
             return bytes(out)
         case Compression.LZ4:
-            return _lz4_frame(body)
+            return _lz4_frame(body, level)
         case Compression.ZSTD:
-            return bytes(cramjam.zstd.compress(body))
+            return bytes(cramjam.zstd.compress(body, level=level))
         case _:
             raise AssertionError(f"a body with compression {compression} was opened")
 
 
-def _lz4_frame(body: bytes) -> bytes:
+def _lz4_block(block: bytes, level: int | None) -> bytes:
+    """The library knows levels of frames only: what stands in one of a single block."""
     import cramjam
 
+    if level is None:
+        return bytes(cramjam.lz4.compress_block(block, store_size=False))
+    frame = bytes(cramjam.lz4.compress(block, level=level))
+    at = len(_LZ4_HEADER)
+    size = int.from_bytes(frame[at : at + 4], "little") & ~_LZ4_STORED
+    return frame[at + 4 : at + 4 + size]
+
+
+def _lz4_frame(body: bytes, level: int | None = None) -> bytes:
     out = bytearray(_LZ4_HEADER)
     for at in range(0, len(body), _LZ4_BLOCK_BYTES):
         block = body[at : at + _LZ4_BLOCK_BYTES]
-        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        packed = _lz4_block(block, level)
         if len(packed) < len(block):
             out += len(packed).to_bytes(4, "little") + packed
         else:

@@ -7,12 +7,14 @@ removes them.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import LARGEST_RELATIVE_OFFSET, LogSegment
 
 _MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
@@ -28,9 +30,28 @@ def must_roll(
         return True
     if headers[-1].next_offset - active.base_offset > LARGEST_RELATIVE_OFFSET:
         return True
+    interval_bytes = config.index_interval_bytes
+    # An entry per interval at most, so that few segments have to be asked how many there are.
+    most_bytes = OFFSET_ENTRY_BYTES * (active.size_bytes + 2 * interval_bytes)
+    if (
+        most_bytes > config.segment_index_bytes * interval_bytes
+        and OFFSET_ENTRY_BYTES * (len(active.indexes().offsets) + 1) > config.segment_index_bytes
+    ):
+        return True
     first = active.first_timestamp()
-    newest = max(map(_MAX_TIMESTAMP, headers))
-    return first is not None and newest - first > config.max_segment_ms
+    newest: int = max(map(_MAX_TIMESTAMP, headers))
+    if first is None:
+        return False
+    age_ms, limit_ms = newest - first, config.max_segment_ms
+    if config.segment_jitter_ms:
+        limit_ms -= _jitter_ms(active, min(config.segment_jitter_ms, limit_ms))
+    return age_ms > limit_ms
+
+
+def _jitter_ms(active: LogSegment, most_ms: int) -> int:
+    """Always the same one for a segment, and another for others."""
+    name = f"{active.directory}/{active.base_offset}"
+    return zlib.crc32(name.encode()) % (most_ms + 1)
 
 
 def count_expendable(

@@ -67,7 +67,7 @@ def test_types_of_topic_keys_are_kafkas(key: str, kind: ConfigType) -> None:
 
 
 def test_a_broker_key_has_the_type_of_the_topic_key_whose_default_it_is() -> None:
-    hours = {"log.retention.hours", "log.roll.hours"}
+    hours = {"log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"}
     for topic_key, keys in BROKER_KEYS.items():
         for key in set(keys) - hours:
             assert config_types(BrokerConfig)[key] is config_types(TopicConfig)[topic_key], key

@@ -31,6 +31,9 @@ def test_values_by_key_are_written_as_they_are_read(text: str) -> None:
         ({"retention.sm": "5"}, "topic t: unknown topic configuration retention.sm"),
         ({"cleanup.policy": "shrink"}, "cleanup.policy"),
         ({"segment.bytes": "x"}, "segment.bytes"),
+        ({"compression.gzip.level": "0"}, "0 is no level of gzip"),
+        ({"compression.zstd.level": "23"}, "compression.zstd.level"),
+        ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled"),
     ],
 )
 def test_wrong_topic_overrides_are_named(overrides: dict[str, str], message: str) -> None:

@@ -226,6 +226,56 @@ def test_too_many_records_or_bytes_are_too_large() -> None:
         assert taken(batch) == batch
 
 
+KINDS = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+#: Not the least and the greatest of lz4 and zstd only: their defaults are others.
+LEVELS = {"gzip": 9, "lz4": 17, "zstd": -7}
+
+
+@pytest.mark.parametrize("wanted", list(Compression))
+@pytest.mark.parametrize("sent", list(Compression))
+def test_a_batch_is_compressed_as_its_topic_wants_it(
+    sent: Compression, wanted: Compression
+) -> None:
+    records = [
+        Record(key=b"k", value=bytes(range(256)) * 500, timestamp_ms=1000, headers=(("h", b"v"),)),
+        Record(value=None, timestamp_ms=3000),
+    ]
+    producer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 40}
+    batch = build_batch(records, compression=sent, is_transactional=True, **producer)
+    header, name = read_header(batch), KINDS[wanted]
+    level = {f"compression_{name}_level": LEVELS[name]} if name in LEVELS else {}
+    rules = rules_of(compression_type=name, **level)
+    made = taken(batch, rules)
+    if sent is wanted:
+        assert made == batch
+        return
+    # That takes too long for the loop, however small it is.
+    assert validate_quickly(batch, header, rules) is None
+    after = read_header(made)
+    check_crc(made, 0, after)
+    assert after.compression == wanted
+    assert len(made) == after.size_bytes
+    same = {"crc": 0, "batch_length": 0, "attributes": 0}
+    assert header._replace(**same) == after._replace(**same)
+    assert after.is_transactional and not after.is_control
+    assert list(read_records(made)) == list(read_records(batch))
+
+
+def test_a_batch_that_grows_beyond_the_limit_is_too_large() -> None:
+    batch = bomb(100_000, Compression.ZSTD)
+    rules = rules_of(compression_type="uncompressed", max_message_bytes=100_000)
+    assert refusal(batch, rules).code is ErrorCode.MESSAGE_TOO_LARGE
+    taken(batch, rules_of(compression_type="uncompressed", max_message_bytes=101_000))
+    # What is wrong with its records is said first.
+    compacted = rules._replace(needs_keys=True)
+    assert refusal(batch, compacted).code is ErrorCode.INVALID_RECORD
+
+
+def test_compressed_anew_a_batch_has_the_timestamp_of_its_records() -> None:
+    batch = sealed(build_batch([Record(value=b"v")])[61:], max_timestamp=77)
+    assert read_header(taken(batch, rules_of(compression_type="gzip"))).max_timestamp == 1000
+
+
 def test_many_records_are_not_checked_on_the_loop() -> None:
     count = 10_000 if record_scans.FORM == "compiled" else 1000
     batch = build_batch([Record()] * count)

@@ -17,14 +17,28 @@ from kraftjbod.broker.replicas.replica_appends import ReplicaAppends, Verify
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.loop.completion import Completion
-from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
+from kraftjbod.metadata.records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    RemoveTopicRecord,
+    ResourceType,
+)
 from kraftjbod.protocol.control_records import TransactionMarker
-from kraftjbod.protocol.record_batch import Compression, compute_crc
-from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.protocol.record_batch import Compression, batches, compute_crc
+from kraftjbod.protocol.records import Record, build_batch, read_records
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.unit.broker.broker_rig import TOPIC_ID, TP, BrokerRig, brokers, partition, topic
+from tests.unit.broker.broker_rig import (
+    TOPIC_ID,
+    TP,
+    BrokerRig,
+    brokers,
+    fetch,
+    only,
+    partition,
+    topic,
+)
 from tests.unit.broker.gates import Gate, until
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -273,6 +287,36 @@ async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_on
         assert [one.is_being_checked for one in (*pending, beside)] == [False, *[True] * 4, False]
         outcomes = await appends.outcomes([*pending, beside], list, suspect_after_ms=60_000)
         assert [one.base_offset for one in outcomes] == [0, 1, 2001, 2003, 4003, 0]
+        appends.close()
+
+
+async def test_batches_are_compressed_aside_as_the_topic_wants_them_and_known_when_sent_again():
+    async with brokers() as (rig,):
+        wish = ConfigRecord(
+            resource_type=ResourceType.TOPIC,
+            resource_name="t",
+            name="compression.type",
+            value="zstd",
+        )
+        await rig.follow(topic(), partition(), wish)
+        appends = appends_of(rig)
+        records, producer = [Record(value=bytes(500))] * 3, {"producer_id": 9, "producer_epoch": 0}
+        sent = [
+            build_batch(records, base_sequence=sequence, compression=compression, **producer)
+            for sequence, compression in (
+                (0, Compression.NONE),
+                (3, Compression.ZSTD),
+                (6, Compression.GZIP),
+                (0, Compression.NONE),
+            )
+        ]
+        pending = [appends.append(TP, one, acks=1, timeout_ms=1_000) for one in sent]
+        assert all(one.is_being_checked for one in pending)
+        outcomes = await appends.outcomes(pending, list, suspect_after_ms=60_000)
+        assert [one.base_offset for one in outcomes] == [0, 3, 6, 0]
+        read = only(await rig.ask(fetch(), 11)).records
+        assert [header.compression for _, header in batches(read)] == [Compression.ZSTD] * 3
+        assert [r.value for r in read_records(read)] == [bytes(500)] * 3
         appends.close()
 
 

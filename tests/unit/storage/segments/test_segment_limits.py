@@ -85,6 +85,27 @@ def test_a_segment_is_closed_when_it_is_full_old_or_wide():
     assert roll(base=2**31)
 
 
+def test_a_segment_is_closed_when_its_index_is_full():
+    assert roll(segment_index_bytes=7, index_interval_bytes=0)
+    assert not roll(segment_index_bytes=8, index_interval_bytes=0)
+
+
+def test_segments_of_one_age_are_not_all_closed_at_once():
+    """Each by a share of its own of ``segment.jitter.ms``, and always by the same one."""
+    made = segments(*[1000] * 40)
+    config = TopicConfig(segment_ms=DAY_MS, segment_jitter_ms=DAY_MS // 2)
+
+    def closed(age_ms: int, settings: TopicConfig = config) -> int:
+        data = batch(2, base_offset=80, timestamp=1000 + age_ms)
+        return sum(must_roll(one, settings, headers_of(data), 100) for one in made)
+
+    assert closed(DAY_MS // 2 - 1) == 0
+    assert closed(DAY_MS + 1) == len(made)
+    assert 0 < closed(DAY_MS * 3 // 4) == closed(DAY_MS * 3 // 4) < len(made)
+    # No more of it than there is of the time itself.
+    assert closed(1000, TopicConfig(segment_ms=999, segment_jitter_ms=DAY_MS)) == len(made)
+
+
 def test_a_compacted_topic_closes_segments_in_time_for_its_largest_lag():
     """KIP-354."""
     assert roll(timestamp=3000, cleanup_policy="compact", max_compaction_lag_ms=1999)
