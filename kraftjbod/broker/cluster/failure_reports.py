@@ -6,6 +6,8 @@ Part of ``lifecycle_state.py``, which knows what was reported.
 * Each failure has a deadline of its own until the controller is known to know of it.
 * The deadline stays while a replica's assignment into the failed directory has not come through:
   the controller takes such a replica for a healthy one somewhere else.
+* For as long the directory does not come back: with it online the controller would never elect
+  another leader for such a replica, which may have lost records, and must not lead on.
 * Past its deadline the broker stops if it still leads a replica there: that is the only other way
   to make the controller elect somebody else.
 """
@@ -39,6 +41,13 @@ class FailureReports:
     def unreported(self) -> Set[DirectoryId]:
         """Directories whose failure the controller may not know of yet."""
         return self._unreported.keys()
+
+    def is_known(self, directory_id: DirectoryId) -> bool:
+        """Whether the controller knows of the failure, and of every replica that it struck."""
+        half_reported = self._half_reported.get(directory_id)
+        return directory_id not in self._unreported and (
+            half_reported is None or not half_reported.has_unreported_replicas()
+        )
 
     def began(self, failure: DirectoryFailed, now_ms: int) -> list[Action]:
         self._unreported[failure.directory_id] = failure

@@ -454,6 +454,7 @@ class LifecycleState:
         waits_for_answer = (
             is_cut_off
             or bool(self._failures.unreported)
+            or bool(self._returning)
             or self._has_unreported_conditions()
             or self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
             or (self.is_ready and self.state is not BrokerState.RUNNING)
@@ -515,7 +516,7 @@ class LifecycleState:
     def _welcome_back(self) -> list[Action]:
         """Take directories in of which the controller knows that they had failed."""
         actions: list[Action] = []
-        returning = [d for d in self._returning if d not in self._failures.unreported]
+        returning = [d for d in self._returning if self._failures.is_known(d)]
         for directory_id in returning:
             self._dirs.attached(directory_id, self._returning.pop(directory_id))
             actions += self._failures.over(directory_id)

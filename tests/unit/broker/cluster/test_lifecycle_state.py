@@ -656,6 +656,21 @@ def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_waits_until_that_
     m.check_invariants()
 
 
+def test_nor_does_one_come_back_that_held_replicas_of_which_nobody_knows_yet() -> None:
+    """A move that was undone: the controller takes them for alive elsewhere, and whoever leads
+    them here lost records, and waits for an epoch that nobody would ever begin."""
+    m, unreported = running(), ["t-0"]
+    m.handle(dead(B, unreported=unreported), 1_000)
+    m.handle(alive(), 1_010)
+    assert heartbeat(m.handle(attached(B), 1_020)).offline_log_dirs == (B,)
+    assert m.handle(alive(), 1_030) == [WakeAt(1_130)], "it is asked again soon"
+    unreported.clear()
+    m.handle(WokeUp(), 1_130)
+    actions = m.handle(alive(), 1_140)
+    assert DisarmReportDeadline(B) in actions
+    assert registration(actions).log_dirs == (A, B, C)
+
+
 def test_a_dir_that_came_back_and_died_before_that_was_reported_is_just_dead() -> None:
     m = running()
     m.handle(dead(B), 1_000)
