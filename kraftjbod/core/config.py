@@ -40,6 +40,7 @@ from kraftjbod.core.topic_config import (
     TopicDefaults,
 )
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
 STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not contain other values"
 
@@ -238,6 +239,10 @@ class BrokerConfig(DynamicBrokerConfig, TopicDefaults, NodeConfig):
     max_in_flight_bytes_per_connection: int = Field(default=32 * MIB, ge=1)
     """Bytes of them, likewise."""
 
+    replica_selector_class: str | None = None
+    """Which replica a consumer reads that says its rack (KIP-392), on all brokers alike:
+    ``org.apache.kafka.common.replica.RackAwareReplicaSelector`` for the nearest; the leader if not
+    set."""
     replica_lag_time_max_ms: int = Field(default=30_000, ge=1)
     """A follower that has not caught up for so long leaves the in-sync set."""
     replica_fetch_wait_max_ms: int = Field(default=500, ge=1)
@@ -368,6 +373,13 @@ class BrokerConfig(DynamicBrokerConfig, TopicDefaults, NodeConfig):
 
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
+
+    @field_validator("replica_selector_class")
+    @classmethod
+    def _selector(cls, value: str | None) -> str | None:
+        if value and value != RACK_AWARE_SELECTOR:
+            raise ValueError(f"{value} is not known here: {RACK_AWARE_SELECTOR} is, or nothing")
+        return value or None
 
     @field_validator("log_dirs_allowed_roots", mode="before")
     @classmethod

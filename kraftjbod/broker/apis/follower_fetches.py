@@ -25,7 +25,14 @@ from kraftjbod.broker.partitions.fetch_sessions import (
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.ids import (
+    NO_LEADER,
+    BrokerEpoch,
+    BrokerId,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.protocol.messages import FetchRequest, FetchResponse
 
@@ -172,7 +179,7 @@ class FollowerFetches:
             if on_disk:
                 await self._read_from_disk(session, on_disk, answers, max_bytes - found_bytes)
                 break
-            is_urgent = any(_is_urgent(session.parts[key], data) for key, data in read.items())
+            is_urgent = any(self._is_urgent(session.parts[key], data) for key, data in read.items())
             is_full = any(data.is_left_out and not data.is_held_up for data in read.values())
             remaining_ms = deadline_ms - self._clock.now_ms()
             if found_bytes >= min_bytes or is_full or is_urgent or remaining_ms <= 0:
@@ -260,6 +267,19 @@ class FollowerFetches:
                 read.cancel()
                 answers[key] = answers[key]._replace(is_left_out=True)
 
+    def _is_urgent(self, part: SessionPart, data: FetchedData) -> bool:
+        """Answered without waiting for records: deletions wait for followers' starts (KIP-107), and
+        consumers who read a follower for what is committed (KIP-392)."""
+        is_told_at_once = self._replicas.lets_followers_serve
+        return (
+            data.code is not ErrorCode.NONE
+            or data.diverging is not None
+            or part.wanted.log_start_offset
+            < data.log_start_offset
+            != part.reported_log_start_offset
+            or (is_told_at_once and data.high_watermark != part.reported_high_watermark)
+        )
+
     def _patience_s(self, wanted: FetchFrom) -> float:
         """How long the replica's directory may still take before it is suspect."""
         replica = self._replicas.get(wanted.topic_partition)
@@ -298,15 +318,6 @@ def _is_nothing(data: FetchedData) -> bool:
     """Neither records, nor where they are, nor a reason why not."""
     is_sound = data.code is ErrorCode.NONE and data.diverging is None
     return is_sound and data.is_in_memory and not data.records
-
-
-def _is_urgent(part: SessionPart, data: FetchedData) -> bool:
-    """Answered without waiting for records; deletions wait for followers' starts (KIP-107)."""
-    return (
-        data.code is not ErrorCode.NONE
-        or data.diverging is not None
-        or part.wanted.log_start_offset < data.log_start_offset != part.reported_log_start_offset
-    )
 
 
 def _end_of(replica: HostedReplica) -> int:
@@ -366,6 +377,8 @@ def partition_data(index: int, data: FetchedData) -> FetchResponse.PartitionData
     )
     if data.may_have_gaps:
         response.may_have_gaps = True
+    if data.preferred != NO_LEADER:
+        response.preferred_read_replica = data.preferred
     if data.diverging is not None:
         epoch, end_offset = data.diverging
         response.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)

@@ -75,13 +75,13 @@ _TOO_MANY: Final = AppendOutcome(
 class _Fetching:
     """One partition of a fetch request: what is wanted and what was found."""
 
-    __slots__ = ("data", "is_unnamed", "wanted")
+    __slots__ = ("data", "is_given", "wanted")
 
     def __init__(self, wanted: FetchFrom, data: FetchedData | None = None) -> None:
         self.wanted = wanted
-        #: Given at the start if the partition cannot even be named.
+        #: Given at the start if the partition cannot even be named, or is read elsewhere.
         self.data = data
-        self.is_unnamed = data is not None
+        self.is_given = data is not None
 
 
 class _Found(NamedTuple):
@@ -111,9 +111,11 @@ class ProduceFetchApis:
         suspect_after_ms: int,
         answers: Ledger,
         closed_topics: frozenset[str] = frozenset(),
+        selects_nearest: bool = False,
     ) -> None:
         """:param answers: of all clients; what is read for them is counted there.
         :param closed_topics: which clients may only read.
+        :param selects_nearest: consumers that say their rack are sent to the nearest replica.
         """
         self._broker_id = broker_id
         self._cache = cache
@@ -127,6 +129,7 @@ class ProduceFetchApis:
         self._suspect_after_ms = suspect_after_ms
         self._answers = answers
         self._closed_topics = closed_topics
+        self._selects_nearest = selects_nearest
 
     # --- Produce ---------------------------------------------------------------------------------
 
@@ -237,6 +240,13 @@ class ProduceFetchApis:
             code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return Completion.of(FetchResponse(error_code=code))
         fetching = self._parse_fetch(request, version, asker)
+        if self._selects_nearest and request.rack_id and asker == CONSUMER:
+            for one in fetching:
+                if not one.is_given:
+                    one.data = self._reads.nearest(
+                        one.wanted, request.rack_id, context.listener_name
+                    )
+                    one.is_given = one.data is not None
         found = self._read(fetching, request)
         if found.is_enough and not found.on_disk:
             return Completion.of(self._fetch_response(request, fetching, context))
@@ -313,7 +323,7 @@ class ProduceFetchApis:
         found_bytes, is_urgent = 0, request.max_wait_ms <= 0
         on_disk: list[_Fetching] = []
         for one in fetching:
-            if one.is_unnamed:
+            if one.is_given:
                 is_urgent = True
                 continue
             left_bytes = max_bytes - found_bytes

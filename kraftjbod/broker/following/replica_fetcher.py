@@ -64,8 +64,10 @@ class ReplicaFetcher:
         limits: FetchLimits,
         quota: ReplicationQuota,
         damage_met: Callable[[HostedReplica], None],
+        committed: Callable[[HostedReplica], None],
     ) -> None:
-        """``damage_met`` hears of a damaged replica that others count on still."""
+        """``damage_met`` hears of a damaged replica that others count on still, ``committed`` of
+        each whose high watermark has moved."""
         self._broker_id = broker_id
         self._leader = leader
         self._connector = connector
@@ -75,6 +77,7 @@ class ReplicaFetcher:
         self._limits = limits
         self._quota = quota
         self._damage_met = damage_met
+        self._committed = committed
         self._session = FollowerSession(broker_id=broker_id, limits=limits)
         self._turns = FetchTurns(
             quota, max_turns=max(1, limits.max_bytes // limits.max_partition_bytes)
@@ -429,6 +432,7 @@ class ReplicaFetcher:
         )
         if has_committed:
             one.handle.high_watermark = partition.high_watermark
+            self._committed(one.replica)
 
     async def _start_anew(self, one: Followed, leader_log_start: int) -> None:
         """The leader has nothing left of where we are: begin where its log begins."""

@@ -501,6 +501,10 @@ class Partition:
         self._is_under_min_isr = len(self.isr) < needed
         self._advance()
 
+    def follower(self, broker_id: BrokerId) -> FollowerState | None:
+        """What the leader knows of one."""
+        return self._followers.get(broker_id)
+
     # --- in-sync set -----------------------------------------------------------------------------
 
     def isr_shrink_candidates(self, now_ms: int) -> tuple[BrokerId, ...]:

@@ -10,7 +10,7 @@ replica_reads.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.partitions.append_gate import AppendGate
@@ -42,7 +42,7 @@ from kraftjbod.core.ids import (
     TopicPartition,
 )
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 from kraftjbod.storage.log.log_handle import LogHandle
 
 
@@ -198,8 +198,14 @@ class HostedReplicas:
         consumer_fetches: FetchPurgatory,
         metrics: Metrics,
         stable_fetches: FetchPurgatory | None = None,
+        lets_followers_serve: bool = False,
     ) -> None:
-        """``stable_fetches`` are those of consumers who want what is committed."""
+        """``stable_fetches`` are those of consumers who want what is committed.
+
+        :param lets_followers_serve: followers hear at once what is committed, and so do consumers
+            that read them.
+        """
+        self.lets_followers_serve = lets_followers_serve
         self.stable_fetches = stable_fetches or FetchPurgatory()
         self.produces = produces
         self.deletions = deletions
@@ -232,6 +238,11 @@ class HostedReplicas:
 
     def remove(self, replica: HostedReplica) -> None:
         del self._by_name[replica.topic_partition]
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, BrokerRegistration]:
+        """By the metadata of now."""
+        return self._cache.state.brokers
 
     def is_current(self, replica: HostedReplica) -> bool:
         """Whether it is still hosted; asked again after every await."""
@@ -292,10 +303,18 @@ class HostedReplicas:
         self.produces.reached(replica.topic_partition, partition.high_watermark)
         for session in replica.watchers:
             session.noted(replica.key)
+            if self.lets_followers_serve:
+                session.wake()
         unread, replica.unread_bytes = replica.unread_bytes, 0
         self.consumer_fetches.arrived(replica.topic_partition, unread)
         before, replica.last_stable_offset = replica.last_stable_offset, handle.last_stable_offset
         if replica.last_stable_offset != before:
+            self.stable_fetches.wake(replica.topic_partition)
+
+    def follower_committed(self, replica: HostedReplica) -> None:
+        """A follower here heard of its leader that more is committed."""
+        if self.lets_followers_serve:
+            self.consumer_fetches.wake(replica.topic_partition)
             self.stable_fetches.wake(replica.topic_partition)
 
     def in_sync_set_changed(self, replica: HostedReplica, high_watermark_before: int) -> None:

@@ -3,7 +3,8 @@
 * What is in the page cache is read on the loop; only what is not goes to the directory's thread.
 * What comes from the disk is checked, CRC included, and what comes from memory is not. A follower
   that asks again for what it was sent could not use it: that is read anew and checked.
-* Only the leader is read, but by those who compare replicas: each gives them its own batches as
+* Only the leader is read, but where consumers may read the nearest replica (nearest_replica.py),
+  and by those who compare replicas: each gives them its own batches as
   they are, as far as it knows them to be committed.
 * Consumers see what is replicated, followers see everything. A consumer may ask for what is
   committed: then it sees what is stable, and is told which transactions of that were aborted.
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, NO_EPOCH, REPLICA_READER, FetchFrom
+from kraftjbod.broker.partitions.nearest_replica import nearest_replica, require_readable
 from kraftjbod.broker.partitions.partition import Partition
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.core.errors import (
@@ -28,7 +30,7 @@ from kraftjbod.core.errors import (
     OffsetOutOfRangeError,
     OperatingError,
 )
-from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import end_of_batches, offset_after_empty
@@ -69,6 +71,8 @@ class FetchedData(NamedTuple):
     last_stable_offset: int = NO_OFFSET
     aborted: Sequence[AbortedTransaction] | None = None
     """For who reads what is committed: transactions whose batches are to be passed over."""
+    preferred: BrokerId = NO_LEADER
+    """Who shall be asked in place of the leader (KIP-392)."""
 
 
 class FoundOffset(NamedTuple):
@@ -87,13 +91,16 @@ class ReplicaReads:
         clock: Clock,
         follower_caught_up: Callable[[HostedReplica, BrokerId], None],
         damage_met: Callable[[HostedReplica], None],
+        lets_followers_serve: bool = False,
     ) -> None:
+        """:param lets_followers_serve: consumers may read any replica that is in sync."""
         self._replicas = replicas
         self._clock = clock
         #: Called with fetches of followers that are not in the ISR.
         self._follower_caught_up = follower_caught_up
         #: Called whenever a read comes upon damage of a log that is led here.
         self._damage_met = damage_met
+        self._lets_followers_serve = lets_followers_serve
 
     # --- fetch -----------------------------------------------------------------------------------
 
@@ -107,6 +114,21 @@ class ReplicaReads:
             return self._read(wanted, min_one_batch, is_first_read)
         except OperatingError as e:
             return self._refused(wanted, e)
+
+    def nearest(self, wanted: FetchFrom, rack: str, listener_name: str) -> FetchedData | None:
+        """Who reads it for a consumer in ``rack``; None if that is the leader, or nobody."""
+        try:
+            _, partition, handle = self._readable(wanted)
+        except OperatingError:
+            return None
+        chosen = nearest_replica(
+            partition,
+            self._replicas.brokers,
+            rack=rack,
+            fetch_offset=wanted.fetch_offset,
+            listener_name=listener_name,
+        )
+        return None if chosen is None else _answer(partition, handle)._replace(preferred=chosen)
 
     async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
         """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
@@ -223,6 +245,9 @@ class ReplicaReads:
             partition, handle = replica.require_open()
         except OperatingError as e:
             return FetchedData(e.code)
+        if self._lets_followers_serve and not partition.is_leader:
+            # There is news elsewhere.
+            return FetchedData(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return _answer(partition, handle)
 
     def _meet_damage(self, topic_partition: TopicPartition) -> None:
@@ -247,7 +272,10 @@ class ReplicaReads:
         if wanted.replica_id == REPLICA_READER:
             partition.require_replica(wanted.current_leader_epoch)
         elif wanted.replica_id == CONSUMER:
-            partition.require_leader(wanted.current_leader_epoch)
+            if self._lets_followers_serve:
+                require_readable(partition, wanted.current_leader_epoch)
+            else:
+                partition.require_leader(wanted.current_leader_epoch)
         else:
             self._replicas.require_follower(
                 partition, wanted.replica_id, wanted.replica_epoch, wanted.current_leader_epoch

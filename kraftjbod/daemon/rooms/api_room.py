@@ -75,6 +75,7 @@ class ApiRoom:
             clock=around.clock,
             follower_caught_up=replicas.isr.follower_caught_up,
             damage_met=replicas.damaged.met,
+            lets_followers_serve=config.replica_selector_class is not None,
         )
         topics = TopicApis(
             channel=cluster.channel,
@@ -202,6 +203,7 @@ class ApiRoom:
             suspect_after_ms=config.log_dir_io_suspect_ms,
             answers=self._answers,
             closed_topics=self._internal.internal_topics.closed,
+            selects_nearest=config.replica_selector_class is not None,
         )
 
     def _build_telemetry(self) -> StorageTelemetryEmitter:

@@ -59,6 +59,7 @@ class ReplicaRoom:
             deletions=OffsetPurgatory(kind="deletions", clock=around.clock, max_waiting=10_000),
             consumer_fetches=FetchPurgatory(),
             stable_fetches=FetchPurgatory(),
+            lets_followers_serve=config.replica_selector_class is not None,
             metrics=around.metrics,
         )
         self.leftovers = LeftoverCopies(
@@ -218,4 +219,5 @@ class ReplicaRoom:
             ),
             quota=self.quotas.follower,
             damage_met=self.damaged.met,
+            committed=self.hosted.follower_committed,
         )
