@@ -139,7 +139,7 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.DESCRIBE_CLUSTER: (0, 2),
     ApiKey.UNREGISTER_BROKER: (0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
-    ApiKey.LIST_TRANSACTIONS: (0, 1),
+    ApiKey.LIST_TRANSACTIONS: (0, 2),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),

@@ -9,6 +9,7 @@ from kraftjbod.broker.transactions.transaction_records import TransactionState, 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.core.text.linear_pattern import LinearPattern
 from kraftjbod.protocol.messages import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -68,6 +69,8 @@ class TransactionAdminApis:
         known = {state.title for state in TransactionState}
         unknown = [name for name in request.state_filters if name not in known]
         try:
+            pattern = request.transactional_id_pattern
+            wanted = LinearPattern(pattern) if pattern else None
             listed = [
                 Listed(
                     transactional_id=transaction.transactional_id,
@@ -76,6 +79,7 @@ class TransactionAdminApis:
                 )
                 async for transaction in in_slices(self._coordinator.all_transactions())
                 if self._is_wanted(transaction, request)
+                and (wanted is None or wanted.fits(transaction.transactional_id))
             ]
         except OperatingError as e:
             return ListTransactionsResponse(error_code=e.code, unknown_state_filters=unknown)

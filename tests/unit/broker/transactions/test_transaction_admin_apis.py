@@ -39,5 +39,11 @@ async def test_what_is_coordinated_is_listed_and_described(partitions: Partition
         assert await listed() == [ID]
         assert await listed(state_filters=["Ongoing"], producer_id_filters=[5_000]) == [ID]
         assert await listed(state_filters=["Empty"]) == await listed(duration_filter=60_000) == []
+        pattern = "transactional_id_pattern"
+        assert await listed(**{pattern: f"{ID[0]}.*"}) == await listed(**{pattern: ""}) == [ID]
+        # The whole name has to fit.
+        assert await listed(**{pattern: f"{ID}.+"}) == []
+        wrong = await rig.ask(ListTransactionsRequest(transactional_id_pattern="("))
+        assert wrong.error_code == E.INVALID_REGULAR_EXPRESSION
         odd = await rig.ask(ListTransactionsRequest(state_filters=["ongoing"]))
         assert odd.unknown_state_filters == ["ongoing"] and not odd.transaction_states

@@ -1,0 +1,47 @@
+"""Regular expressions of strangers: what Python's engine says, in time that they cannot stretch."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.text.linear_pattern import LinearPattern
+
+ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", "^", "$", "(?i:B)", "", r"\w"])
+PATTERNS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,}", "+?"])).map(
+            lambda two: f"({two[0]}){two[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@given(PATTERNS, st.text("abB1\n", max_size=6))
+def test_it_says_what_pythons_engine_says(pattern: str, text: str) -> None:
+    # There a $ is passed before a last newline too, as in Java and not in RE2.
+    expected = re.fullmatch(pattern.replace("$", r"\Z"), text) is not None
+    assert LinearPattern(pattern).fits(text) == expected
+
+
+def test_what_takes_others_for_ever_is_answered() -> None:
+    assert not LinearPattern("(a+)+b").fits("a" * 5_000)
+    assert LinearPattern("(a|a?)+").fits("a" * 5_000)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "[a", "a**", r"(a)\1", "(?=a)a", "(?<!b)a", r"\ba", "a{600}", "a" * 1_025, "(" * 999],
+)
+def test_what_is_none_or_too_much_is_refused(pattern: str) -> None:
+    with pytest.raises(OperatingError) as caught:
+        LinearPattern(pattern)
+    assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
