@@ -38,6 +38,8 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "NumGroups": "Consumer groups that this broker coordinates, or keeps offsets of.",
         "NumOffsets": "Offsets that they have committed.",
         "NumTransactionalIds": "Transactional ids that this broker coordinates.",
+        "PartitionsWithLateTransactionsCount": "Replicas here with a transaction that has been open "
+        "for five minutes longer than `transaction.max.timeout.ms`: it may hang.",
         "OfflineLogDirectoryCount": "Directories that are offline.",
         "ImpairedLogDirectoryCount": "Saturated or stalled.",
         "SaturatedLogDirectoryCount": "Full.",

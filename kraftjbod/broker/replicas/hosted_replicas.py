@@ -283,6 +283,16 @@ class HostedReplicas:
             raise OperatingError(f"no topic has the id {topic_id}", code=ErrorCode.UNKNOWN_TOPIC_ID)
         return topic.name
 
+    def count_late_transactions(self, *, before_ms: int) -> int:
+        """Partitions with a transaction that has been open since before ``before_ms`` of the wall.
+
+        Its coordinator should have ended it: it may be one that hangs.
+        """
+        return sum(
+            one.handle is not None and one.handle.view.has_transaction_since(before_ms)
+            for one in self
+        )
+
     # --- wake-ups --------------------------------------------------------------------------------
 
     def log_end_moved(

@@ -23,6 +23,8 @@ from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 
 _BACKOFF_MAX_MS: Final = 1_000
+#: After the longest time-out, for its coordinator to end it: as in Kafka.
+_LATE_MS: Final = 5 * 60_000
 
 
 class TransactionRoom:
@@ -79,6 +81,13 @@ class TransactionRoom:
         )
         self.transaction_admin = TransactionAdminApis(
             coordinator=self.transaction_coordinator, clock=around.clock
+        )
+
+        around.metrics.gauge(
+            "PartitionsWithLateTransactionsCount",
+            lambda: replicas.hosted.count_late_transactions(
+                before_ms=around.clock.wall_ms() - config.transaction_max_timeout_ms - _LATE_MS
+            ),
         )
 
     def _make_sender(self, heard: Callable[[Outcome], None]) -> MarkerSender:

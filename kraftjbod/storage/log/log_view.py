@@ -67,6 +67,10 @@ class LogView(NamedTuple):
             high_watermark=min(high_watermark, self.log_end_offset),
         )
 
+    def has_transaction_since(self, wall_ms: int) -> bool:
+        """Whether one is open that began before ``wall_ms``."""
+        return any(one.is_open and 0 <= one.began_ms < wall_ms for one in self.unstable)
+
     def may_hold_aborted(self, first_offset: int) -> bool:
         """False: no transaction that reaches beyond ``first_offset`` was aborted."""
         rest = self.segments[self.segment_index(first_offset) :]

@@ -21,6 +21,8 @@ class UnstableTransaction(NamedTuple):
     first_offset: int
     producer_id: int
     last_offset: int = _OPEN
+    #: Wall time at which it was appended here, or when a snapshot says its producer last wrote.
+    began_ms: int = -1
 
     @property
     def is_open(self) -> bool:
@@ -55,11 +57,11 @@ class OpenTransactions:
         """Where the producer's open transaction begins; None if it has none."""
         return self._first_offsets.get(producer_id)
 
-    def begin(self, producer_id: int, first_offset: int) -> None:
+    def begin(self, producer_id: int, first_offset: int, now_ms: int = -1) -> None:
         """A transactional batch: it belongs to the open transaction, or begins one."""
         if producer_id not in self._first_offsets:
             self._first_offsets[producer_id] = first_offset
-            begun = UnstableTransaction(first_offset, producer_id)
+            begun = UnstableTransaction(first_offset, producer_id, began_ms=now_ms)
             in_order = not self.unstable or self.unstable[-1] < begun
             unstable = (*self.unstable, begun)
             self.unstable = unstable if in_order else tuple(sorted(unstable))

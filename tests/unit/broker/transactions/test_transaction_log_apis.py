@@ -177,6 +177,7 @@ async def test_a_coordinator_that_does_not_answer_costs_the_batch_a_retriable_er
 async def test_producers_are_described_and_old_coordinators_fenced():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
+        before_ms = rig.around.clock.wall_ms()
         coordinator = Coordinator(rig)
         sending = asyncio.create_task(rig.ask(transactional(0), BY_NAME))
         await coordinator.answer()
@@ -190,8 +191,12 @@ async def test_producers_are_described_and_old_coordinators_fenced():
         (known,) = (await described()).active_producers
         assert (known.producer_id, known.producer_epoch, known.last_sequence) == (PID, 0, 0)
         assert (known.current_txn_start_offset, known.coordinator_epoch) == (0, -1)
+        now_ms = rig.around.clock.wall_ms()
+        late = rig.parts.hosted.count_late_transactions
+        assert (late(before_ms=before_ms), late(before_ms=now_ms + 1)) == (0, 1)
         assert await end(rig, commits=True, epoch=0) == ErrorCode.INVALID_PRODUCER_EPOCH
         assert await end(rig, commits=True, coordinator=5) == ErrorCode.NONE
+        assert late(before_ms=now_ms + 1) == 0
         fenced = await end(rig, commits=True, coordinator=4)
         assert fenced == ErrorCode.TRANSACTION_COORDINATOR_FENCED
         (known,) = (await described()).active_producers

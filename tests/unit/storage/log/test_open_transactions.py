@@ -345,8 +345,8 @@ def test_kafkas_own_files_are_read_and_written_alike():
     kafkas = {one.producer_id: one._replace(last_timestamp_ms=0) for one in snapshot.known()}
     assert ours == kafkas
     # The snapshot forgets what has ended, replicated or not.
-    still_open = tuple(one for one in log.view().unstable if one.is_open)
-    assert snapshot.transactions.unstable == still_open
+    still_open = [one[:3] for one in log.view().unstable if one.is_open]
+    assert [one[:3] for one in snapshot.transactions.unstable] == still_open
 
 
 @pytest.mark.parametrize("spoilt", ["sound", "empty", "another producer", "gone"])
