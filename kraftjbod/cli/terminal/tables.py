@@ -1,0 +1,14 @@
+"""PURE. The table of Kafka's newer tools: a tab after each cell, all as wide as the widest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def tabbed_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """``heads`` also where there are no rows."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    return "\n".join(
+        "".join(f"{cell:<{width}}\t" for cell, width in zip(line, widths, strict=True))
+        for line in (heads, *rows)
+    )

@@ -1,0 +1,1 @@
+"""Transactions before people: what is open, what hangs, and its end."""
