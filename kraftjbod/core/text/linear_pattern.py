@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from re import _constants as codes  # type: ignore[attr-defined] # typeshed has them not
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined] # likewise
 from typing import Any, Final
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
