@@ -21,7 +21,7 @@ import click
 
 from tests.bench import disasters
 from tests.bench.balance import drains, placement, planner
-from tests.bench.broker import latency, record_validation, telemetry_cost, throughput
+from tests.bench.broker import groups, latency, record_validation, telemetry_cost, throughput
 from tests.bench.controller import control_plane
 from tests.bench.figures import Report
 from tests.bench.spark import spark_latency, spark_planner, spark_sink, spark_source
@@ -32,6 +32,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "three-brokers": throughput.three_brokers,
     "latency": latency.single_produces,
     "record-validation": record_validation.cost,
+    "groups": groups.on_own_cluster,
     "restart": disasters.restart,
     "dead-dir-1": disasters.one_dead_replica,
     "dead-dir-1000": partial(disasters.many_dead_replicas, replicas=1000),

@@ -49,6 +49,7 @@ from kraftjbod.broker.groups.group_records import (
     record_of,
 )
 from kraftjbod.broker.groups.led_groups import CoordinatorSettings, LedGroups, Phase
+from kraftjbod.broker.internal.batched_appends import BatchedAppends
 from kraftjbod.broker.internal.coordinators import code_of_write, partition_of
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
@@ -61,7 +62,7 @@ from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.protocol.control_records import marker_of
-from kraftjbod.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE
+from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 from kraftjbod.protocol.records import Record, build_batch
 
 #: What is forgotten in one go: encoding it takes the loop.
@@ -86,6 +87,7 @@ class GroupCoordinator:
     ) -> None:
         self._cache = cache
         self._producer = producer
+        self._appends = BatchedAppends(producer, timeout_ms=settings.commit_timeout_ms)
         self._reader = reader
         self._tasks = tasks
         self._clock = clock
@@ -449,21 +451,26 @@ class GroupCoordinator:
         producer: tuple[int, int] = _NO_PRODUCER,
         claim: TransactionClaim | None = None,
     ) -> Completion[ErrorCode]:
-        is_transactional = claim is not None
-        batch = build_batch(
-            records,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=0 if is_transactional else NO_SEQUENCE,
-            is_transactional=is_transactional,
-        )
-        appending = self._producer.append(
-            led.topic_partition,
-            batch,
-            leader_epoch=led.leader_epoch,
-            timeout_ms=self._settings.commit_timeout_ms,
-            transaction=claim,
-        )
+        if claim is None:
+            appending = self._appends.append(
+                led.topic_partition, records, leader_epoch=led.leader_epoch
+            )
+        else:
+            # A batch of its own: it belongs to its producer, and stands after what came before it.
+            self._appends.flush(led.topic_partition)
+            appending = self._producer.append(
+                led.topic_partition,
+                build_batch(
+                    records,
+                    producer_id=producer[0],
+                    producer_epoch=producer[1],
+                    base_sequence=0,
+                    is_transactional=True,
+                ),
+                leader_epoch=led.leader_epoch,
+                timeout_ms=self._settings.commit_timeout_ms,
+                transaction=claim,
+            )
 
         def replicated(outcome: AppendOutcome) -> ErrorCode:
             if outcome.code is not ErrorCode.NONE:

@@ -22,6 +22,7 @@ from typing import Final, assert_never
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.internal.batched_appends import BatchedAppends
 from kraftjbod.broker.internal.coordinators import code_of_write, partition_of
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
@@ -62,7 +63,6 @@ from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.metadata_version import TRANSACTION_VERSION
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.protocol.records import build_batch
 
 _RESUME_AFTER_S: Final = 0.1
 
@@ -112,7 +112,7 @@ class TransactionCoordinator:
         settings: TransactionSettings,
     ) -> None:
         self._cache = cache
-        self._producer = producer
+        self._appends = BatchedAppends(producer, timeout_ms=settings.write_timeout_ms)
         self._reader = reader
         self._sender = make_sender(self._heard)
         self._next_producer_id = next_producer_id
@@ -418,11 +418,8 @@ class TransactionCoordinator:
         except LocalProtocolError:
             # A request has longer names than records can hold.
             return Completion.of(ErrorCode.INVALID_REQUEST)
-        appending = self._producer.append(
-            led.topic_partition,
-            build_batch([record]),
-            leader_epoch=led.leader_epoch,
-            timeout_ms=self._settings.write_timeout_ms,
+        appending = self._appends.append(
+            led.topic_partition, [record], leader_epoch=led.leader_epoch
         )
 
         def replicated(outcome: AppendOutcome) -> ErrorCode:

@@ -1,0 +1,93 @@
+"""What comes in one turn of the loop for one partition is one batch; what cannot be, is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from kraftjbod.broker.internal.batched_appends import MOST_TOGETHER, BatchedAppends
+from kraftjbod.broker.replicas.pending_append import AppendOutcome
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import LeaderEpoch
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.protocol.records import Record
+from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, topic
+from tests.unit.broker.internal.test_internal_producer import sender
+
+EPOCH = LeaderEpoch(0)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[BrokerRig]:
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        yield rig
+
+
+@pytest.fixture
+def appends(rig: BrokerRig) -> BatchedAppends:
+    return BatchedAppends(sender(rig), timeout_ms=5_000)
+
+
+def some(count: int, value: bytes = b"v") -> list[Record]:
+    return [Record(value=value) for _ in range(count)]
+
+
+async def ended(appending: Sequence[Completion[AppendOutcome]]) -> list[tuple[ErrorCode, int]]:
+    outcomes = await asyncio.gather(*(each.future() for each in appending))
+    return [(outcome.code, outcome.base_offset) for outcome in outcomes]
+
+
+async def batches(rig: BrokerRig) -> list[int]:
+    """How many records each batch of the log has."""
+    reader = rig.parts.coordinator._reader
+    return [len(batch.records) async for batch in reader.read(TP, EPOCH)]
+
+
+async def test_each_is_told_where_its_own_are(rig: BrokerRig, appends: BatchedAppends) -> None:
+    appending = [appends.append(TP, some(count), leader_epoch=EPOCH) for count in (2, 1, 3)]
+    assert await ended(appending) == [(ErrorCode.NONE, at) for at in (0, 2, 3)]
+    # The next turn's is another batch.
+    appending = [appends.append(TP, some(1), leader_epoch=EPOCH)]
+    assert await ended(appending) == [(ErrorCode.NONE, 6)]
+    assert await batches(rig) == [6, 1]
+
+
+async def test_what_is_together_has_a_limit(rig: BrokerRig, appends: BatchedAppends) -> None:
+    counts = [MOST_TOGETHER + 100, MOST_TOGETHER, 1, MOST_TOGETHER - 1]
+    appending = [appends.append(TP, some(count), leader_epoch=EPOCH) for count in counts]
+    assert {code for code, _ in await ended(appending)} == {ErrorCode.NONE}
+    assert await batches(rig) == [MOST_TOGETHER + 100, MOST_TOGETHER, MOST_TOGETHER]
+
+
+async def test_a_flush_is_at_once(rig: BrokerRig, appends: BatchedAppends) -> None:
+    appending = [appends.append(TP, some(1), leader_epoch=EPOCH)]
+    appends.flush(TP)
+    appending.append(appends.append(TP, some(1), leader_epoch=EPOCH))
+    appends.flush(TP)
+    assert await ended(appending) == [(ErrorCode.NONE, 0), (ErrorCode.NONE, 1)]
+    assert await batches(rig) == [1, 1]
+
+
+async def test_nobody_fails_by_the_size_of_others(rig: BrokerRig, appends: BatchedAppends) -> None:
+    sizes = [600_000, 600_000, 2_000_000, 10]
+    appending = [appends.append(TP, some(1, bytes(n)), leader_epoch=EPOCH) for n in sizes]
+    codes = [code for code, _ in await ended(appending)]
+    assert codes == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NONE,
+    ]
+    assert await batches(rig) == [1, 1, 1]
+
+
+async def test_nobody_writes_in_an_epoch_that_is_not_his(
+    rig: BrokerRig, appends: BatchedAppends
+) -> None:
+    appending = [appends.append(TP, some(1), leader_epoch=LeaderEpoch(at)) for at in (0, 1, 0)]
+    codes = [code for code, _ in await ended(appending)]
+    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NONE]
+    assert await batches(rig) == [1, 1]
