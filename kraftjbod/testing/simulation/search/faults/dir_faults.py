@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from kraftjbod.core.errors import ErrorCode
@@ -16,6 +19,10 @@ _SWAP_LOOKS: Final = 200
 _SWAP_LOOK_S: Final = 0.005
 #: Until something late arrives, or answers, after all is well again.
 _LATE_S: Final = 0.3
+#: So long a follower has a fetch on its way by then, whatever it waited for before.
+_ASKS_S: Final = (0.1, 0.8)
+_SLOW_ANSWER_US: Final = (30_000, 90_000)
+_SLOW_ANSWERS_S: Final = 0.4
 _DISK_FAULTS: Final = {
     Kind.EIO: DiskFault.EIO,
     Kind.LOST_TAIL: DiskFault.EIO,
@@ -82,22 +89,37 @@ class DirFaults:
 
     async def _wipe(self, fault: Fault) -> None:
         """Sometimes what the old copies had asked of another broker arrives after the new ones."""
-        rng, network = fault.rng(), self._stage.cluster.network
+        rng = fault.rng()
         me = self._stage.host(fault).name
         others = [host.name for host in self._stage.cluster.brokers.values() if host.name != me]
-        is_late, other = rng.random() < 0.4, rng.choice(others)
+        is_late, other = rng.random() < 0.6, rng.choice(others)
         if is_late:
-            network.partition(me, other)
+            async with self._late(me, other, rng):
+                await self._replace(fault)
+        else:
+            await self._replace(fault)
+        await self._operator.until_back(fault)
+
+    async def _replace(self, fault: Fault) -> None:
         self._stage.disk(fault).faults.replace()
         await self._stage.until_given_up(fault)
-        if not is_late:
-            await wait(fault)
+        await wait(fault)
         await self._operator.order(fault, "forget", but=ErrorCode.LOG_DIR_NOT_FOUND)
         await self._operator.order(fault, "add", but=ErrorCode.INVALID_REQUEST)
-        if is_late:
-            await asyncio.sleep(rng.random() * _LATE_S)
-            network.heal(me, other)
-        await self._operator.until_back(fault)
+
+    @asynccontextmanager
+    async def _late(self, me: str, other: str, rng: random.Random) -> AsyncIterator[None]:
+        """What ``me`` asks of ``other`` arrives afterwards, and then answers take their time."""
+        network = self._stage.cluster.network
+        network.partition(me, other, one_way=True)
+        await asyncio.sleep(rng.uniform(*_ASKS_S))
+        yield
+        await asyncio.sleep(rng.random() * _LATE_S)
+        back = network.link(other, me)
+        usual_us, back.delay_us = back.delay_us, _SLOW_ANSWER_US
+        network.heal(me, other)
+        await asyncio.sleep(_SLOW_ANSWERS_S)
+        back.delay_us = usual_us
 
     async def _hang_move(self, fault: Fault) -> None:
         """At the rename that ends it, on the disk that takes, or on both: that one answers last."""
