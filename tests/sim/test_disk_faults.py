@@ -57,6 +57,15 @@ def test_it_hangs_is_slow_and_is_full_until_it_is_healed() -> None:
     disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
 
 
+def test_what_rots_is_another_bit_after_a_power_cut_too() -> None:
+    file = MemVfs().open("/file", OpenMode.CREATE)
+    file.write_at(0, [b"1234"])
+    file.sync()
+    file.rot(1)
+    assert file.read_at(0, 4) == b'1"34'
+    assert file.after_crash(random.Random(1)).read_at(0, 4) == b'1"34'
+
+
 def test_what_is_unmounted_comes_back_and_what_is_replaced_does_not() -> None:
     disk = _Disk()
     device = disk.vfs.device(disk.path)

@@ -21,10 +21,12 @@ from collections.abc import Callable, Sequence
 from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR
 from functools import partial
 from os import strerror
-from typing import Any
+from typing import Any, Final
 
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
+
+_ONE_BIT: Final = 0x10
 
 
 class MemFile:
@@ -80,6 +82,14 @@ class MemFile:
 
     def close(self) -> None:
         return
+
+    def rot(self, position: int) -> None:
+        """One bit of what is on the disk is another one from now on, and nobody is told."""
+        self.data[position] ^= _ONE_BIT
+        if position < len(self.synced):
+            synced = bytearray(self.synced)
+            synced[position] ^= _ONE_BIT
+            self.synced = bytes(synced)
 
     def after_crash(self, rng: random.Random) -> MemFile:
         left = MemFile()

@@ -65,6 +65,7 @@ CONFIG: Final = {
     "log.dir.io.timeout.ms": "5000",
     "log.dir.failure.timeout.ms": "6000",
     "log.dir.reserve.bytes": "65536",
+    "log.dir.scrub.interval.ms": "4000",
     "log.segment.bytes": "4096",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "1500",

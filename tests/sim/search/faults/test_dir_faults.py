@@ -14,6 +14,7 @@ OF_DISKS = [
     Kind.VANISH,
     Kind.WIPE,
     Kind.MOVE_HANG,
+    Kind.ROT,
 ]
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.record_batch import batches
+from kraftjbod.storage.dir_names import LOG_SUFFIX, ReplicaDirKind, parse_replica_dir
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
@@ -23,6 +27,9 @@ _LATE_S: Final = 0.3
 _ASKS_S: Final = (0.1, 0.8)
 _SLOW_ANSWER_US: Final = (30_000, 90_000)
 _SLOW_ANSWERS_S: Final = 0.4
+#: What of a batch its CRC covers begins here.
+_COVERED_FROM: Final = 21
+_ROT_LOOKS_S: Final = 0.5
 _DISK_FAULTS: Final = {
     Kind.EIO: DiskFault.EIO,
     Kind.LOST_TAIL: DiskFault.EIO,
@@ -53,6 +60,7 @@ class DirFaults:
             Kind.UNHEARD_EIO: self._unheard_eio,
             Kind.WIPE: self._wipe,
             Kind.MOVE_HANG: self._hang_move,
+            Kind.ROT: self._rot,
         }
 
     async def _break_dir(self, fault: Fault) -> None:
@@ -141,3 +149,53 @@ class DirFaults:
         await asyncio.sleep(rng.random() * _LATE_S)
         taking.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
         await self._operator.until_back(fault)
+
+    async def _rot(self, fault: Fault) -> None:
+        """Until no replica of the broker has it any more; a move may have copied it meanwhile."""
+        rng, path = fault.rng(), self._stage.path(fault)
+        found = sorted(closed_segments(self._stage.disk(fault).vfs, path))
+        if not found:
+            self._stage.note(f"{path} has no closed segment")
+            return
+        segment = rng.choice(found)
+        file = self._stage.disk(fault).vfs.open(segment, OpenMode.READ_WRITE)
+        at, header = rng.choice(list(batches(bytes(file.data))))
+        file.rot(at + rng.randrange(_COVERED_FROM, header.size_bytes))
+        rotten = bytes(file.data[at : at + header.size_bytes])
+        self._stage.note(f"{segment} is rotten from {at} on, offset {header.base_offset}")
+        while any(rotten in data for data in self._replicas_of(fault.broker)):
+            self._stage.start(fault.broker)
+            await asyncio.sleep(_ROT_LOOKS_S)
+
+    def _replicas_of(self, broker: int) -> Iterator[bytearray]:
+        """What lies in the segments of its replicas, those on their way to be one included."""
+        for path in self._stage.cluster.brokers[broker].log_dirs:
+            vfs = self._stage.cluster.disks[path].vfs
+            for directory in replica_dirs(vfs, path):
+                for name in segments(vfs, directory):
+                    yield vfs.open(name, OpenMode.READ).data
+
+
+def replica_dirs(vfs: MemVfs, path: str) -> list[str]:
+    """Directories of replicas below ``path``, and of future copies."""
+    kinds = (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE)
+    named = {
+        entry.name: parse_replica_dir(entry.name)
+        for entry in (vfs.list_dir(path) if vfs.is_dir(path) else ())
+        if entry.is_dir
+    }
+    return [
+        f"{path}/{name}" for name, one in named.items() if one is not None and one.kind in kinds
+    ]
+
+
+def segments(vfs: MemVfs, directory: str) -> list[str]:
+    """Files of records, the oldest first."""
+    names = sorted(entry.name for entry in vfs.list_dir(directory))
+    return [f"{directory}/{name}" for name in names if name.endswith(LOG_SUFFIX)]
+
+
+def closed_segments(vfs: MemVfs, path: str) -> list[str]:
+    """Of all replicas below ``path``; they hold records."""
+    found = [name for one in replica_dirs(vfs, path) for name in segments(vfs, one)[:-1]]
+    return [name for name in found if vfs.open(name, OpenMode.READ).size() > 0]

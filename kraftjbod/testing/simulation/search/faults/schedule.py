@@ -42,6 +42,8 @@ class Kind(StrEnum):
     SWAPPED = "kill -9, and two disks swapped"
     MOVE_HANG = "hang in the midst of a move"
     """Longer than is suspicious, and shorter than is final."""
+    ROT = "bit rot"
+    """A bit of a closed segment is another one: found by its checksum, and healed by a peer."""
     MOVES = "moves"
     CORDON = "cordon"
     DRAIN = "drain"
@@ -77,6 +79,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.ALL_STOPPED: 4,
         Kind.SWAPPED: 2,
         Kind.MOVE_HANG: 5,
+        Kind.ROT: 4,
         Kind.MOVES: 9,
         Kind.CORDON: 3,
         Kind.DRAIN: 3,
@@ -106,6 +109,7 @@ UNCLEAN: Final = frozenset(
         Kind.ALL_STOPPED,
         Kind.SWAPPED,
         Kind.MOVE_HANG,
+        Kind.ROT,
     }
 )
 OF_A_DIR: Final = frozenset(
@@ -120,6 +124,7 @@ OF_A_DIR: Final = frozenset(
         Kind.VANISH,
         Kind.WIPE,
         Kind.MOVE_HANG,
+        Kind.ROT,
         Kind.CORDON,
         Kind.DRAIN,
         Kind.REATTACH,
