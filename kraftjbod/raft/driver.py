@@ -502,10 +502,11 @@ class RaftDriver:
             if ready.entries:
                 await self._append(ready.entries)
         else:
+            if ready.entries:
+                # Before the slices: after a last one nothing is taken until it is installed.
+                work.write_later(ready.entries)
             for taken in ready.slices:
                 work.write_later(taken)
-            if ready.entries:
-                work.write_later(ready.entries)
             for read in ready.reads:
                 work.read(core, read)
         self._publish(core)

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import NotControllerError
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.raft.machine.messages import Append, SnapshotId, SnapshotSlice
 from tests.faults.vfs_fault import Effect, Fault
 from tests.unit.raft.quorum_rig import Net, until
 
@@ -62,3 +63,36 @@ async def test_a_leader_that_stops_hands_over_at_once(net: Net) -> None:
     assert not old.driver.leads
     new = await net.leader(but=old.node_id)
     assert new.driver.term == old.led[-1] + 1
+
+
+async def test_entries_that_came_just_before_a_snapshot_are_written_before_it(net: Net) -> None:
+    leader = await net.leader()
+    await leader.propose(b"a")
+    late = next(n for n in net.nodes.values() if n is not leader)
+    await until(lambda: late.payloads == [b"a"])
+    net.cut.add(late.node_id)
+    before = leader.offset
+    await leader.propose(b"b", b"c")
+    await leader.snapshot()
+    core = leader.driver.core
+    entry = (await leader.driver.read(before + 1, 1))[0]
+    way = {"sender": core.key, "to": late.driver.core.key, "term": core.term}
+    append = Append(
+        **way,
+        previous_offset=before,
+        previous_term=core.term,
+        entries=(entry,),
+        committed_offset=before,
+    )
+    snapshot = SnapshotId(leader.offset, core.term)
+    late.driver.receive(append)
+    late.driver.receive(
+        SnapshotSlice(**way, snapshot=snapshot, position=0, data=b"a,b,c", is_last=True)
+    )
+    failed = asyncio.create_task(late.driver.wait_failed())
+    await until(lambda: failed.done() or late.payloads == leader.payloads)
+    assert not failed.done()
+    failed.cancel()
+    net.cut.clear()
+    await leader.propose(b"d")
+    await until(lambda: late.payloads == leader.payloads)
