@@ -32,6 +32,8 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
         parts.append(f"DURATION={options.duration:g}")
     if options.unlimited:
         parts.append("UNLIMITED=1")
+    if options.controllers:
+        parts.append(f"CONTROLLERS={options.controllers}")
     return " ".join(parts)
 
 
@@ -69,7 +71,10 @@ def _law_of(finding: str) -> str:
 
 def _runner(options: argparse.Namespace) -> partial[Outcome]:
     return partial(
-        run_seed, duration_ms=int(options.duration * 1000), keeps_promise=not options.unlimited
+        run_seed,
+        duration_ms=int(options.duration * 1000),
+        keeps_promise=not options.unlimited,
+        controllers=options.controllers,
     )
 
 
@@ -122,6 +127,7 @@ def main() -> None:
     parser.add_argument("--only", help="numbers of the faults to play, as 3,7")
     parser.add_argument("--duration", type=float, default=20.0, help="virtual seconds of faults")
     parser.add_argument("--unlimited", action="store_true", help="more faults than are survived")
+    parser.add_argument("--controllers", type=int, help="how many vote; 1 or 3 by the seed")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--lines", type=int, default=400, help="of the story of a failure")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")

@@ -17,9 +17,10 @@ from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
+from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster, SimulatedController
 
 
 class NamedPartition(NamedTuple):
@@ -42,12 +43,60 @@ class ClusterView:
     # --- the controller --------------------------------------------------------------------------
 
     @property
+    def controller_count(self) -> int:
+        return len(self._cluster.controllers)
+
+    @property
+    def active_host(self) -> SimulatedController | None:
+        """Of the one that decides now, if one does; one that was voted out may not know it yet."""
+        open_hosts = [
+            host
+            for host in self._cluster.controllers
+            if host.is_up and host.daemon is not None and host.daemon._door is not None
+        ]
+        if self.controller_count == 1:
+            return open_hosts[0] if open_hosts else None
+        active = {
+            driver.term: host
+            for host in open_hosts
+            if host.is_active and (driver := self._driver(host)) is not None
+        }
+        return active[max(active)] if active else None
+
+    @property
     def controller(self) -> ControllerServer | None:
         """The one that decides now, if one does."""
-        for host in self._cluster.controllers:
-            if host.is_up and host.daemon is not None and host.daemon._door is not None:
-                return host.daemon
-        return None
+        host = self.active_host
+        return None if host is None else host.daemon
+
+    def _driver(self, host: SimulatedController) -> RaftDriver | None:
+        daemon = host.daemon if host.is_up else None
+        return None if daemon is None or daemon.controller is None else daemon.controller.driver
+
+    def drivers(self) -> list[tuple[str, RaftDriver]]:
+        """Of all controllers that run, by name."""
+        found = [(host.name, self._driver(host)) for host in self._cluster.controllers]
+        return [(name, driver) for name, driver in found if driver is not None]
+
+    def controller_states(self) -> list[tuple[str, MetadataState]]:
+        found = [(host.name, host.state) for host in self._cluster.controllers]
+        return [(name, state) for name, state in found if state is not None]
+
+    def controller_not_whole(self, host: SimulatedController) -> list[str]:
+        """What keeps it from following or leading, one sentence each."""
+        driver, leader = self._driver(host), self.active_host
+        leading = None if leader is None else self._driver(leader)
+        if leader is None or leading is None:
+            return ["no controller leads"]
+        if driver is None or driver._core is None or host.state is None:
+            return [f"{host.name} does not run"]
+        if driver.leader != leader.node_id or driver.term != leading.term:
+            return [f"{host.name} does not follow {leader.name}"]
+        if driver.committed_offset != leading.committed_offset:
+            return [f"{host.name} has committed up to {driver.committed_offset}"]
+        if driver.committed.is_reloading or host.state.offset != driver.committed_offset:
+            return [f"{host.name} has replayed up to {host.state.offset}"]
+        return []
 
     def decided(self) -> MetadataState | None:
         """What the controller has decided; some of it may not be committed yet."""
@@ -67,15 +116,12 @@ class ClusterView:
         return controller._controller._driver.committed_offset
 
     def entries_from(self, offset: int) -> Iterator[Entry]:
-        """Committed metadata entries that the controller has in memory."""
-        controller = self.controller
-        if controller is None or controller._controller is None:
-            return
-        driver = controller._controller._driver
-        cache = driver.committed.cache
-        while offset <= driver.committed_offset and offset in cache:
-            yield cache[offset]
-            offset += 1
+        """Committed metadata entries that controllers have in memory."""
+        for _, driver in self.drivers():
+            cache = driver.committed.cache
+            while offset <= driver.committed_offset and offset in cache:
+                yield cache[offset]
+                offset += 1
 
     # --- brokers ---------------------------------------------------------------------------------
 
@@ -132,6 +178,8 @@ class ClusterView:
         if state is None:
             return ["no controller leads"]
         missing: list[str] = []
+        for host in self._cluster.controllers if self.controller_count > 1 else ():
+            missing += self.controller_not_whole(host)
         for broker_id in self.broker_ids:
             missing += self._broker_not_whole(state, broker_id, dirs)
         if missing:

@@ -101,6 +101,10 @@ class SimulatedController(SimulatedNode):
         super().start()
 
     @property
+    def metadata_disk(self) -> SimulatedDisk:
+        return self.disks[f"/{self.name}/{_METADATA}"]
+
+    @property
     def is_active(self) -> bool:
         """It decides, as far as it knows: one that was cut off may have been voted out."""
         controller = None if self.daemon is None or not self.is_up else self.daemon.controller

@@ -20,6 +20,7 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.faults.budget import Budget
+from kraftjbod.testing.simulation.search.faults.controller_faults import ControllerFaults
 from kraftjbod.testing.simulation.search.faults.fault_player import FaultPlayer
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
 from kraftjbod.testing.simulation.search.faults.schedule import (
@@ -33,7 +34,8 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
 from kraftjbod.testing.simulation.search.faults.stage import Stage
 from kraftjbod.testing.simulation.search.gap_law import silences
 from kraftjbod.testing.simulation.search.law_watch import LawWatch
-from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload
+from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
+from kraftjbod.testing.simulation.search.workload import LoadedTopic, MetadataWrites, Workload
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 
 SAFE: Final = "safe"
@@ -52,6 +54,8 @@ _RUN_MS: Final = 1_200_000
 _REQUEST_TIMEOUT_MS: Final = 4_000
 #: Of a broker at rest, which has about fifty.
 _MOST_TASKS: Final = 100
+#: So often three controllers vote.
+_QUORUMS: Final = 0.5
 #: Where clients, and whoever breaks things, run.
 _HOST: Final = "client"
 #: Shorter than in real life: more happens in a virtual second.
@@ -96,10 +100,13 @@ class Outcome:
     trace_hash: str = ""
 
 
-def plan_of(seed: int, *, duration_ms: int) -> tuple[Shape, Schedule]:
-    """What a seed stands for."""
+def plan_of(
+    seed: int, *, duration_ms: int, controllers: int | None = None
+) -> tuple[Shape, Schedule]:
+    """What a seed stands for, or would with so many controllers."""
+    drawn = 3 if random.Random(f"quorum {seed}").random() < _QUORUMS else 1
     rng = random.Random(f"plan {seed}")
-    shape = draw_shape(rng)
+    shape = draw_shape(rng, controllers=drawn if controllers is None else controllers)
     gap_ms = rng.choice((300, 600, 1_200, 2_500))
     return shape, draw_schedule(rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms)
 
@@ -110,13 +117,15 @@ def run_seed(
     duration_ms: int = 20_000,
     keeps_promise: bool = True,
     numbers: Sequence[int] | None = None,
+    controllers: int | None = None,
 ) -> Outcome:
     """
     :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive; else
         records may be lost, and only what must hold all the same is judged.
     :param numbers: of the faults that are played; all of them by default.
+    :param controllers: how many vote; 1 or 3 by the seed if not given.
     """
-    shape, schedule = plan_of(seed, duration_ms=duration_ms)
+    shape, schedule = plan_of(seed, duration_ms=duration_ms, controllers=controllers)
     if numbers is not None:
         schedule = only(schedule, numbers)
     return SeedRun(seed, shape, schedule, keeps_promise=keeps_promise).run()
@@ -133,7 +142,7 @@ class SeedRun:
         self._is_whole = False
         self.outcome = Outcome(seed=seed, schedule=schedule)
         self._cluster = SimulatedCluster(
-            seed, brokers=shape.brokers, log_dirs=shape.dirs, config=CONFIG
+            seed, shape.controllers, shape.brokers, shape.dirs, config=CONFIG
         )
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
@@ -151,6 +160,8 @@ class SeedRun:
         self._watch = LawWatch(
             self._view, self._workload.ledger, found=self._found, keeps_promise=keeps_promise
         )
+        self._quorum = QuorumLaws(self._view, found=self._found)
+        self._writes: MetadataWrites | None = None
         stage = Stage(
             self._cluster,
             self._view,
@@ -160,7 +171,8 @@ class SeedRun:
         self._player = FaultPlayer(
             stage,
             OperatorWork(stage, make_client=self._new_client),
-            Budget(keeps_promise=keeps_promise),
+            ControllerFaults(stage, self._quorum),
+            Budget(keeps_promise=keeps_promise, controllers=shape.controllers),
             dirs=shape.dirs,
         )
 
@@ -187,6 +199,10 @@ class SeedRun:
             asyncio.create_task(self._watch.run(), name="laws"),
             asyncio.create_task(self._player.supervise(), name="supervisor"),
         ]
+        if self._shape.controllers > 1:
+            self._writes = MetadataWrites(self._new_client("writer"), LOOSE)
+            watching.append(asyncio.create_task(self._quorum.run(), name="laws of the quorum"))
+            watching.append(asyncio.create_task(self._writes.run(), name="writer"))
         self._workload.start()
         try:
             await self._break()
@@ -266,6 +282,10 @@ class SeedRun:
         self._watch.look()
         if await self._within(_STOP_MS, self._view.not_replayed):
             self._watch.judge_replays()
+        if self._writes is not None:
+            self._quorum.look()
+            self._quorum.judge_replays()
+            self._quorum.judge_answers(self._writes.answered)
         hosts = self._cluster.brokers
         processes = [host.process for host in hosts.values() if host.process is not None]
         for process in processes:

@@ -13,9 +13,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, may_pass
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
 from kraftjbod.cli.clients.consumer import Consumer, FetchedRecords
 from kraftjbod.cli.clients.producer import ACKS_ALL, Producer
-from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutError
+from kraftjbod.core.errors import (
+    ErrorCode,
+    KraftJbodError,
+    OperatingError,
+    RequestTimedOutError,
+)
 from kraftjbod.protocol.messages import FetchResponse
 from kraftjbod.protocol.records import Record
 from kraftjbod.testing.simulation.search.ledger import Ledger, Stream, value_of
@@ -24,6 +35,9 @@ from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 _FOREVER_MS: Final = 3_600_000
 _PAUSE_S: Final = 0.2
 _POLL_MS: Final = 1_000
+_WRITE_S: Final = 4.0
+_WRITE_PAUSE_S: Final = 0.4
+_FIRST_RETENTION_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +59,32 @@ class _Observed(Consumer):
     def _read(self, result: FetchResponse.PartitionData) -> FetchedRecords | None:
         self.on_answer(result)
         return super()._read(result)
+
+
+class MetadataWrites:
+    """Changes of a configuration, one after the other, each with a value of its own."""
+
+    def __init__(self, client: ClusterClient, topic: str) -> None:
+        self._client = client
+        self._resource = ConfigResource(ResourceType.TOPIC, topic)
+        #: Values whose write was answered.
+        self.answered: set[bytes] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        value = _FIRST_RETENTION_MS
+        while True:
+            value += 1
+            change = ConfigChange("delete.retention.ms", str(value))
+            try:
+                async with asyncio.timeout(_WRITE_S):
+                    await self._client.refresh_metadata()
+                    await incremental_alter_configs(self._client, {self._resource: [change]})
+            except (KraftJbodError, TimeoutError):
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.answered.add(str(value).encode())
+            await asyncio.sleep(_WRITE_PAUSE_S)
 
 
 class Workload:

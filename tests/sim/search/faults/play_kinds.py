@@ -10,7 +10,7 @@ from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun
 _EVERY_MS = 2_500
 
 
-def play(kinds: Sequence[Kind]) -> Outcome:
+def play(kinds: Sequence[Kind], *, controllers: int = 1) -> Outcome:
     """Each was played, was over, and broke no law."""
     schedule = tuple(
         Fault(
@@ -25,7 +25,7 @@ def play(kinds: Sequence[Kind]) -> Outcome:
         )
         for number, kind in enumerate(kinds)
     )
-    outcome = SeedRun(11, Shape(partitions=2), schedule).run()
+    outcome = SeedRun(11, Shape(partitions=2, controllers=controllers), schedule).run()
     assert outcome.findings == []
     assert set(outcome.played) | set(outcome.skipped) == set(kinds)
     assert sum(outcome.skipped.values()) <= 1, outcome.skipped

@@ -58,3 +58,20 @@ def test_a_broker_keeps_one_disk_that_is_formatted() -> None:
     assert budget.why_not(_like(kind=Kind.WIPE, dir=1))
     assert not budget.why_not(_like(kind=Kind.EIO, dir=1))
     assert budget.why_not(_like(kind=Kind.SWAPPED))
+
+
+def test_a_majority_of_the_controllers_stays_unless_nothing_is_promised() -> None:
+    kill = _like(kind=Kind.CONTROLLER_KILL)
+    cut = _like(kind=Kind.QUORUM_CUT, controller=2)
+    for budget, most in (
+        (Budget(), 1),
+        (Budget(controllers=3), 1),
+        (Budget(controllers=5), 2),
+        (Budget(controllers=3, keeps_promise=False), 3),
+    ):
+        for _ in range(most):
+            assert not budget.why_not(cut)
+            budget.begun(kill)
+        assert budget.why_not(cut)
+        budget.mended(kill)
+        assert not budget.why_not(cut)

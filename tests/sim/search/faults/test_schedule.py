@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from kraftjbod.testing.simulation.search.faults.schedule import (
-    WEIGHTS,
+    QUORUM_WEIGHTS,
     Kind,
     Shape,
     draw_schedule,
@@ -15,9 +15,10 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
 
 def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
     played: Counter[Kind] = Counter()
-    for seed in range(40):
+    shape = Shape(controllers=3)
+    for seed in range(60):
         drawn = [
-            draw_schedule(random.Random(seed), Shape(), duration_ms=20_000, mean_gap_ms=1_000)
+            draw_schedule(random.Random(seed), shape, duration_ms=20_000, mean_gap_ms=1_000)
             for _ in range(2)
         ]
         assert drawn[0] == drawn[1]
@@ -26,7 +27,7 @@ def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
         assert [fault.at_ms for fault in faults] == sorted(fault.at_ms for fault in faults)
         assert all(fault.other != fault.broker and fault.at_ms < 20_000 for fault in faults)
         played.update(fault.kind for fault in faults)
-    assert set(played) == set(Kind) == set(WEIGHTS)
+    assert set(played) == set(Kind) == set(QUORUM_WEIGHTS)
 
 
 def test_leaving_faults_out_changes_no_other() -> None:

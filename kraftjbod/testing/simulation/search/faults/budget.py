@@ -1,5 +1,6 @@
 """PURE. ``Budget``: which faults the cluster's promise covers now.
 
+The promise of several controllers: a majority of them is there, and hears each other.
 The promise of RF 3 with ``min.insync.replicas`` 2: what was acknowledged is on two brokers. So one
 broker at a time may lose records, or come back without proof that it has lost none; it counts as
 long as not every replica is in sync again. What only costs time may strike beside it, within
@@ -22,7 +23,7 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
 #: At the same time.
 _MOST: Final = 5
 #: Of these one at a time is enough: the next would undo or hide it.
-_ALONE: Final = frozenset({Kind.CONFIG, Kind.CLOCK_JUMP, Kind.REASSIGN})
+_ALONE: Final = frozenset({Kind.CONFIG, Kind.CLOCK_JUMP, Kind.CLOCK_DRIFT, Kind.REASSIGN})
 #: What stops brokers, or wants them to be there.
 _OF_A_PROCESS: Final = frozenset(
     {Kind.KILL, Kind.STOP, Kind.POWER_CUT, Kind.REMOVED, Kind.SWAPPED, Kind.ALL_STOPPED}
@@ -34,8 +35,10 @@ _CONTROLLER_AWAY: Final = OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}
 class Budget:
     """What is broken now; ``may_begin`` before a fault, ``begun`` and ``mended`` around it."""
 
-    def __init__(self, *, keeps_promise: bool = True) -> None:
+    def __init__(self, *, keeps_promise: bool = True, controllers: int = 1) -> None:
         self._keeps_promise = keeps_promise
+        minority = max(1, (controllers - 1) // 2)
+        self._most_controllers = minority if keeps_promise else controllers
         self._active: list[Fault] = []
         #: The broker that may have lost records since all were in sync last.
         self.unclean: int | None = None
@@ -53,6 +56,8 @@ class Budget:
             return f"{_MOST} faults are enough"
         if any(_clash(fault, one) for one in self._active):
             return "another fault has it"
+        if fault.kind in _CONTROLLER_AWAY and self._controllers_away >= self._most_controllers:
+            return "no more controllers may be away"
         if not self._keeps_promise:
             return ""
         is_unclean = fault.kind in UNCLEAN
@@ -61,6 +66,10 @@ class Budget:
         if fault.kind is Kind.STOP and any(one.kind is Kind.STOP for one in self._active):
             return "another broker is stopped"
         return ""
+
+    @property
+    def _controllers_away(self) -> int:
+        return sum(fault.kind in _CONTROLLER_AWAY for fault in self._active)
 
     def begun(self, fault: Fault) -> None:
         self._active.append(fault)
@@ -78,8 +87,6 @@ class Budget:
 
 def _clash(a: Fault, b: Fault) -> bool:
     """Whether both would break, or order, the same thing."""
-    if a.kind in _CONTROLLER_AWAY and b.kind in _CONTROLLER_AWAY:
-        return True
     if a.kind in _ALONE and a.kind is b.kind:
         return True
     if a.kind in OF_A_LINK and b.kind in OF_A_LINK:
@@ -93,4 +100,6 @@ def _clash(a: Fault, b: Fault) -> bool:
         return a.broker == b.broker
     if a.kind in OF_A_DIR and b.kind in OF_A_DIR:
         return (a.broker, a.dir) == (b.broker, b.dir)
+    if a.kind in OF_THE_CONTROLLER:
+        return False
     return a.kind is b.kind and a.broker == b.broker

@@ -84,7 +84,7 @@ class DirFaults:
     async def _unheard_eio(self, fault: Fault) -> None:
         """The return is asked for while the controller, which knows of nothing, is still down."""
         disk = self._stage.disk(fault)
-        async with self._stage.without_controller():
+        async with self._stage.without_controller(fault):
             disk.faults.begin(DiskFault.EIO)
             is_given_up = await self._stage.until_given_up(fault)
             if fault.rng().random() < 0.7 and is_given_up:

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Final
 
 from kraftjbod.testing.simulation.search.faults.budget import Budget
+from kraftjbod.testing.simulation.search.faults.controller_faults import ControllerFaults
 from kraftjbod.testing.simulation.search.faults.dir_faults import DirFaults
 from kraftjbod.testing.simulation.search.faults.host_faults import HostFaults
 from kraftjbod.testing.simulation.search.faults.link_faults import LinkFaults
@@ -30,7 +31,15 @@ _RESTART_LOOKS: Final = 4
 class FaultPlayer:
     """:param dirs: of each broker, all online, when the cluster is whole."""
 
-    def __init__(self, stage: Stage, operator: OperatorWork, budget: Budget, *, dirs: int) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        operator: OperatorWork,
+        controllers: ControllerFaults,
+        budget: Budget,
+        *,
+        dirs: int,
+    ) -> None:
         self.budget = budget
         self._stage = stage
         self._dirs = dirs
@@ -38,6 +47,7 @@ class FaultPlayer:
             **HostFaults(stage, operator).plays(),
             **DirFaults(stage, operator).plays(),
             **LinkFaults(stage).plays(),
+            **controllers.plays(),
             **operator.plays(),
         }
         self.played: Counter[Kind] = Counter()
@@ -79,13 +89,18 @@ class FaultPlayer:
 
     async def supervise(self) -> None:
         """Start what ended by itself, and tell the budget when all is well; until cancelled."""
-        whole, ended = 0, Counter[int]()
+        whole, ended = 0, Counter[int | str]()
         while True:
             await asyncio.sleep(_LOOKS_S)
             for broker, host in self._stage.cluster.brokers.items():
                 ended[broker] = 0 if host.is_up else ended[broker] + 1
                 if ended[broker] >= _RESTART_LOOKS:
                     self._stage.start(broker)
+            for controller in self._stage.cluster.controllers:
+                name = controller.name
+                ended[name] = 0 if controller.is_up else ended[name] + 1
+                if ended[name] >= _RESTART_LOOKS:
+                    self._stage.start_controller(controller)
             whole = 0 if self._stage.view.not_whole(self._dirs) else whole + 1
             if whole >= _WHOLE_LOOKS:
                 self.budget.all_in_sync()

@@ -57,7 +57,8 @@ class HostFaults:
             await wait(fault)
 
     async def _controller_away(self, fault: Fault) -> None:
-        async with self._stage.without_controller(has_power=fault.kind is Kind.CONTROLLER_KILL):
+        has_power = fault.kind is Kind.CONTROLLER_KILL
+        async with self._stage.without_controller(fault, has_power=has_power):
             await wait(fault)
 
     async def _remove(self, fault: Fault) -> None:

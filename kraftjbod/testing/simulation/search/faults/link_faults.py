@@ -37,8 +37,8 @@ class LinkFaults:
         self._stage.cluster.network.reset_connections(*self._ends(fault))
 
     def _ends(self, fault: Fault) -> tuple[str, str]:
-        brokers, controller = self._stage.cluster.brokers, self._stage.cluster.controller()
-        far = brokers[fault.other] if fault.other else controller
+        brokers = self._stage.cluster.brokers
+        far = brokers[fault.other] if fault.other else self._stage.controller(fault)
         ends = [brokers[fault.broker].name, far.name]
         fault.rng().shuffle(ends)
         return ends[0], ends[1]

@@ -56,6 +56,20 @@ class Kind(StrEnum):
     ONE_WAY = "network partition, one way"
     RESET = "connections reset"
     SLOW_LINK = "slow link"
+    CONTROLLER_STOP = "orderly stop of the controller"
+    METADATA_EIO = "EIO of the metadata disk"
+    METADATA_EIO_ONCE = "EIO of one operation of the metadata disk"
+    METADATA_LOST_TAIL = "EIO of the metadata disk, and what was not synced is lost"
+    METADATA_HANG = "hang of the metadata disk"
+    METADATA_SLOW = "slow metadata disk"
+    METADATA_FULL = "full metadata disk"
+    METADATA_VANISH = "unmounted metadata disk"
+    QUORUM_CUT = "controller cut off from other controllers"
+    QUORUM_ONE_WAY = "controller cut off from other controllers, one way"
+    CONTROLLER_ISOLATED = "controller cut off from everybody"
+    QUORUM_RESET = "connections between controllers reset"
+    QUORUM_SLOW_LINK = "slow links of a controller"
+    CLOCK_DRIFT = "clock drift"
 
 
 #: How often each kind is drawn, of all of them together.
@@ -91,6 +105,28 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.ONE_WAY: 3,
         Kind.RESET: 4,
         Kind.SLOW_LINK: 2,
+    }
+)
+#: The same where several controllers vote.
+QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
+    {
+        **WEIGHTS,
+        Kind.CONTROLLER_KILL: 9,
+        Kind.CONTROLLER_POWER_CUT: 9,
+        Kind.CONTROLLER_STOP: 5,
+        Kind.METADATA_EIO: 3,
+        Kind.METADATA_EIO_ONCE: 5,
+        Kind.METADATA_LOST_TAIL: 4,
+        Kind.METADATA_HANG: 7,
+        Kind.METADATA_SLOW: 3,
+        Kind.METADATA_FULL: 4,
+        Kind.METADATA_VANISH: 2,
+        Kind.QUORUM_CUT: 7,
+        Kind.QUORUM_ONE_WAY: 6,
+        Kind.CONTROLLER_ISOLATED: 6,
+        Kind.QUORUM_RESET: 5,
+        Kind.QUORUM_SLOW_LINK: 3,
+        Kind.CLOCK_DRIFT: 3,
     }
 )
 #: Kinds after which a broker may have lost records, or cannot prove that it has not.
@@ -130,7 +166,26 @@ OF_A_DIR: Final = frozenset(
         Kind.REATTACH,
     }
 )
-OF_THE_CONTROLLER: Final = frozenset({Kind.CONTROLLER_KILL, Kind.CONTROLLER_POWER_CUT})
+#: What takes the controller away, or one of several, as far as the others can see.
+OF_THE_CONTROLLER: Final = frozenset(
+    {
+        Kind.CONTROLLER_KILL,
+        Kind.CONTROLLER_POWER_CUT,
+        Kind.CONTROLLER_STOP,
+        Kind.METADATA_EIO,
+        Kind.METADATA_EIO_ONCE,
+        Kind.METADATA_LOST_TAIL,
+        Kind.METADATA_HANG,
+        Kind.METADATA_SLOW,
+        Kind.METADATA_FULL,
+        Kind.METADATA_VANISH,
+        Kind.QUORUM_CUT,
+        Kind.QUORUM_ONE_WAY,
+        Kind.CONTROLLER_ISOLATED,
+        Kind.QUORUM_RESET,
+        Kind.QUORUM_SLOW_LINK,
+    }
+)
 #: ``broker`` says of whom they are about, if of one.
 OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN, Kind.ALL_STOPPED})
 OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLOW_LINK})
@@ -139,6 +194,7 @@ _LONGEST_MS: Final = 6_000
 #: Half of all faults are over soon: what comes right after another one finds the most.
 _SHORT_MS: Final = 600
 _CHOICES: Final = 1 << 30
+_ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +202,8 @@ class Fault:
     """``at_ms`` into a run something breaks, and is mended ``for_ms`` later.
 
     ``broker`` counts from 1, ``dir`` from 0; ``other`` is the far end of a link, 0 for the
-    controller. ``choice`` is what all else is drawn from when the time has come.
+    controller. ``controller`` counts from 1, 0 for whichever leads by then.
+    ``choice`` is what all else is drawn from when the time has come.
     """
 
     number: int
@@ -157,9 +214,12 @@ class Fault:
     other: int
     for_ms: int
     choice: int
+    controller: int = 0
 
     @property
     def where(self) -> str:
+        if self.kind in OF_THE_CONTROLLER and self.controller:
+            return f" (the {_ORDINALS[self.controller - 1]})"
         if self.kind in OF_THE_CONTROLLER or self.kind in OF_THE_CLUSTER:
             return ""
         if self.kind in OF_A_DIR:
@@ -195,11 +255,17 @@ class Shape:
     brokers: int = 3
     dirs: int = 2
     partitions: int = 4
+    controllers: int = 1
+
+    @property
+    def weights(self) -> Mapping[Kind, int]:
+        return WEIGHTS if self.controllers == 1 else QUORUM_WEIGHTS
 
 
-def draw_shape(rng: random.Random) -> Shape:
+def draw_shape(rng: random.Random, *, controllers: int = 1) -> Shape:
     """Mostly small: what there is more of, less happens to."""
     return Shape(
+        controllers=controllers,
         brokers=rng.choice((3, 3, 3, 4)),
         dirs=rng.choice((2, 2, 3)),
         partitions=rng.randint(2, 5),
@@ -212,13 +278,14 @@ def draw_schedule(
     *,
     duration_ms: int,
     mean_gap_ms: int = 1_200,
-    weights: Mapping[Kind, int] = WEIGHTS,
+    weights: Mapping[Kind, int] | None = None,
 ) -> Schedule:
     """Faults of the first ``duration_ms`` of a run, in order of time.
 
     They come in bursts about a few brokers: overlapping faults of one broker find more than as many
     that are far apart. Some kinds are left out of each schedule, so that others meet more often.
     """
+    weights = shape.weights if weights is None else weights
     kinds = [kind for kind in weights if rng.random() < 0.7] or list(weights)
     faults: list[Fault] = []
     favourite = rng.randint(1, shape.brokers)
@@ -240,10 +307,18 @@ def draw_schedule(
                 other=rng.choice(others),
                 for_ms=rng.randint(10, longest_ms),
                 choice=rng.randrange(_CHOICES),
+                controller=_draw_controller(rng, shape),
             )
         )
         at_ms += max(1, round(rng.expovariate(1 / mean_gap_ms)))
     return tuple(faults)
+
+
+def _draw_controller(rng: random.Random, shape: Shape) -> int:
+    """Mostly the one that leads: it has the most to lose."""
+    if shape.controllers == 1 or rng.random() < 0.6:
+        return 0
+    return rng.randint(1, shape.controllers)
 
 
 def only(schedule: Schedule, numbers: Sequence[int]) -> Schedule:

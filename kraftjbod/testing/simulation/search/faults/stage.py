@@ -16,7 +16,11 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedBroker, SimulatedCluster
+from kraftjbod.testing.simulation.simulated_cluster import (
+    SimulatedBroker,
+    SimulatedCluster,
+    SimulatedController,
+)
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
 
 #: From the beginning of a fault until its owner has everything back.
@@ -47,6 +51,9 @@ class Stage:
         self.note = note
         #: Brokers that are meant to be down, and how many faults mean it.
         self.down: Counter[int] = Counter()
+        #: Controllers that a fault has now, and those that are meant to be down.
+        self._struck: set[str] = set()
+        self._controllers_down: set[str] = set()
 
     # --- what a fault is about -------------------------------------------------------------------
 
@@ -104,16 +111,55 @@ class Stage:
             self.note(f"broker {broker} is started")
             host.start()
 
+    # --- controllers -----------------------------------------------------------------------------
+
+    def controller(self, fault: Fault) -> SimulatedController:
+        """The one that leads, or the one by its number; another one if a fault has that."""
+        hosts = self.cluster.controllers
+        by_number = hosts[(fault.controller - 1) % len(hosts)]
+        chosen = by_number if fault.controller else self.view.active_host
+        free = [host for host in hosts if host.name not in self._struck]
+        return chosen if chosen in free else (free or hosts)[0]
+
     @asynccontextmanager
-    async def without_controller(self, *, has_power: bool = True) -> AsyncIterator[None]:
-        host = self.cluster.controller()
-        if has_power:
-            host.kill()
-        else:
-            host.power_cut()
+    async def struck_controller(self, fault: Fault) -> AsyncIterator[SimulatedController]:
+        """Nobody else strikes it; afterwards it runs, and has all that is committed."""
+        host = self.controller(fault)
+        if len(self.cluster.controllers) > 1:
+            self.note(f"#{fault.number} strikes {host.name}")
+        self._struck.add(host.name)
+        try:
+            yield host
+            while len(self.cluster.controllers) > 1 and self.view.controller_not_whole(host):
+                self.start_controller(host)
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._struck.discard(host.name)
+
+    @asynccontextmanager
+    async def controller_down(self, host: SimulatedController) -> AsyncIterator[None]:
+        """Meant to be down meanwhile."""
+        self._controllers_down.add(host.name)
         try:
             yield
         finally:
+            self._controllers_down.discard(host.name)
+            self.start_controller(host)
+
+    @asynccontextmanager
+    async def without_controller(
+        self, fault: Fault, *, has_power: bool = True
+    ) -> AsyncIterator[None]:
+        async with self.struck_controller(fault) as host, self.controller_down(host):
+            if has_power:
+                host.kill()
+            else:
+                host.power_cut()
+            yield
+
+    def start_controller(self, host: SimulatedController) -> None:
+        """Unless somebody means it to be down."""
+        if not host.is_up and host.name not in self._controllers_down:
             host.start()
 
     # --- directories -----------------------------------------------------------------------------

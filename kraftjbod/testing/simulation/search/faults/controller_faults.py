@@ -1,0 +1,144 @@
+"""WIRE. ``ControllerFaults``: what breaks of controllers, and has them back.
+
+A fault is over when the controller follows, or leads, and has all that is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
+from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
+
+#: A daemon whose disk fails ends within that time, for somebody writes.
+_NOTICED_S: Final = 8.0
+_RATES: Final = (0.8, 0.95, 1.05, 1.25)
+_DISK_FAULTS: Final = {
+    Kind.METADATA_EIO: DiskFault.EIO,
+    Kind.METADATA_EIO_ONCE: DiskFault.EIO_ONCE,
+    Kind.METADATA_LOST_TAIL: DiskFault.EIO,
+    Kind.METADATA_HANG: DiskFault.HANG,
+    Kind.METADATA_SLOW: DiskFault.SLOW,
+    Kind.METADATA_FULL: DiskFault.FULL,
+    Kind.METADATA_VANISH: DiskFault.VANISH,
+}
+
+
+class CutOffs(Protocol):
+    """Who hears of it, by the host's name."""
+
+    def cut_off(self, name: str) -> None: ...
+
+    def connected(self, name: str) -> None: ...
+
+
+class ControllerFaults:
+    """:param laws: hear of who is cut off."""
+
+    def __init__(self, stage: Stage, laws: CutOffs) -> None:
+        self._stage = stage
+        self._laws = laws
+
+    def plays(self) -> Plays:
+        return {
+            Kind.CONTROLLER_STOP: self._stop,
+            **dict.fromkeys(_DISK_FAULTS, self._disturb_disk),
+            Kind.METADATA_LOST_TAIL: self._lose_tail,
+            Kind.QUORUM_CUT: self._cut,
+            Kind.QUORUM_ONE_WAY: self._cut,
+            Kind.CONTROLLER_ISOLATED: self._cut,
+            Kind.QUORUM_RESET: self._reset,
+            Kind.QUORUM_SLOW_LINK: self._slow,
+            Kind.CLOCK_DRIFT: self._drift,
+        }
+
+    async def _stop(self, fault: Fault) -> None:
+        stage = self._stage
+        async with stage.struck_controller(fault) as host, stage.controller_down(host):
+            host.stop()
+            while host.is_up:
+                await asyncio.sleep(POLL_S)
+            await wait(fault)
+
+    # --- disks -----------------------------------------------------------------------------------
+
+    async def _disturb_disk(self, fault: Fault) -> None:
+        async with self._stage.struck_controller(fault) as host:
+            faults = host.metadata_disk.faults
+            faults.begin(_DISK_FAULTS[fault.kind])
+            await wait(fault)
+            faults.heal(_DISK_FAULTS[fault.kind])
+
+    async def _lose_tail(self, fault: Fault) -> None:
+        """The process ends of the first write that fails."""
+        stage = self._stage
+        async with stage.struck_controller(fault) as host, stage.controller_down(host):
+            host.metadata_disk.faults.begin(DiskFault.EIO)
+            for _ in range(round(_NOTICED_S / POLL_S)):
+                if not host.is_up:
+                    break
+                await asyncio.sleep(POLL_S)
+            host.kill()
+            host.metadata_disk.power_cut()
+            host.metadata_disk.faults.heal(DiskFault.EIO)
+
+    # --- network ---------------------------------------------------------------------------------
+
+    async def _cut(self, fault: Fault) -> None:
+        """From all others or one of them; one way, it is heard or hears."""
+        rng, network = fault.rng(), self._stage.cluster.network
+        async with self._stage.struck_controller(fault) as host:
+            me, others = host.name, self._peers(host)
+            is_whole = fault.kind is Kind.CONTROLLER_ISOLATED or rng.random() < 0.7
+            if fault.kind is Kind.CONTROLLER_ISOLATED:
+                others += [broker.name for broker in self._stage.cluster.brokers.values()]
+            chosen = others if is_whole else [rng.choice(others)]
+            one_way, hears = fault.kind is Kind.QUORUM_ONE_WAY, rng.random() < 0.5
+            for other in chosen:
+                ends = (other, me) if one_way and not hears else (me, other)
+                network.partition(*ends, one_way=one_way)
+            if is_whole and not one_way:
+                self._laws.cut_off(me)
+            await wait(fault)
+            self._laws.connected(me)
+            for other in chosen:
+                network.heal(me, other)
+
+    async def _reset(self, fault: Fault) -> None:
+        async with self._stage.struck_controller(fault) as host:
+            for other in self._peers(host):
+                self._stage.cluster.network.reset_connections(host.name, other)
+
+    async def _slow(self, fault: Fault) -> None:
+        rng, network = fault.rng(), self._stage.cluster.network
+        async with self._stage.struck_controller(fault) as host:
+            others = self._peers(host)
+            pairs = [pair for o in others for pair in ((host.name, o), (o, host.name))]
+            links = [network.link(*pair) for pair in pairs]
+            usual = [link.delay_us for link in links]
+            for other in others:
+                network.delay(host.name, other, rng.randint(20, 400))
+            await wait(fault)
+            for link, delay_us in zip(links, usual, strict=True):
+                link.delay_us = delay_us
+
+    def _peers(self, host: SimulatedController) -> list[str]:
+        return [one.name for one in self._stage.cluster.controllers if one is not host]
+
+    # --- clocks ----------------------------------------------------------------------------------
+
+    async def _drift(self, fault: Fault) -> None:
+        """Of a controller or a broker; it never shows the right time again."""
+        rng = fault.rng()
+        is_broker = rng.random() < 0.3
+        host = (
+            self._stage.cluster.brokers[fault.broker]
+            if is_broker
+            else self._stage.controller(fault)
+        )
+        host.drift(rng.choice(_RATES))
+        await wait(fault)
+        host.drift(1.0)

@@ -1,0 +1,172 @@
+"""WIRE. ``QuorumLaws``: what must be so of several controllers, asked every few milliseconds.
+
+* What one has committed the others commit too, at the same offset, and every later leader holds it.
+* It was held durably by a majority when it was committed, and each of them holds it after it starts
+  again.
+* A term has one leader, and a voter one vote in it.
+* Who is cut off from all others does not raise the term: it would cost them their leader later.
+* What was answered to a client is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+from kraftjbod.testing.simulation.cluster_view import ClusterView
+
+_INTERVAL_S: Final = 0.005
+#: Of terms: what was under way when a controller was cut off may raise it once.
+_MOST_RISE: Final = 1
+
+
+class QuorumLaws:
+    """:param found: called with one sentence for everything that must not be."""
+
+    def __init__(self, view: ClusterView, *, found: Callable[[str], None]) -> None:
+        self._view = view
+        self._report = found
+        self._said: set[str] = set()
+        #: By offset, what any controller has committed.
+        self.committed: dict[int, Entry] = {}
+        self._leaders: dict[int, str] = {}
+        self._votes: dict[tuple[str, int], ReplicaKey] = {}
+        #: Of each controller the newest machine, also after its end.
+        self._cores: dict[str, RaftCore] = {}
+        #: Up to where what each has committed was compared.
+        self._compared: dict[str, int] = {}
+        #: Who is cut off from all others, and the term that it had then.
+        self._cut_off: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(_INTERVAL_S)
+
+    def look(self) -> None:
+        running = [(n, d, d._core) for n, d in self._view.drivers() if d._core is not None]
+        for name, _, core in running:
+            if core is not self._cores.get(name):
+                self._begins(name, core)
+        for name, driver, core in running:
+            self._vote(name, core)
+            self._leads(name, core)
+            self._commits(name, driver)
+            if core.term > self._cut_off.get(name, core.term) + _MOST_RISE:
+                self._found(f"{name} raised its term to {core.term} while it was cut off")
+
+    def cut_off(self, name: str) -> None:
+        """It hears nobody, until :meth:`connected`."""
+        core = self._cores.get(name)
+        if core is not None:
+            self._cut_off[name] = core.term
+
+    def connected(self, name: str) -> None:
+        self._cut_off.pop(name, None)
+
+    def _found(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            self._report(sentence)
+
+    # --- each ------------------------------------------------------------------------------------
+
+    def _begins(self, name: str, core: RaftCore) -> None:
+        """A process, or the first look at it: what it had applied is on its disk."""
+        before = self._cores.get(name)
+        if before is not None and core.log.last_offset < before.applicable_offset:
+            self._found(
+                f"{name} has its log up to {core.log.last_offset} after a start, and had applied "
+                f"up to {before.applicable_offset} before"
+            )
+        self._cores[name] = core
+        self._compared.pop(name, None)
+        self._cut_off.pop(name, None)
+        self._votes = {key: vote for key, vote in self._votes.items() if key[0] != name}
+
+    def _vote(self, name: str, core: RaftCore) -> None:
+        state = core.hard_state
+        if state.voted_for is None:
+            return
+        first = self._votes.setdefault((name, state.term), state.voted_for)
+        if first != state.voted_for:
+            self._found(f"{name} votes in term {state.term} for {first} and {state.voted_for}")
+
+    def _leads(self, name: str, core: RaftCore) -> None:
+        if core.leadership is None or self._leaders.get(core.term) == name:
+            return
+        first = self._leaders.setdefault(core.term, name)
+        if first != name:
+            self._found(f"term {core.term} is led by {first} and {name}")
+        for offset in range(core.log.base.last_offset + 1, max(self.committed, default=-1) + 1):
+            entry = self.committed.get(offset)
+            if entry is not None and not core.log.holds(offset, entry.term):
+                self._found(
+                    f"{name} leads term {core.term} without entry {offset} of term {entry.term}, "
+                    "which is committed"
+                )
+                return
+
+    # --- what is committed -----------------------------------------------------------------------
+
+    def _commits(self, name: str, driver: RaftDriver) -> None:
+        cache, committed_offset = driver.committed.cache, driver.committed_offset
+        offset = self._compared.get(name, -1) + 1
+        if offset > committed_offset:
+            return
+        for at in range(offset, committed_offset + 1):
+            if at in cache:
+                self._compare(name, cache[at])
+        self._compared[name] = committed_offset
+
+    def _compare(self, name: str, entry: Entry) -> None:
+        first = self.committed.get(entry.offset)
+        if first is None:
+            self.committed[entry.offset] = entry
+            self._is_held(name, entry)
+        elif first != entry:
+            self._found(
+                f"{name} has committed entry {entry.offset} of term {entry.term}, and another "
+                f"controller one of term {first.term}"
+            )
+
+    def _is_held(self, name: str, entry: Entry) -> None:
+        held = sum(_holds(core, entry) for core in self._cores.values())
+        if held <= self._view.controller_count // 2:
+            self._found(
+                f"{name} has committed entry {entry.offset} of term {entry.term}, and {held} of "
+                f"{self._view.controller_count} hold it"
+            )
+
+    # --- at the end ------------------------------------------------------------------------------
+
+    def judge_answers(self, answered: set[bytes]) -> None:
+        """
+        :param answered: what the entry of each write that was answered has in it.
+        """
+        payloads = [entry.payload for entry in self.committed.values()]
+        for text in sorted(answered):
+            if not any(text in payload for payload in payloads):
+                self._found(f"{text!r} was answered, and no controller ever committed it")
+
+    def judge_replays(self) -> None:
+        """All controllers have replayed to the same state."""
+        decided = self._view.decided()
+        assert decided is not None
+        wanted = list(decided.snapshot_records())
+        for name, state in self._view.controller_states():
+            if list(state.snapshot_records()) != wanted:
+                self._found(f"{name} has replayed to another state than the controller that leads")
+
+
+def _holds(core: RaftCore, entry: Entry) -> bool:
+    log = core.log
+    if entry.offset <= log.base.last_offset:
+        return True
+    return entry.offset <= log.durable_offset and log.holds(entry.offset, entry.term)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import dataclasses
+
+from kraftjbod.raft.machine.messages import HardState, node
+from kraftjbod.testing.simulation.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+
+
+def test_what_a_quorum_must_not_do_is_found() -> None:
+    findings: list[str] = []
+    with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1) as cluster:
+        laws = QuorumLaws(ClusterView(cluster), found=findings.append)
+
+        def look() -> list[str]:
+            findings.clear()
+            cluster.run_for(100)
+            laws.look()
+            return findings
+
+        cluster.start()
+        assert look() == []
+        laws.judge_replays()
+        leader = next(host for host in cluster.controllers if host.is_active)
+        follower = next(host for host in cluster.controllers if host is not leader)
+        last = max(laws.committed)
+        assert leader.daemon is not None and leader.daemon.controller is not None
+        core = leader.daemon.controller.driver.core
+
+        laws.judge_answers({b"never written"})
+        assert look() == []
+        laws.judge_answers({b"never"})
+        assert findings == ["b'never' was answered, and no controller ever committed it"]
+
+        core._hard_state = HardState(term=core.term, voted_for=node(follower.node_id))
+        assert "votes in term" in " ".join(look())
+
+        laws._leaders[core.term] = follower.name
+        assert look() == [f"term {core.term} is led by {follower.name} and {leader.name}"]
+        laws._leaders[core.term] = leader.name
+
+        laws.committed[last] = dataclasses.replace(laws.committed[last], payload=b"another")
+        follower.kill()
+        follower.start()
+        assert f"{follower.name} has committed entry {last}" in " ".join(look())
+
+        follower.kill()
+        (directory,) = (
+            f"{follower.metadata_disk.path}/{entry.name}"
+            for entry in follower.metadata_disk.vfs.list_dir(follower.metadata_disk.path)
+            if entry.is_dir
+        )
+        for entry in follower.metadata_disk.vfs.list_dir(directory):
+            if entry.name.endswith(".log"):
+                follower.metadata_disk.vfs.unlink_if_exists(f"{directory}/{entry.name}")
+        follower.start()
+        laws._cut_off[leader.name] = core.term - 2
+        found = " ".join(look())
+        assert f"{follower.name} has its log up to" in found
+        assert f"{leader.name} raised its term to {core.term} while it was cut off" in found
