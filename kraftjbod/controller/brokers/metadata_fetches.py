@@ -97,6 +97,8 @@ class MetadataFetches:
 
         :raises OffsetOutOfRangeError: there is none, or it is not that long.
         """
+        # Should another one lead before it is read: the next piece would be of its snapshot.
+        term = self._driver.term
         found, max_bytes = None, min(max_bytes, SNAPSHOT_PIECE_BYTES)
         if last_offset >= 0:
             found = await self._driver.read_snapshot(last_offset, position, max_bytes)
@@ -113,7 +115,7 @@ class MetadataFetches:
             )
         return FetchMetadataResponse(
             high_watermark=self._driver.committed_offset,
-            controller_epoch=self._driver.term,
+            controller_epoch=term,
             metadata_log_id=self._state().metadata_log_id,
             snapshot_offset=last_offset,
             snapshot_chunk=chunk,

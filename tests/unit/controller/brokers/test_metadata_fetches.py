@@ -11,6 +11,7 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.raft.machine.messages import HardState
 from tests.unit.controller.conftest import ONE, Node
 
 
@@ -50,3 +51,32 @@ async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported
         answer = await node.controller.handle(request)
         assert isinstance(answer, m.FetchMetadataResponse)
         assert answer.snapshot_offset == newest
+
+
+async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_term(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new leader's snapshot may have the same state in another order."""
+    driver = node.controller._driver
+    node.controller._start_snapshot()
+    while (newest := await driver.newest_snapshot()) is None:
+        await asyncio.sleep(0)
+    term, read = driver.term, driver.read_snapshot
+
+    async def read_slowly(*which: int) -> tuple[bytes, int] | None:
+        found = await read(*which)
+        driver.core._hard_state = HardState(term=term + 1)
+        return found
+
+    monkeypatch.setattr(driver, "read_snapshot", read_slowly)
+    answer = await node.controller.handle(
+        m.FetchMetadataRequest(
+            broker_id=ONE,
+            fetch_offset=0,
+            max_wait_ms=0,
+            max_bytes=1000,
+            snapshot_offset=newest.last_offset,
+        )
+    )
+    assert isinstance(answer, m.FetchMetadataResponse)
+    assert (driver.term, answer.controller_epoch) == (term + 1, term)
