@@ -7,7 +7,8 @@
 * A request whose connection broke is repeated, so it may take effect twice; every request of a
   broker is made for that.
 * The metadata long-poll has a connection of its own, so that nothing waits for it; so have the
-  requests that clients make, so that no heartbeat waits for them.
+  requests that clients make, so that no heartbeat waits for them. The poll, which waits long, goes
+  on elsewhere where a heartbeat is not answered: a host without power says nothing.
 """
 
 from __future__ import annotations
@@ -148,6 +149,8 @@ class ControllerChannel:
                 if not _is_about_the_voter(e):
                     raise
                 self._leave(index)
+                if purpose is _Purpose.CONTROL and e.code is ErrorCode.REQUEST_TIMED_OUT:
+                    self._give_up_poll(index)
                 failures += 1
                 wait_ms = self._wait_ms(failures)
                 is_too_late = deadline.remaining_ms(self._clock.now_ms()) <= wait_ms
@@ -175,6 +178,12 @@ class ControllerChannel:
         is_control = purpose is _Purpose.CONTROL and index == self._active
         if is_control and self.on_control_lost is not None:
             self.on_control_lost()
+
+    def _give_up_poll(self, index: int) -> None:
+        """Of a voter that answers no heartbeat; another one may know more by now."""
+        client = self._clients.get((_Purpose.METADATA, index))
+        if client is not None and len(self._voters) > 1:
+            client.drop("the controller does not answer")
 
     def _leave(self, index: int) -> None:
         """Ask the next voter from now on, unless another call has moved on already."""

@@ -151,6 +151,19 @@ async def test_a_request_that_is_not_answered_in_time_is_not_repeated() -> None:
     assert len(controller.seen) == 1
 
 
+async def test_the_poll_goes_on_elsewhere_when_a_controller_answers_no_heartbeats() -> None:
+    """Its host has no power: its connections say nothing, and a poll waits long."""
+    dead, active = ScriptedController(ids), ScriptedController(ids)
+    dead.may_answer.clear()
+    async with serving(dead, active), channel_to(dead.voter(), active.voter()) as channel:
+        polling = asyncio.create_task(channel.fetch_metadata(POLL))
+        await dead.wait_seen(lambda seen: POLL in seen)
+        with pytest.raises(RequestTimedOutError):
+            await channel.call(ASK, timeout_ms=20)
+        assert (await polling).high_watermark == 9
+        assert active.seen == [POLL]
+
+
 async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
     controller = ScriptedController(ids)
     async with serving(controller), channel_to(controller.voter()) as channel:
