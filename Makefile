@@ -169,9 +169,10 @@ pipeline: setup spark long-packages  ## Spark: source, sink and jobs, on real cl
 	@$(PYTEST) tests/spark $(ARGS)
 
 .PHONY: clients
-clients: setup spark test-packages  ## Unmodified clients of six languages and a dying disk; writes docs/clients.md
+clients: setup spark test-packages  ## Unmodified clients, Streams, Connect, Spark and dying disks; writes docs/clients.md
 	@$(PY) -m tests.clients.programs
-	@$(PYTEST) -p tests.clients.page tests/clients $(ARGS)
+	@$(PYTEST) -p tests.clients.page tests/clients \
+	  tests/spark/connector/test_official_connector.py $(ARGS)
 
 .PHONY: disk
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)

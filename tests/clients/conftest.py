@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.testing.local_cluster import LocalCluster
-from tests.clients.programs import CLIENTS, Client, ToolchainMissing
+from tests.clients.programs import CLIENTS, Client, ToolchainMissing, java
 from tests.clients.running import Running
 
 #: Starts a program: ``start("group", topic, name)``.
 Start = Callable[..., Running]
+#: Makes such a start of the command that a program begins with: ``program(java("Client"))``.
+Program = Callable[[list[str]], Start]
 
 QUICK = {"group.initial.rebalance.delay.ms": "200"}
 
@@ -42,23 +44,43 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.fixture
-def start(
-    client: Client, cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Start]:
-    """Programs of ``client`` at ``cluster``; they are killed at the end of the test."""
-    try:
-        command = client.build()
-    except ToolchainMissing as e:
-        pytest.skip(str(e))
+def start(client: Client, program: Program) -> Start:
+    """Programs of ``client``; they are killed at the end of the test."""
+    return program(_or_skip(client.build))
+
+
+@pytest.fixture
+def program(
+    cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Program]:
+    """Programs at ``cluster``; they are killed at the end of the test."""
     numbers = itertools.count(1)
+    for trial in request.node.iter_markers("trial"):
+        request.node.user_properties += [("program", trial.args[0]), ("trial", trial.args[1])]
     with contextlib.ExitStack() as stack:
 
-        def start(verb: str, *arguments: object) -> Running:
-            words = [cluster.bootstrap_servers, verb, *map(str, arguments)]
-            running = Running([*command, *words], tmp_path / f"{verb}-{next(numbers)}.txt")
-            stack.enter_context(running)
-            running.wait_until("it tells its version", lambda: running.told("version"))
-            request.node.user_properties.append(("version", running.told("version")[0]))
-            return running
+        def program(command: list[str]) -> Start:
+            def start(verb: str, *arguments: object) -> Running:
+                words = [cluster.bootstrap_servers, verb, *map(str, arguments)]
+                running = Running([*command, *words], tmp_path / f"{verb}-{next(numbers)}.txt")
+                stack.enter_context(running)
+                running.wait_until("it tells its version", lambda: running.told("version"))
+                request.node.user_properties.append(("version", running.told("version")[0]))
+                return running
 
-        yield start
+            return start
+
+        yield program
+
+
+@pytest.fixture
+def run_java(program: Program) -> Callable[..., Start]:
+    """Programs of Kafka's own: ``run_java("Client")``."""
+    return lambda main, *options: program(_or_skip(lambda: java(main, *options)))
+
+
+def _or_skip(build: Callable[[], list[str]]) -> list[str]:
+    try:
+        return build()
+    except ToolchainMissing as e:
+        pytest.skip(str(e))

@@ -1,7 +1,7 @@
 """``make clients``: docs/clients.md, written by the run of the tests in this folder.
 
-A plugin of pytest (``-p tests.clients.page``). The page is written if every client was there and
-every scenario ran, whether it passed or not; otherwise it stays, and the run says why.
+A plugin of pytest (``-p tests.clients.page``). The page has two parts. Each is written if all of
+it ran, whether it passed or not; otherwise it stays, and the run says why.
 """
 
 from __future__ import annotations
@@ -26,22 +26,50 @@ SCENARIOS: Final = {
     "administers": "topics are made, grown, configured and deleted; groups and offsets are asked "
     "for, and a group deleted",
 }
+#: What is tried with one program each; several tests, or cases of one, may stand for one.
+TRIALS: Final = {
+    ("kafka-clients (Java)", "transactions"): "copies in transactions, a third of which it aborts: "
+    "every record is there once, with its group's offsets; a second producer fences the first; at "
+    "both levels of `transaction.version`",
+    ("kafka-streams (Java)", "streams"): "counts words with `exactly_once_v2` and a state store, "
+    "is killed and started again, then the disk under its group's coordinator dies: each word is "
+    "counted once",
+    ("connect-runtime (Java)", "connect"): "two workers, distributed, from a file to a topic, "
+    "exactly once, and on to another file; the one that reads is killed: every line arrives",
+    ("spark-sql-kafka-0-10 (Spark)", "group"): "streams from topic to topic as a group, subscribed "
+    "or not, reading what is committed: all of it, once",
+}
+_BUILT: Final = "## What is built on them"
 _HEAD: Final = """# Clients
 
 Each of these is tried as its registry has it, without a change, by a small program in `tests/clients`, against three brokers with two disks each.
-`make clients` runs them all and writes this page with what it found; a client whose language is not on the machine is skipped by the tests, and then the page stays as it is.
+`make clients` runs them all and writes this page with what it found; a client whose language is not on the machine is skipped by the tests, and then its part of the page stays as it is.
 
 """
 _TRIED: Final = """
 All topics have six partitions and three replicas.
-What is not tried yet: transactions, and the newer protocol of groups (`group.protocol=consumer`).
+What is not tried yet: transactions of the other clients (three of them stand in [transactions.md](transactions.md)), and the newer protocol of groups (`group.protocol=consumer`).
 The page [protocol.md](protocol.md) says which requests are.
 """
 
 
-def page(versions: dict[str, str], passed: dict[tuple[str, str], bool]) -> str:
-    """:param passed: by name of client and scenario; those that a client lacks are left out."""
-    return _HEAD + "\n".join([*_table(versions, passed), *_words(), *_lacks()]) + "\n" + _TRIED
+def page(clients: str, trials: str) -> str:
+    """Of its two parts."""
+    return f"{_HEAD}{clients}\n{_BUILT}\n{trials}{_TRIED}"
+
+
+def parts(written: str) -> tuple[str, str]:
+    """Of a page that was written so."""
+    clients, trials = written.removeprefix(_HEAD).split(f"\n{_BUILT}\n")
+    return clients, trials.removesuffix(_TRIED)
+
+
+def _trials(versions: dict[str, str], passed: dict[tuple[str, str], bool]) -> Iterator[str]:
+    yield ""
+    yield from ("| program | version | what it does | works |", "|---|---|---|---|")
+    for trial, words in TRIALS.items():
+        works = "yes" if passed[trial] else "**no**"
+        yield f"| {trial[0]} | {versions[trial[0]]} | {words} | {works} |"
 
 
 def _table(versions: dict[str, str], passed: dict[tuple[str, str], bool]) -> Iterator[str]:
@@ -83,19 +111,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     passed: dict[tuple[str, str], bool] = {}
     for report in _reports:
         said = {name: str(value) for name, value in report.user_properties}
-        if "client" not in said:
+        name = said.get("client") or said.get("program")
+        if name is None:
             continue
         if "version" in said:
-            versions[said["client"]] = said["version"]
+            versions[name] = said["version"]
         # Setting up and clearing away say something only if they fail.
         if report.failed or (report.passed and report.when == "call"):
-            case = said["client"], said["scenario"]
+            case = name, said.get("scenario") or said["trial"]
             passed[case] = passed.get(case, True) and report.passed
-    missing = list(_missing(CLIENTS, passed))
-    if missing:
-        terminalreporter.write_line(f"{PAGE} stays as it is; not run: {', '.join(missing)}")
+    clients, trials = parts(PAGE.read_text())
+    if missing := list(_missing(CLIENTS, passed)):
+        terminalreporter.write_line(f"{PAGE}: clients stay; not run: {', '.join(missing)}")
     else:
-        PAGE.write_text(page(versions, passed))
+        clients = "\n".join([*_table(versions, passed), *_words(), *_lacks(), ""])
+    if missing := [" ".join(each) for each in TRIALS if each not in passed]:
+        terminalreporter.write_line(f"{PAGE}: {_BUILT} stays; not run: {', '.join(missing)}")
+    else:
+        trials = "\n".join([*_trials(versions, passed), ""])
+    PAGE.write_text(page(clients, trials))
 
 
 def _missing(clients: Iterable[Client], ran: dict[tuple[str, str], bool]) -> Iterator[str]:

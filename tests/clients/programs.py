@@ -13,6 +13,10 @@ well. The verbs, and what they print:
 * ``group TOPIC GROUP``: subscribed; commits what it has printed, and leaves when its standard
   input ends. ``owns: [partition, ...]`` at each change, ``read`` as above, ``uncommitted: why``
   if a commit was refused, ``left`` at last.
+* ``committed TOPIC COUNT``, ``copy FROM TO ID COUNT``, ``fence TOPIC ID`` (Java): as ``read``, of
+  what transactions committed; copies numbers in transactions, a third of which are aborted;
+  has one producer fence another. ``committed: n`` or ``aborted: n`` of each transaction,
+  ``fenced`` and ``ended`` whether the first could go on.
 * ``admin TOPIC GROUP``: makes, changes and deletes the topic, asks for and deletes the group.
   A line for each deed says what was found after it: :data:`ADMIN`.
 
@@ -161,8 +165,9 @@ def _rust() -> list[str]:
     return [str(out / "release/clients")]
 
 
-def _java() -> list[str]:
-    java, javac = _tools("java", "javac")
+def java(main: str, *options: str) -> list[str]:
+    """The command that starts a class of ``tests/clients/java``, or of a jar that is there."""
+    command, javac = _tools("java", "javac")
     out = BUILT / "java"
     jars = HERE / "java/jars.txt"
     with _one_at_a_time():
@@ -170,32 +175,55 @@ def _java() -> list[str]:
         if not made_of.exists() or made_of.read_bytes() != jars.read_bytes():
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir()
-            _fetch_jars(java, out)
+            _fetch_jars(command, out)
             shutil.copy(jars, made_of)
         # The compiler needs a second or two.
-        _build([javac, "-cp", f"{out}/*", "-d", str(out), "Client.java"], HERE / "java")
+        sources = sorted(each.name for each in (HERE / "java").glob("*.java"))
+        _build([javac, "-cp", f"{out}/*", "-d", str(out), *sources], HERE / "java")
     # The options of a tool: a small heap, a start that compiles little.
-    return [java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{out}:{out}/*", "Client"]
+    small = [
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Xmx128m",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+    ]
+    return [command, *small, *options, "-cp", f"{out}:{out}/*", main]
 
 
-def _fetch_jars(java: str, out: Path) -> None:
+def _fetch_jars(command: str, out: Path) -> None:
     """By Ivy, which Spark brings along and fetches its own packages with."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise ToolchainMissing("no Spark, whose Ivy fetches jars: make spark")
     (ivy,) = (Path(spark.origin).parent / "jars").glob("ivy-*.jar")
-    for line in (HERE / "java/jars.txt").read_text().splitlines():
-        digest, group, name, version = line.split()
-        command = [java, "-jar", str(ivy), "-cache", str(BUILT / "ivy"), "-notransitive"]
-        command += ["-dependency", group, name, version, "-confs", "default,master"]
-        _build([*command, "-retrieve", f"{out}/[artifact]-[revision].[ext]"], HERE)
+    jars = [line.split() for line in (HERE / "java/jars.txt").read_text().splitlines()]
+    # Of each that one jar, and nothing that it asks for: the list is whole.
+    wanted = "".join(
+        f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false"'
+        ' conf="default->master"/>'
+        for _, group, name, version in jars
+    )
+    listed = out / "ivy.xml"
+    listed.write_text(
+        '<ivy-module version="2.0"><info organisation="tests" module="clients"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{wanted}</dependencies></ivy-module>"
+    )
+    fetch = [command, "-jar", str(ivy), "-cache", str(BUILT / "ivy"), "-ivy", str(listed)]
+    _build([*fetch, "-retrieve", f"{out}/[artifact]-[revision].[ext]"], HERE)
+    for digest, _, name, version in jars:
         jar = out / f"{name}-{version}.jar"
         found = hashlib.sha256(jar.read_bytes()).hexdigest()
         assert found == digest, f"{jar} has the SHA-256 {found}, not that of jars.txt"
 
 
 CLIENTS: Final[Sequence[Client]] = (
-    Client(name="kafka-clients", language="Java", registry="Maven Central", build=_java),
+    Client(
+        name="kafka-clients",
+        language="Java",
+        registry="Maven Central",
+        build=lambda: java("Client"),
+    ),
     Client(
         name="confluent-kafka",
         language="Python",

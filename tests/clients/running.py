@@ -76,6 +76,12 @@ class Running:
         """What it has read."""
         return [number for _, _, number in self.told("read")]
 
+    def kill(self) -> None:
+        """As a machine would that loses its power."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+
     def end_input(self) -> None:
         """Ask it to stop."""
         assert self._process.stdin is not None

@@ -32,15 +32,15 @@ public final class Client {
 
     private static String bootstrap;
 
-    private static synchronized void tell(String name, Object json) {
+    static synchronized void tell(String name, Object json) {
         System.out.println("{\"" + name + "\": " + json + "}");
     }
 
-    private static String quoted(String text) {
+    static String quoted(String text) {
         return "\"" + text.replace("\\", "\\\\").replace("\"", "\\\"") + "\"";
     }
 
-    private static Properties settings(String... more) {
+    static Properties settings(String... more) {
         Properties made = new Properties();
         made.put("bootstrap.servers", bootstrap);
         for (int i = 0; i < more.length; i += 2) {
@@ -77,8 +77,9 @@ public final class Client {
         tell("read", List.of(record.partition(), record.offset(), record.value()));
     }
 
-    private static void read(String topic, int count) {
-        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(settings())) {
+    private static void read(String topic, int count, String isolation) {
+        Properties with = settings("isolation.level", isolation);
+        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(with)) {
             List<TopicPartition> all = consumer.partitionsFor(topic).stream()
                     .map(each -> new TopicPartition(topic, each.partition())).toList();
             consumer.assign(all);
@@ -215,7 +216,11 @@ public final class Client {
                     String.valueOf(given[1].equals("idempotent")), topic,
                     Integer.parseInt(given[3]), Integer.parseInt(given[4]),
                     Integer.parseInt(given[5]));
-            case "read" -> read(topic, Integer.parseInt(given[3]));
+            case "read" -> read(topic, Integer.parseInt(given[3]), "read_uncommitted");
+            case "committed" -> read(topic, Integer.parseInt(given[3]), "read_committed");
+            case "copy" -> Transactions.copy(
+                    topic, given[3], given[4], Integer.parseInt(given[5]));
+            case "fence" -> Transactions.fence(topic, given[3]);
             case "group" -> group(topic, given[3], "session.timeout.ms", "10000",
                     "heartbeat.interval.ms", "500");
             case "admin" -> admin(topic, given[3]);

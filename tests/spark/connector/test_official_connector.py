@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from kraftjbod.spark.connector.source import register
 from tests.integration.clients import COMPRESSIONS
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
-from tests.spark.official_connector import ConnectorUnreachable, add_connector
+from tests.spark.official_connector import VERSION, ConnectorUnreachable, add_connector
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(600)]
 
@@ -98,13 +98,15 @@ def test_both_read_the_same(spark_with_both: SparkSession, cluster: Cluster, nam
     assertDataFrameEqual(ours, theirs)
 
 
-def _copy(spark: SparkSession, cluster: Cluster, kind: str, to: str, checkpoint: Path) -> list[int]:
+def _copy(
+    spark: SparkSession, cluster: Cluster, kind: str, to: str, checkpoint: Path, **reader: str
+) -> list[int]:
     """Stream a topic into another until the end that there is now; how many rows each batch had."""
     servers = {"kafka.bootstrap.servers": cluster.bootstrap}
     query = (
         spark.readStream.format(kind)
         .options(**servers, subscribe=TOPIC, startingOffsets="earliest")
-        .options(maxOffsetsPerTrigger="40", includeHeaders="true")
+        .options(maxOffsetsPerTrigger="40", includeHeaders="true", **reader)
         .load()
         .writeStream.format(kind)
         .options(**servers, topic=to, checkpointLocation=str(checkpoint))
@@ -142,6 +144,39 @@ def test_both_copy_the_same_in_the_same_batches(
             spark_with_both, cluster, OURS, subscribe=f"copied-by-{kind}", includeHeaders="true"
         )
         assertDataFrameEqual(copied.select(*kept), original.select(*kept))
+
+
+@pytest.mark.parametrize("subscribes", ["true", "false"])
+def test_the_connector_reads_as_a_member_of_a_group(
+    spark_with_both: SparkSession,
+    cluster: Cluster,
+    tmp_path: Path,
+    subscribes: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The name of a group is given; the driver subscribes by it, as it once always did, or not."""
+    # For the page of clients.
+    record_property("program", "spark-sql-kafka-0-10 (Spark)")
+    record_property("trial", "group")
+    record_property("version", VERSION)
+    to = f"copied-by-group-{subscribes}"
+    cluster.create_topic(to, partitions=PARTITIONS)
+    key = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+    group = {"kafka.group.id": to, "kafka.isolation.level": "read_committed"}
+    before = spark_with_both.conf.get(key, "false")
+    spark_with_both.conf.set(key, subscribes)
+    try:
+        where = (spark_with_both, cluster, THEIRS, to, tmp_path / "checkpoint")
+        assert sum(_copy(*where, **group)) == len(COMPRESSIONS) * RECORDS_EACH
+        assert _copy(*where, **group) == []
+    finally:
+        spark_with_both.conf.set(key, str(before))
+    kept = ("key", "value", "partition", "offset")
+    found, original = (
+        _read(spark_with_both, cluster, THEIRS, subscribe=topic).select(*kept)
+        for topic in (to, TOPIC)
+    )
+    assertDataFrameEqual(found, original)
 
 
 def test_both_write_the_same(spark_with_both: SparkSession, cluster: Cluster) -> None:
