@@ -24,7 +24,6 @@ from kraftjbod.core.config_model import (
     KIB,
     MAX_LONG,
     MIB,
-    KeyedModel,
     parse_model,
     split_list,
     unknown_keys,
@@ -138,7 +137,7 @@ class ControllerConfig(NodeConfig):
         )
 
 
-class DynamicBrokerConfig(KeyedModel):
+class DynamicBrokerConfig(TopicDefaults):
     """What a broker takes over while it runs, from ConfigRecords of its own or of all brokers."""
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
@@ -181,7 +180,7 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, TopicDefaults, NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
@@ -264,6 +263,12 @@ class BrokerConfig(DynamicBrokerConfig, TopicDefaults, NodeConfig):
     replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
     """How often high watermarks are written to disk."""
 
+    log_roll_hours: int = Field(default=168, ge=1)
+    """``log.roll.ms`` in hours, where that is not set."""
+    log_retention_hours: int = Field(default=168, ge=-1)
+    """``log.retention.ms`` in hours, where that is not set; -1: for ever."""
+    log_roll_jitter_hours: int = Field(default=0, ge=0)
+    """``log.roll.jitter.ms`` in hours, where that is not set."""
     log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
     """How often retention is applied; in a full directory every few seconds."""
     log_cleaner_enable: bool = True
@@ -463,9 +468,9 @@ class BrokerConfig(DynamicBrokerConfig, TopicDefaults, NodeConfig):
             for endpoint in self.listeners
         )
 
-    def topic_defaults(self) -> TopicConfig:
-        """What a topic without values of its own gets."""
-        values = self.by_key()
+    def topic_defaults(self, dynamic: DynamicBrokerConfig | None = None) -> TopicConfig:
+        """What a topic without values of its own gets; ``dynamic`` is what holds now."""
+        values = {**self.by_key(), **({} if dynamic is None else dynamic.by_key())}
         defaults: dict[str, Any] = {}
         for key, broker_keys in BROKER_KEYS.items():
             for broker_key in broker_keys:

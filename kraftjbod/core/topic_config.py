@@ -259,15 +259,12 @@ class TopicConfig(KeyedModel):
 
 
 class TopicDefaults(KeyedModel):
-    """A broker's keys of which each is the default of a topic key, see :data:`BROKER_KEYS`."""
+    """A broker's keys of which each is a topic key's default (:data:`BROKER_KEYS`), and which can
+    change while it runs."""
 
     message_max_bytes: int = Field(default=MIB + 12, ge=1)
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
-    log_roll_hours: int = Field(default=168, ge=1)
-    """``log.roll.ms`` in hours, where that is not set."""
     log_roll_ms: int | None = Field(default=None, ge=1)
-    log_retention_hours: int = Field(default=168, ge=-1)
-    """``log.retention.ms`` in hours, where that is not set; -1: for ever."""
     log_retention_ms: int | None = Field(default=None, ge=-1)
     log_retention_bytes: int = Field(default=-1, ge=-1)
     log_cleanup_policy: CleanupPolicy = CleanupPolicy()
@@ -286,8 +283,6 @@ class TopicDefaults(KeyedModel):
     compression_gzip_level: GzipLevel = -1
     compression_lz4_level: Lz4Level = 9
     compression_zstd_level: ZstdLevel = 3
-    log_roll_jitter_hours: int = Field(default=0, ge=0)
-    """``log.roll.jitter.ms`` in hours, where that is not set."""
     log_roll_jitter_ms: int | None = Field(default=None, ge=0)
     log_index_size_max_bytes: int = Field(default=10 * MIB, ge=4)
     log_preallocate: bool = False

@@ -10,6 +10,7 @@ be asked; once it is not, the controller takes what does no harm unchecked.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -120,6 +121,8 @@ class ConfigApis:
         self._forward_timeout_ms = config.controller_request_timeout_ms
         self._broker_values: Mapping[str, Any] = config.by_key()
         self._default_entries: list[_Entry] = []
+        #: Of which version of the metadata they are.
+        self._default_version = -1
         self._set_by_file: Collection[str] = frozenset(
             name.replace("_", ".") for name in config.model_fields_set
         )
@@ -291,11 +294,15 @@ class ConfigApis:
         return _Entry(key, value, [*synonyms, *counts], False)
 
     def _topic_defaults(self) -> list[_Entry]:
-        """Of a topic without values of its own; the same object at every call."""
-        if not self._default_entries:
+        """Of a topic without values of its own; the same objects until the metadata changes."""
+        if not self._default_entries or self._default_version != self._cache.version:
+            self._default_entries, self._default_version = [], self._cache.version
             for key, value in self._topic_configs.defaults.by_key().items():
                 broker_keys = BROKER_KEYS.get(key, ())
                 synonyms = self._broker_synonyms(broker_keys)
+                if key != MIN_INSYNC_REPLICAS:
+                    dynamic = map(self._dynamic_synonyms, broker_keys)
+                    synonyms[:0] = itertools.chain.from_iterable(dynamic)
                 if not broker_keys:
                     synonyms.append((key, _text(value), ConfigSource.DEFAULT))
                 self._default_entries.append(_Entry(key, value, synonyms, False))

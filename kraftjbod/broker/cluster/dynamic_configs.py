@@ -30,7 +30,9 @@ class DynamicValue(NamedTuple):
 class DynamicConfigs:
     def __init__(self, *, config: BrokerConfig, cache: MetadataCache) -> None:
         values = config.by_key()
-        self._static: Mapping[str, str] = {key: _text(values[key]) for key in DYNAMIC_BROKER_KEYS}
+        self._static: Mapping[str, str] = {
+            key: _text(values[key]) for key in DYNAMIC_BROKER_KEYS if values[key] is not None
+        }
         self._own_name = str(config.node_id)
         self._cache = cache
         self._subscribers: list[Callable[[DynamicBrokerConfig], None]] = []
@@ -42,17 +44,20 @@ class DynamicConfigs:
         self._subscribers.append(take)
         take(self.current)
 
-    def refresh(self) -> None:
-        """The metadata's configuration of brokers changed."""
+    def refresh(self) -> frozenset[str]:
+        """The metadata's configuration of brokers changed; the keys that are others now."""
         found = {key: next(self._usable(key), None) for key in DYNAMIC_BROKER_KEYS}
         winning = {key: value.text for key, value in found.items() if value is not None}
         config = DynamicBrokerConfig.from_values({**self._static, **winning}, source="broker")
-        if config == self.current:
-            return
+        before, after = self.current.by_key(), config.by_key()
+        changed = frozenset(key for key, value in after.items() if value != before[key])
+        if not changed:
+            return changed
         self.current = config
         self._log.info("dynamic_config_changed", values=winning)
         for take in self._subscribers:
             take(config)
+        return changed
 
     def values_of(self, key: str) -> Iterator[DynamicValue]:
         """What the metadata says about ``key``, the winning value first."""
@@ -72,4 +77,4 @@ class DynamicConfigs:
 
 
 def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return ",".join(map(str, value)) if type(value) is tuple else str(value)

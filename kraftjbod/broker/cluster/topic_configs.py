@@ -21,6 +21,12 @@ class TopicConfigs:
         self._parsed: dict[str, TopicConfig] = {}
         self._log = get_logger(component="topic_configs")
 
+    def take(self, defaults: TopicConfig) -> None:
+        """The broker's defaults changed."""
+        if defaults != self.defaults:
+            self.defaults = defaults
+            self._parsed.clear()
+
     def get(self, topic: str) -> TopicConfig:
         config = self._parsed.get(topic)
         if config is None:

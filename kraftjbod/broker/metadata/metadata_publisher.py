@@ -34,6 +34,7 @@ from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.topic_config import TopicDefaults
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import MetadataDelta
 
@@ -68,17 +69,19 @@ class BrokerMetadataPublisher:
 
     def publish(self, delta: MetadataDelta) -> None:
         """Act on a change that the cache already shows."""
+        changed: frozenset[str] = frozenset()
         if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
-            self._dynamic_configs.refresh()
+            changed = self._dynamic_configs.refresh()
         if self._is_open:
-            for name in self._topics_configured(delta):
+            for name in self._topics_configured(delta, changed):
                 self._carry_out(self._replicas.config_changed(name))
             self._carry_out(self._replicas.apply_delta(delta))
         self._lifecycle.note_metadata(self._cache.state)
 
-    def _topics_configured(self, delta: MetadataDelta) -> Iterable[str]:
-        """Topics whose configuration changed; those of the whole cluster are all topics'."""
-        if (ResourceType.BROKER, "") in delta.configs:
+    def _topics_configured(self, delta: MetadataDelta, changed: frozenset[str]) -> Iterable[str]:
+        """Topics whose configuration changed; those of the whole cluster, and this broker's
+        defaults, are all topics'."""
+        if (ResourceType.BROKER, "") in delta.configs or changed & TopicDefaults.keys():
             return self._cache.state.topic_ids
         return sorted(name for kind, name in delta.configs if kind is ResourceType.TOPIC)
 

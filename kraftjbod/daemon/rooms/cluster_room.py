@@ -49,6 +49,9 @@ class ClusterRoom:
         )
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
         self.dynamic_configs = DynamicConfigs(config=config, cache=self.cache)
+        self.dynamic_configs.subscribe(
+            lambda dynamic: self.topic_configs.take(config.topic_defaults(dynamic))
+        )
         self.channel = ControllerChannel(
             voters=config.controller_quorum_voters,
             clock=around.clock,

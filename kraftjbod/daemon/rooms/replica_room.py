@@ -62,6 +62,9 @@ class ReplicaRoom:
             lets_followers_serve=config.replica_selector_class is not None,
             metrics=around.metrics,
         )
+        cluster.dynamic_configs.subscribe(
+            lambda dynamic: disks.logs.set_default_config(config.topic_defaults(dynamic))
+        )
         self.leftovers = LeftoverCopies(
             broker_id=config.node_id, logs=disks.logs, cache=cluster.cache
         )

@@ -424,6 +424,10 @@ class LogManager:
 
     # -- configuration ----------------------------------------------------------------------
 
+    def set_default_config(self, config: TopicConfig) -> None:
+        """Of logs to come of topics that have nothing of their own."""
+        self._registry.set_default_config(config)
+
     def update_config(self, topic: str, config: TopicConfig) -> None:
         """Let ``topic``'s replicas, present and future, follow ``config``."""
         self._registry.set_config(topic, config)

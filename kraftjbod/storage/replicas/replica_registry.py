@@ -127,6 +127,10 @@ class ReplicaRegistry:
 
     # -- configuration ----------------------------------------------------------------------
 
+    def set_default_config(self, config: TopicConfig) -> None:
+        """Of topics of which nothing is known."""
+        self._default_config = config
+
     def config_of(self, topic: str) -> TopicConfig:
         return self._configs.get(topic, self._default_config)
 
