@@ -105,13 +105,13 @@ class Node:
             handle.high_watermark = handle.log_end_offset
 
     async def reclaim_space(self) -> None:
-        self.manager.update_config("t", KEEPS_LITTLE)
+        self.manager.update_config("t", KEEPS_LITTLE, range(99))
         async with asyncio.timeout(60):
             while self.log_dir.state is not LogDirState.ONLINE:
                 assert self.log_dir.is_online, self.log_dir.offline_reason
                 await chores(self.manager).reclaim_space()
                 await asyncio.sleep(0.005)
-        self.manager.update_config("t", KEEPS_ALL)
+        self.manager.update_config("t", KEEPS_ALL, range(99))
 
     async def check(self) -> None:
         for tp, expected in self.acknowledged.items():

@@ -34,7 +34,7 @@ from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.job_guard import JobGuard
-from kraftjbod.core.topic_config import TopicDefaults
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TopicDefaults
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import MetadataDelta
 
@@ -66,22 +66,30 @@ class BrokerMetadataPublisher:
         self._memory = memory
         self._leaderships = leaderships
         self._is_open = False
+        #: What topics need in sync that say nothing themselves, as the whole cluster has it.
+        self._min_isr_of_all: str | None = None
 
     def publish(self, delta: MetadataDelta) -> None:
         """Act on a change that the cache already shows."""
-        changed: frozenset[str] = frozenset()
+        changes_all = False
         if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
-            changed = self._dynamic_configs.refresh()
+            changes_all = self._take_broker_configs()
         if self._is_open:
-            for name in self._topics_configured(delta, changed):
+            for name in self._topics_configured(delta, changes_all=changes_all):
                 self._carry_out(self._replicas.config_changed(name))
             self._carry_out(self._replicas.apply_delta(delta))
         self._lifecycle.note_metadata(self._cache.state)
 
-    def _topics_configured(self, delta: MetadataDelta, changed: frozenset[str]) -> Iterable[str]:
-        """Topics whose configuration changed; those of the whole cluster, and this broker's
-        defaults, are all topics'."""
-        if (ResourceType.BROKER, "") in delta.configs or changed & TopicDefaults.keys():
+    def _take_broker_configs(self) -> bool:
+        """Whether that changes what topics go by which say nothing themselves."""
+        changed = self._dynamic_configs.refresh()
+        of_all = self._cache.state.configs.get((ResourceType.BROKER, ""), {})
+        before, self._min_isr_of_all = self._min_isr_of_all, of_all.get(MIN_INSYNC_REPLICAS)
+        return before != self._min_isr_of_all or bool(changed & TopicDefaults.keys())
+
+    def _topics_configured(self, delta: MetadataDelta, *, changes_all: bool) -> Iterable[str]:
+        """Topics whose configuration changed."""
+        if changes_all:
             return self._cache.state.topic_ids
         return sorted(name for kind, name in delta.configs if kind is ResourceType.TOPIC)
 

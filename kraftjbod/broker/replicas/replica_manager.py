@@ -177,7 +177,7 @@ class ReplicaManager:
         if registration is None:
             return changes
         config = self._topic_configs.get(topic)
-        self._logs.update_config(topic, config)
+        self._logs.update_config(topic, config, registration.partitions)
         for index in registration.partitions:
             replica = self._replicas.get(TopicPartition(topic, index))
             if replica is None:

@@ -90,7 +90,7 @@ class LogMaker:
         if (running := self._making.get(topic_partition)) is not None:
             return await asyncio.shield(running)
         if config is not None:
-            self._registry.set_config(topic_partition.topic, config)
+            self._registry.set_config(topic_partition.topic, config, [topic_partition.partition])
         log_dir = self._dir_for(directory_id, self._registry.config_of(topic_partition.topic))
         task = asyncio.ensure_future(self._make_in(log_dir, topic_partition, topic_id))
         self._making[topic_partition] = task

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from kraftjbod.core.errors import (
@@ -428,11 +428,13 @@ class LogManager:
         """Of logs to come of topics that have nothing of their own."""
         self._registry.set_default_config(config)
 
-    def update_config(self, topic: str, config: TopicConfig) -> None:
-        """Let ``topic``'s replicas, present and future, follow ``config``."""
-        self._registry.set_config(topic, config)
-        handles = (h for h in self.handles() if h.topic_partition.topic == topic)
-        for log_dir in dict.fromkeys(handle.log_dir for handle in handles):
+    def update_config(self, topic: str, config: TopicConfig, partitions: Iterable[int]) -> None:
+        """Let ``topic``'s replicas, present and future, follow ``config``.
+
+        :param partitions: that it has.
+        """
+        followed = self._registry.set_config(topic, config, partitions)
+        for log_dir in dict.fromkeys(handle.log_dir for handle in followed):
             self._housekeeping[log_dir].retain_soon()
 
     # -- checkpoints ------------------------------------------------------------------------

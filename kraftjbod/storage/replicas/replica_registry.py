@@ -6,7 +6,7 @@ A partition is in ``handles``, or in ``held_aside``, or has no current copy that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import DirectoryId, TopicPartition, Uuid
@@ -134,9 +134,17 @@ class ReplicaRegistry:
     def config_of(self, topic: str) -> TopicConfig:
         return self._configs.get(topic, self._default_config)
 
-    def set_config(self, topic: str, config: TopicConfig) -> None:
-        """Let ``topic``'s replicas, present and future, follow ``config``."""
+    def set_config(
+        self, topic: str, config: TopicConfig, partitions: Iterable[int]
+    ) -> list[LogHandle]:
+        """Let ``topic``'s replicas, present and future, follow ``config``; the present ones."""
         self._configs[topic] = config
-        for handle in self._every_handle():
-            if handle.topic_partition.topic == topic:
-                handle.set_config(config)
+        followed: list[LogHandle] = []
+        for partition in partitions:
+            tp = TopicPartition(topic, partition)
+            if (handle := self.handles.get(tp)) is not None:
+                followed.append(handle)
+            followed += self.held_aside.get(tp, ())
+        for handle in followed:
+            handle.set_config(config)
+        return followed

@@ -57,6 +57,25 @@ async def test_the_brokers_own_configuration_holds_even_before_the_logs_are_load
         assert rig.parts.dynamic_configs.current.leader_replication_throttled_rate == 5
 
 
+async def test_what_topics_do_not_go_by_leaves_them_alone():
+    """There may be thousands of them, and a throttle that is set for all brokers is not theirs."""
+    async with brokers() as (rig,):
+        own = ConfigRecord(
+            resource_type=ResourceType.TOPIC, resource_name="t", name="segment.ms", value="7"
+        )
+        await rig.follow(topic(), partition(), own)
+        before = rig.parts.topic_configs.get("t")
+        for name in ("", "1"):
+            rate = ConfigRecord(
+                resource_type=ResourceType.BROKER,
+                resource_name=name,
+                name="leader.replication.throttled.rate",
+                value="5",
+            )
+            await rig.follow(rate)
+        assert rig.parts.topic_configs.get("t") is before
+
+
 async def test_what_all_topics_need_in_sync_holds_at_once_for_those_that_say_nothing_themselves():
     async with brokers(2, min_insync_replicas="2") as (rig, _):
         await rig.follow(topic(), partition(replicas=[1, 2], isr=[1]))

@@ -158,7 +158,7 @@ async def test_a_full_dir_lets_go_at_once_and_again():
     await chores(manager).reclaim_space()
     assert handle.log_start_offset == 0
     # Less may be kept from now on: that does not wait for the next round, nor for any delay.
-    manager.update_config(TP.topic, CONFIG.model_copy(update={"retention_bytes": 600}))
+    manager.update_config(TP.topic, CONFIG.model_copy(update={"retention_bytes": 600}), [0])
     await chores(manager).reclaim_space()
     assert handle.log_start_offset == 3
     assert vfs.used_bytes() < used - 1800

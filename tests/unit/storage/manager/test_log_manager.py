@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from errno import ENOSPC
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,6 +16,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 from kraftjbod.storage.replicas.stray_mark import StrayReason
@@ -264,9 +266,24 @@ async def test_drop_forgets_a_dead_dirs_replicas():
 async def test_topic_config_reaches_present_and_future_replicas():
     manager = await start(MemVfs())
     handle = await manager.create(TP, TOPIC_ID)
-    manager.update_config("t", TopicConfig(retention_ms=5))
+    manager.update_config("t", TopicConfig(retention_ms=5), [0])
     other = await manager.create(TopicPartition("t", 1), TOPIC_ID)
     assert (handle.config.retention_ms, other.config.retention_ms) == (5, 5)
+
+
+async def test_a_topics_config_asks_no_other_topics_logs():
+    """A default of all topics that changes would ask each log as often as there are topics."""
+    manager = await start(MemVfs())
+    handle = await manager.create(TP, TOPIC_ID)
+
+    class Unscanned(dict[TopicPartition, LogHandle]):
+        def values(self) -> Any:
+            raise AssertionError("every log was asked")
+
+    manager._registry.handles = Unscanned(manager._registry.handles)
+    manager.update_config("t", TopicConfig(retention_ms=5), [TP.partition, 7])
+    assert handle.config.retention_ms == 5
+    manager._registry.handles = dict(manager._registry.handles)
 
 
 async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
