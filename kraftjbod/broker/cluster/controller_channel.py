@@ -3,6 +3,9 @@
 * The voters are asked in turn, from the one that answered last: a voter that is not the active
   controller, or cannot be reached, sends the request on to the next; after a round of all of them
   there is a pause that grows.
+* A voter that stands still, or whose host vanished, closes nothing. While one lets a request wait,
+  the others are asked whether one of them is active by now; whatever waits at any but the active
+  one is then repeated there, the long-poll included.
 * The deadline is the caller's. A request that was sent and not answered in time is not repeated.
 * A request whose connection broke is repeated, so it may take effect twice; every request of a
   broker is made for that.
@@ -14,7 +17,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -34,6 +38,7 @@ from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import (
     FetchMetadataRequest,
     FetchMetadataResponse,
+    ListPartitionReassignmentsRequest,
     RpcRequest,
     RpcResponse,
 )
@@ -73,7 +78,8 @@ class ControllerChannel:
     ) -> None:
         """
         :param level: of ``metadata.version`` as far as it is known: what requests are written for.
-        :param request_timeout_ms: what a long-poll may take beyond its own wait.
+        :param request_timeout_ms: what a long-poll may take beyond its own wait. After half of it
+            without an answer the other voters are asked whether one of them is active.
         """
         assert voters, "a broker needs a controller"
         self._voters = tuple(voters)
@@ -85,6 +91,9 @@ class ControllerChannel:
         )
         #: Index of the voter to ask first.
         self._active = 0
+        #: Index of the voter that answered last.
+        self._answered: int | None = None
+        self._search: asyncio.Task[None] | None = None
         #: One per purpose and voter at most.
         self._clients: dict[tuple[_Purpose, int], RpcClient] = {}
         self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
@@ -131,6 +140,8 @@ class ControllerChannel:
 
     def close(self) -> None:
         """Close all connections; what is on its way fails."""
+        if self._search is not None:
+            self._search.cancel()
         for client in self._clients.values():
             client.close()
 
@@ -142,9 +153,10 @@ class ControllerChannel:
             index = self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             try:
-                response = await self._client(purpose, index).call(
-                    request, timeout_ms=remaining_ms, version=request.version_at(self._level())
-                )
+                with self._suspecting(purpose, index):
+                    response = await self._client(purpose, index).call(
+                        request, timeout_ms=remaining_ms, version=request.version_at(self._level())
+                    )
             except OperatingError as e:
                 if not _is_about_the_voter(e):
                     raise
@@ -159,6 +171,8 @@ class ControllerChannel:
                 self._log.debug("controller_call_repeated", api=request.api, reason=str(e))
             else:
                 assert isinstance(response, request.Response), response
+                if index == self._active:
+                    self._note_answer(index)
                 return response
             await asyncio.sleep(wait_ms / 1000)
 
@@ -170,6 +184,7 @@ class ControllerChannel:
                 voter.host,
                 voter.port,
                 backoff=self._backoff,
+                connect_timeout_ms=self._request_timeout_ms,
                 on_lost=partial(self._connection_lost, purpose, index),
             )
         return client
@@ -184,6 +199,59 @@ class ControllerChannel:
         client = self._clients.get((_Purpose.METADATA, index))
         if client is not None and len(self._voters) > 1:
             client.drop("the controller does not answer")
+
+    @contextlib.contextmanager
+    def _suspecting(self, purpose: _Purpose, index: int) -> Iterator[None]:
+        """Meanwhile silence is looked into, again and again; that of a long-poll is none."""
+        if purpose is _Purpose.METADATA or len(self._voters) == 1:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        silence_s = self._request_timeout_ms / 2 / 1000
+
+        def suspect() -> None:
+            nonlocal timer
+            is_searching = self._search is not None and not self._search.done()
+            if index == self._active and not is_searching:
+                self._search = loop.create_task(self._find_another(index))
+            timer = loop.call_later(silence_s, suspect)
+
+        timer = loop.call_later(silence_s, suspect)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _find_another(self, silent: int) -> None:
+        """Ask each of the other voters once whether it is active."""
+        # Nothing is asked for; but only the active controller answers, and only once all that it
+        # decided until then is committed.
+        question = ListPartitionReassignmentsRequest(partitions={})
+        version = question.version_at(self._level())
+        for turn in range(1, len(self._voters)):
+            index = (silent + turn) % len(self._voters)
+            client = self._client(_Purpose.CLIENTS, index)
+            try:
+                await client.call(
+                    question, timeout_ms=max(1, self._request_timeout_ms // 2), version=version
+                )
+            except OperatingError as e:
+                node_id = self._voters[index].node_id
+                self._log.debug("controller_not_active", node_id=node_id, reason=str(e))
+                continue
+            if self._active == silent:
+                self._active = index
+                self._note_answer(index)
+            return
+
+    def _note_answer(self, index: int) -> None:
+        """Whoever waits for another voter than the active one is let go, and asks again."""
+        if self._answered == index:
+            return
+        self._answered = index
+        for (_, voter), client in self._clients.items():
+            if voter != index:
+                client.drop("another controller is active")
 
     def _leave(self, index: int) -> None:
         """Ask the next voter from now on, unless another call has moved on already."""

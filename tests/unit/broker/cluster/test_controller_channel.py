@@ -26,6 +26,8 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatResponse,
     FetchMetadataRequest,
     FetchMetadataResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     RpcRequest,
     RpcResponse,
 )
@@ -44,6 +46,8 @@ PATIENT_MS = 60_000
 def ids(request: RpcRequest) -> RpcResponse:
     if isinstance(request, FetchMetadataRequest):
         return FetchMetadataResponse(high_watermark=9)
+    if isinstance(request, ListPartitionReassignmentsRequest):
+        return ListPartitionReassignmentsResponse(partitions=())
     return AllocateProducerIdsResponse(producer_id_start=1_000, producer_id_count=1_000)
 
 
@@ -162,6 +166,31 @@ async def test_the_poll_goes_on_elsewhere_when_a_controller_answers_no_heartbeat
             await channel.call(ASK, timeout_ms=20)
         assert (await polling).high_watermark == 9
         assert active.seen == [POLL]
+
+
+async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is_active() -> None:
+    """Its process is stopped, or its host vanished: nothing closes, and another was elected."""
+    still, other = ScriptedController(ids), ScriptedController(standby)
+    async with serving(still, other):
+        channel = ControllerChannel(
+            voters=[still.voter(), other.voter(3001)],
+            clock=RealClock(),
+            random_unit=lambda: 0.5,
+            request_timeout_ms=100,
+        )
+        await channel.call(ASK, timeout_ms=PATIENT_MS)
+        still.may_answer.clear()
+        polling = asyncio.create_task(channel.fetch_metadata(POLL))
+        asking = asyncio.create_task(channel.forward(ASK, timeout_ms=PATIENT_MS))
+        await still.wait_seen(lambda seen: len(seen) == 3)
+        # Nobody is elected yet: who waits goes on waiting.
+        await other.wait_seen(lambda seen: len(seen) >= 2)
+        assert not asking.done()
+        other.answer = ids
+        assert (await asking).producer_id_count == 1_000
+        assert (await polling).high_watermark == 9
+        assert {type(request) for request in other.seen} >= {type(ASK), type(POLL)}
+        channel.close()
 
 
 async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
