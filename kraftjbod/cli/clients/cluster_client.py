@@ -156,6 +156,8 @@ class ClusterClient:
         )
         self._connections: dict[tuple[str, int], KafkaConnection] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[KafkaConnection]] = {}
+        #: Where the last connection did not come about.
+        self._lost: set[tuple[str, int]] = set()
 
     def __repr__(self) -> str:
         return f"<ClusterClient {self._bootstrap} connections={len(self._connections)}>"
@@ -216,8 +218,7 @@ class ClusterClient:
         """
         known = [(node.host, node.port) for node in self.metadata.brokers.values()]
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
-        # A broker that we talk with already is better than one that may be gone.
-        addresses.sort(key=lambda address: address not in self._connections)
+        addresses.sort(key=self._doubt)
         reasons = []
         for host, port in addresses:
             try:
@@ -284,6 +285,14 @@ class ClusterClient:
                 stale = True
             await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
 
+    def _doubt(self, address: tuple[str, int]) -> int:
+        """A broker that we talk with already is better than one that may be gone, and worst is one
+        that was lost: it may stand still, and whoever asks it waits."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return 0
+        return 1 if connection is None and address not in self._lost else 2
+
     async def _connection(self, host: str, port: int) -> KafkaConnection:
         address = (host, port)
         connection = self._connections.get(address)
@@ -298,12 +307,14 @@ class ClusterClient:
         return await asyncio.shield(task)
 
     async def _connect(self, host: str, port: int) -> KafkaConnection:
+        self._lost.add((host, port))
         connection = await KafkaConnection.connect(
             host,
             port,
             client_id=self._client_id,
             timeout_ms=min(_CONNECT_TIMEOUT_MS, self.request_timeout_ms),
         )
+        self._lost.discard((host, port))
         self._connections[host, port] = connection
         return connection
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+
 import pytest
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, parse_bootstrap
@@ -109,3 +112,21 @@ async def test_what_a_broker_is_too_old_to_understand_is_not_sent() -> None:
             await client.request_controller(body, min_version=99)
         assert e.value.code is ErrorCode.UNSUPPORTED_VERSION
         assert "UpdateFeatures" not in broker.asked
+
+
+async def test_a_broker_whose_connection_broke_is_asked_after_all_others() -> None:
+    """It may stand still, and whoever connects to it waits."""
+    async with mini_broker() as first, mini_broker() as second:
+        servers = f"{first.address},{second.address}"
+        async with ClusterClient(servers) as client:
+            await client.refresh_metadata()
+            host, port = parse_bootstrap(first.address)[0]
+            await first.server.close(timeout_ms=0)
+            while client._connections[host, port].is_open:
+                await asyncio.sleep(0)
+            with socket.create_server((host, port)) as silent:
+                silent.setblocking(False)
+                await client.retry(client.refresh_metadata)
+                with pytest.raises(BlockingIOError):
+                    silent.accept()
+            assert "Metadata" in second.asked
