@@ -1,6 +1,7 @@
 """WIRE. ``kraftjbod-gameday``: break a test cluster on purpose, under load, and say what that cost.
 
-It writes at a steady rate, breaks a disk or a broker, mends it, reads everything back, and judges.
+It writes at a steady rate, breaks a disk, a broker or a controller, mends it, reads everything
+back, and judges.
 ``--observe`` breaks nothing: it measures while somebody else does, on any Kafka cluster.
 
 Exit code 0: good. 1: a gap above its limit, records lost, doubled or out of order, or an error.
@@ -32,13 +33,25 @@ from kraftjbod.cli.terminal.command import (
     tool,
 )
 from kraftjbod.core.errors import KraftJbodError
-from kraftjbod.gameday.faults.broker_kill import BrokerKill
+from kraftjbod.gameday.faults.broker_kill import BrokerKill, BrokerPause
+from kraftjbod.gameday.faults.controller_faults import (
+    ControllerDisk,
+    ControllerKill,
+    ControllerPause,
+)
 from kraftjbod.gameday.faults.disk_faults import DeadDisk, MountedDisk
 from kraftjbod.gameday.faults.fault import CannotPlay, Fault
+from kraftjbod.gameday.faults.rolling_restart import RollingRestart
 from kraftjbod.gameday.outcome import LeftOut, Outcome, report_document
 from kraftjbod.gameday.outcome_tables import print_outcome, print_summary
 from kraftjbod.gameday.scenario_run import ScenarioRun, Settings
-from kraftjbod.gameday.scenarios import MAX_GAP_MS, OBSERVE, SCENARIOS, Phases
+from kraftjbod.gameday.scenarios import (
+    MAX_GAP_MS,
+    MAX_METADATA_GAP_MS,
+    OBSERVE,
+    SCENARIOS,
+    Phases,
+)
 from kraftjbod.gameday.timeline_svg import draw_timeline
 
 _ALL: Final = "all"
@@ -215,22 +228,28 @@ class _GameDay:
             scenario=scenario,
             run=secrets.token_hex(4),
             limit_ms=limit_ms,
+            metadata_limit_ms=MAX_METADATA_GAP_MS.get(scenario),
             report=report,
         )
         if scenario != OBSERVE:
-            return await run.play(client, self._faults()[scenario]())
+            return await run.play(client, self._faults(run)[scenario]())
         self._stop = asyncio.Event()
         return await run.observe(
             client, seconds=self.observe_s, stop=self._stop, is_own=self.is_own_topic
         )
 
-    def _faults(self) -> dict[str, Callable[[], Fault]]:
+    def _faults(self, run: ScenarioRun) -> dict[str, Callable[[], Fault]]:
         return {
             "dead-disk": DeadDisk,
             "full-disk": lambda: MountedDisk("full"),
             "hung-disk": lambda: MountedDisk("hang"),
             "slow-disk": lambda: MountedDisk("slow"),
             "broker-kill": BrokerKill,
+            "broker-pause": BrokerPause,
+            "controller-kill": ControllerKill,
+            "controller-pause": ControllerPause,
+            "controller-disk": ControllerDisk,
+            "rolling-restart": lambda: RollingRestart(run.mark),
         }
 
     def report(self, json_path: Path | None, svg_path: Path | None) -> None:

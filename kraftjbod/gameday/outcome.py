@@ -48,6 +48,9 @@ class Outcome:
     partitions: Sequence[PartitionOutcome]
     problems: Sequence[str] = field(default=())
     """What went wrong beside the records: producers that gave up, a fault nobody noticed."""
+    metadata_gap_ms: int | None = None
+    """The longest time in which no controller did what it was asked for, where that was tried."""
+    metadata_limit_ms: int | None = None
 
     @property
     def max_gap_ms(self) -> int:
@@ -64,6 +67,12 @@ class Outcome:
         if self.max_gap_ms > self.limit_ms:
             found.append(
                 f"the longest gap, {self.max_gap_ms} ms, is above the limit of {self.limit_ms} ms"
+            )
+        gap_ms, limit_ms = self.metadata_gap_ms, self.metadata_limit_ms
+        if gap_ms is not None and limit_ms is not None and gap_ms > limit_ms:
+            found.append(
+                f"no controller did what it was asked for {gap_ms} ms, above the limit of "
+                f"{limit_ms} ms"
             )
         for what in ("lost", "twice", "out_of_order", "changed", "misplaced"):
             count = sum(getattr(one.findings, what) for one in self.partitions)
@@ -85,6 +94,8 @@ class Outcome:
             "complaints": self.complaints,
             "max_gap_ms": self.max_gap_ms,
             "max_gap_limit_ms": self.limit_ms,
+            "metadata_gap_ms": self.metadata_gap_ms,
+            "metadata_gap_limit_ms": self.metadata_limit_ms,
             "acknowledged": self.acknowledged,
             "marks": [
                 {"what": mark.what, "at_ms": self.since_began_ms(mark.at_s)} for mark in self.marks

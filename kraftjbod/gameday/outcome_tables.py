@@ -50,6 +50,12 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
             *(_count(getattr(found, name)) for name in _COUNTS),
         )
     console.print(table)
+    if outcome.metadata_gap_ms is not None:
+        _line(
+            console,
+            f"Longest time in which no controller did what it was asked: {outcome.metadata_gap_ms} "
+            f"ms, limit {outcome.metadata_limit_ms} ms",
+        )
 
 
 def print_summary(

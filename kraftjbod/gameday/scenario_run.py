@@ -21,6 +21,7 @@ from kraftjbod.gameday.faults.cluster_watch import ClusterWatch, victims, wait_i
 from kraftjbod.gameday.faults.fault import RETURN_TIMEOUT_S, Fault, Target
 from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.gameday.load.check import Findings, unread
+from kraftjbod.gameday.load.metadata_load import MetadataLoad
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
 from kraftjbod.gameday.load.read_back import end_offsets, read_back
 from kraftjbod.gameday.load.steady_load import DELIVERY_TIMEOUT_MS, SteadyLoad
@@ -53,17 +54,28 @@ class ScenarioRun:
     """Plays one scenario; made anew for each."""
 
     def __init__(
-        self, settings: Settings, *, scenario: str, run: str, limit_ms: int, report: Report
+        self,
+        settings: Settings,
+        *,
+        scenario: str,
+        run: str,
+        limit_ms: int,
+        report: Report,
+        metadata_limit_ms: int | None = None,
     ) -> None:
-        """:param run: marks the records of this run, so that no others are taken for them."""
+        """:param run: marks the records of this run, so that no others are taken for them.
+        :param metadata_limit_ms: how long no controller may do what it is asked for.
+        """
         self._settings = settings
         self._scenario = scenario
         self._run = run
         self._limit_ms = limit_ms
+        self._metadata_limit_ms = metadata_limit_ms
         self._report = report
         self._marks: list[Mark] = []
         self._problems: list[str] = []
         self._watch = ClusterWatch(settings.bootstrap_servers, settings.topic)
+        self._metadata = MetadataLoad(settings.bootstrap_servers, settings.topic)
 
     async def play(self, client: ClusterClient, fault: Fault) -> Outcome:
         """:raises KraftJbodError: if it cannot be played; everything is undone by then."""
@@ -109,23 +121,25 @@ class ScenarioRun:
         }
         load = SteadyLoad(streams, rate=settings.rate)
         producing = asyncio.create_task(load.run(settings.bootstrap_servers, settings.topic))
-        watching = asyncio.create_task(self._watch.run())
+        watching = [asyncio.create_task(self._watch.run())]
+        if self._metadata_limit_ms is not None:
+            watching.append(asyncio.create_task(self._metadata.run()))
         try:
             await self._wait_steady(load, producing)
-            self._mark("steady")
+            self.mark("steady")
             yield load
             # A producer that still waits for an answer gives up by itself before this.
             await asyncio.wait({producing}, timeout=DELIVERY_TIMEOUT_MS / 1000 + _GRACE_S)
             if not producing.done():
                 self._problems.append("a producer did not end, its last records are in doubt")
         finally:
-            producing.cancel()
-            watching.cancel()
-            ended = await asyncio.gather(producing, watching, return_exceptions=True)
+            for task in (producing, *watching):
+                task.cancel()
+            ended = await asyncio.gather(producing, *watching, return_exceptions=True)
             self._problems += [
                 f"{type(end).__name__}: {end}" for end in ended if isinstance(end, Exception)
             ]
-        self._mark("load ended")
+        self.mark("load ended")
 
     async def _wait_steady(self, load: SteadyLoad, producing: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + _STEADY_TIMEOUT_S
@@ -144,22 +158,23 @@ class ScenarioRun:
     async def _break_and_mend(self, client: ClusterClient, fault: Fault, target: Target) -> None:
         phases = self._settings.phases
         await asyncio.sleep(phases.before_s)
-        self._report(f"{self._scenario}: {target.what}, with {len(target.led)} leaders")
+        led = f", with {len(target.led)} leaders" if target.led else ""
+        self._report(f"{self._scenario}: {target.what}{led}")
         fault.inject()
-        self._mark("injected")
+        self.mark("injected")
         began_s = time.monotonic()
         noticed_s = await fault.wait_noticed(client)
         if noticed_s is not None:
-            self._mark("noticed", noticed_s)
+            self.mark("noticed", noticed_s)
         elif self._scenario not in MAY_PASS_UNNOTICED:
             self._problems.append("nobody noticed the fault")
         await asyncio.sleep(max(0.0, began_s + phases.fault_s - time.monotonic()))
-        self._mark("healed")
+        self.mark("healed")
         self._report(f"{self._scenario}: healing")
         await fault.heal(client)
-        self._mark("back")
+        self.mark("back")
         await wait_in_sync(client, self._settings.topic, timeout_s=RETURN_TIMEOUT_S)
-        self._mark("in sync")
+        self.mark("in sync")
         await asyncio.sleep(phases.after_s)
 
     async def _judge(
@@ -185,7 +200,14 @@ class ScenarioRun:
                 for one in load.loads
             ],
             problems=[*self._problems, *load.errors],
+            metadata_gap_ms=self._metadata_gap_ms(since_s, ended_s),
+            metadata_limit_ms=self._metadata_limit_ms,
         )
+
+    def _metadata_gap_ms(self, since_s: float, ended_s: float) -> int | None:
+        if self._metadata_limit_ms is None:
+            return None
+        return self._metadata.longest_gap_ms(since_s, ended_s)
 
     async def _read_back(
         self, client: ClusterClient, load: SteadyLoad, starts: dict[int, int]
@@ -219,7 +241,8 @@ class ScenarioRun:
             leader_changes=[c.at_s for c in changes if c.partition == load.partition],
         )
 
-    def _mark(self, what: str, at_s: float | None = None) -> None:
+    def mark(self, what: str, at_s: float | None = None) -> None:
+        """Note that something happened, now or at an instant (monotonic)."""
         self._marks.append(Mark(what=what, at_s=time.monotonic() if at_s is None else at_s))
 
     @asynccontextmanager

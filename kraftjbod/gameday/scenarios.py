@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Scenario = Literal["dead-disk", "full-disk", "hung-disk", "slow-disk", "broker-kill"]
+Scenario = Literal[
+    "dead-disk",
+    "full-disk",
+    "hung-disk",
+    "slow-disk",
+    "broker-kill",
+    "broker-pause",
+    "controller-kill",
+    "controller-pause",
+    "controller-disk",
+    "rolling-restart",
+]
 SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
 OBSERVE: Final = "observe"
 #: Whatever else goes wrong, a broker or the cluster has to report it.
@@ -24,11 +35,33 @@ MAX_GAP_MS: Final[dict[str, int]] = {
     "hung-disk": 4_000,
     # Nothing fails and nobody leaves: writes wait for the slow disk, one after the other.
     "slow-disk": 10_000,
-    # A second in which it could come back (broker.reconnect.grace.ms), then an election, of which
-    # some clients hear when they ask the next time, once a second.
-    "broker-kill": 4_000,
+    # A tenth of a second until nobody is found at its address, or the second in which it could
+    # come back (broker.reconnect.grace.ms), then an election.
+    "broker-kill": 1_500,
+    # Nobody can tell it from a slow one before its session ends (broker.session.timeout.ms, 9 s);
+    # who waits for its answer asks the new leader when the request's time is over (15 s here).
+    "broker-pause": 16_500,
+    # Whoever produces and consumes needs no controller.
+    "controller-kill": 300,
+    "controller-pause": 300,
+    "controller-disk": 300,
+    # Leaders have moved before a broker ends; a client is told by who led before.
+    "rolling-restart": 300,
     # Only who watches knows what to expect.
     OBSERVE: 10_000,
+}
+
+#: The longest time in which no controller does what it is asked for, where that is in question.
+MAX_METADATA_GAP_MS: Final[dict[str, int]] = {
+    # The connection closes, two others elect.
+    "controller-kill": 1_000,
+    # An election time-out of silence (controller.quorum.election.timeout.ms) and up to as long
+    # again, and whoever waits for the one that stands still asks another.
+    "controller-pause": 4_000,
+    # A check every half second (log.dir.check.interval.ms) finds it, or the next write does.
+    "controller-disk": 1_000,
+    # The one that stops hands over first.
+    "rolling-restart": 1_000,
 }
 
 

@@ -42,6 +42,7 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_log_dirs
 from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
+from kraftjbod.local.active_controller import active_controller
 from kraftjbod.local.cluster_process import (
     CONTROLLER_ID,
     ClusterProcesses,
@@ -234,11 +235,12 @@ class LocalCluster:
         active: list[DaemonProcess] = []
 
         def ask() -> bool:
-            active[:] = [one for one in self.controllers if one.is_running and _led_term(one) > 0]
+            found = active_controller(self.controllers)
+            active[:] = [] if found is None else [found]
             return bool(active)
 
         self.wait("a controller to be active", ask, timeout_s=timeout_s)
-        return max(active, key=_led_term)
+        return active[0]
 
     def broker(self, broker_id: int) -> Broker:
         """:raises ConfigError: if there is none of that number."""
@@ -518,17 +520,6 @@ class BrokerDir:
             )
 
         self._cluster._ask(ask)
-
-
-def _led_term(controller: DaemonProcess) -> int:
-    """In which term it became active, by what it logged; 0 if it is not."""
-    term = 0
-    for event in controller.events():
-        if event["event"] == "controller_active":
-            term = event["term"]
-        elif event["event"] == "controller_resigned":
-            term = 0
-    return term
 
 
 class _LoopThread:

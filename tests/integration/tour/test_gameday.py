@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from kraftjbod.gameday.scenarios import SCENARIOS
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.testing import fault_fs, mounts
 from tests.checkout import BIN
@@ -47,6 +48,16 @@ def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
     )
     yield cluster
     # A broker that the tool started again is no child of this process.
+    left = ClusterProcesses.load(cluster.local.run_dir)
+    if left is not None:
+        left.kill()
+
+
+@pytest.fixture(scope="module")
+def three_controllers(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
+    config = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "3000"}
+    cluster = make_shared_cluster(controllers=3, config=config)
+    yield cluster
     left = ClusterProcesses.load(cluster.local.run_dir)
     if left is not None:
         left.kill()
@@ -157,6 +168,33 @@ def test_a_broker_is_killed_and_started_again(cluster: Cluster) -> None:
     all_is_as_before(cluster)
 
 
+@pytest.mark.parametrize(
+    "scenario",
+    ["broker-pause", "controller-kill", "controller-pause", "controller-disk", "rolling-restart"],
+)
+def test_what_three_controllers_and_three_brokers_bear(
+    three_controllers: Cluster, scenario: str
+) -> None:
+    code, out, err = gameday(three_controllers, "--scenario", scenario, "--json", "-", *SHORT)
+    document = outcome_of(out)
+    # How long it took is the machine's; that it was done in the end is ours.
+    gap_ms, limit_ms = document["metadata_gap_ms"], document["metadata_gap_limit_ms"]
+    late = [
+        f"no controller did what it was asked for {gap_ms} ms, above the limit of {limit_ms} ms"
+    ]
+    assert document["complaints"] in ([], late), err
+    assert (gap_ms is None) == (scenario == "broker-pause")
+    assert code == (1 if document["complaints"] else 0)
+    whats = [mark["what"] for mark in document["marks"]]
+    assert [what for what in whats if "is stopped" not in what] == [
+        *("injected", "noticed", "healed", "back", "in sync")
+    ]
+    if scenario == "rolling-restart":
+        assert len(whats) == 5 + 6, "three controllers and three brokers"
+    assert all(one["found"] >= one["acknowledged"] > 0 for one in document["partitions"])
+    all_is_as_before(three_controllers)
+
+
 def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create_topic("watched", partitions=2, replication_factor=3)
     report = tmp_path / "report.json"
@@ -218,5 +256,5 @@ def test_a_directory_of_another_machine_is_not_touched(cluster: Cluster) -> None
         assert "cannot be read on this machine: run it on the broker's host" in err
     code, out, err = gameday(cluster, "--scenario", "all", *SHORT, prefix=prefix)
     assert code == 1, "nothing could be played"
-    assert out.count("was left out:") == 5, err
+    assert out.count("was left out:") == len(SCENARIOS), err
     all_is_as_before(cluster)

@@ -1,0 +1,171 @@
+"""WIRE. The daemons of a cluster that ``kraftjbod-local`` (``make up``) started: found, waited for.
+
+Brokers are proven by local_broker.py; controllers are known by the cluster's own files, and by the
+broker of that cluster that was proven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
+from kraftjbod.cli.clients.replica_admin import describe_log_dirs
+from kraftjbod.cli.health_tool import examine
+from kraftjbod.core.errors import OperatingError, StartupError
+from kraftjbod.gameday.faults.cluster_watch import Victim, victims
+from kraftjbod.gameday.faults.fault import RETURN_TIMEOUT_S, CannotPlay, Target
+from kraftjbod.gameday.faults.local_broker import require_broker_process, require_own_directory
+from kraftjbod.local.active_controller import active_controller
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess, command_line
+
+_POLL_S: Final = 0.05
+_GONE_TIMEOUT_S: Final = 30.0
+_NOTICED_S: Final = 60.0
+_ANSWER_MS: Final = 2_000
+
+
+async def busiest_broker(client: ClusterClient, topic: str) -> tuple[int, list[Victim], int]:
+    """The broker that leads most partitions of ``topic``, its directories, and its process.
+
+    :raises CannotPlay: if it is not here to be broken.
+    """
+    found = await victims(client, topic)
+    leaders = [p.leader for p in client.metadata.topic(topic).partitions.values()]
+    broker_id = max(client.metadata.brokers, key=leaders.count)
+    mine = [one for one in found if one.broker_id == broker_id]
+    return broker_id, mine, process_of(client, broker_id, mine)
+
+
+def process_of(client: ClusterClient, broker_id: int, mine: list[Victim]) -> int:
+    """The pid of a broker with these directories.
+
+    :raises CannotPlay: if it is not here to be broken.
+    """
+    if not mine:
+        raise CannotPlay(f"broker {broker_id} has no log directory that is online")
+    require_own_directory(mine[0])
+    port = client.metadata.brokers[broker_id].port
+    return require_broker_process(broker_id, port, [one.path for one in mine])
+
+
+def broker_target(broker_id: int, mine: list[Victim], what: str) -> Target:
+    return Target(broker_id=broker_id, what=what, led=frozenset().union(*(one.led for one in mine)))
+
+
+def local_cluster_of(broker_id: int, pid: int) -> ClusterProcesses | None:
+    """The cluster two levels above the configuration file that the process was started with, if
+    that cluster knows the process as this broker."""
+    for word in command_line(pid):
+        if word.endswith(f"/broker-{broker_id}.properties"):
+            found = ClusterProcesses.load(Path(word).parents[1])
+            if found is not None and broker_id in found.brokers:
+                return found if found.brokers[broker_id].pid == pid else None
+    return None
+
+
+async def require_local_cluster(client: ClusterClient, topic: str) -> ClusterProcesses:
+    """The cluster itself: whose controllers, and whose restarts, are in our hands.
+
+    :raises CannotPlay: if nobody here started it with ``kraftjbod-local``.
+    """
+    broker_id, _, pid = await busiest_broker(client, topic)
+    cluster = local_cluster_of(broker_id, pid)
+    if cluster is None:
+        raise CannotPlay(
+            f"broker {broker_id} was not started by kraftjbod-local, so its controllers, and how "
+            "it is started again, are not known: play this on such a cluster, or use --observe"
+        )
+    return cluster
+
+
+def require_active_controller(cluster: ClusterProcesses) -> DaemonProcess:
+    """:raises CannotPlay: if it is the only one, or none is active."""
+    if len(cluster.controllers) == 1:
+        raise CannotPlay(
+            "the cluster has one controller, and nobody could take over: "
+            "kraftjbod-local up --controllers 3 makes one that has three"
+        )
+    active = active_controller(cluster.controllers.values())
+    if active is None:
+        raise CannotPlay("no controller is active just now")
+    return active
+
+
+async def wait_gone(pid: int) -> float:
+    """The instant (monotonic) when the process had ended.
+
+    :raises StartupError: if it does not.
+    """
+    deadline = time.monotonic() + _GONE_TIMEOUT_S
+    # What has ended, and only waits for its parent to take note, has no command line any more.
+    while any(command_line(pid)):
+        if time.monotonic() > deadline:
+            raise StartupError(
+                f"process {pid} is still there, {_GONE_TIMEOUT_S:.0f} s after it was to end: "
+                "see what it waits for"
+            )
+        await asyncio.sleep(_POLL_S)
+    return time.monotonic()
+
+
+async def wait_broker_missing(client: ClusterClient, broker_id: int) -> float | None:
+    """The instant when the cluster's metadata did not name the broker any more."""
+    deadline = time.monotonic() + _NOTICED_S
+    nodes = [node for node in client.metadata.brokers.values() if node.node_id != broker_id]
+    # The others are asked: who stands still keeps whoever asks waiting.
+    others = ",".join(f"{node.host}:{node.port}" for node in nodes)
+    async with ClusterClient(others, request_timeout_ms=_ANSWER_MS) as watcher:
+        while time.monotonic() < deadline:
+            # No client that keeps what it heard would ask none but those.
+            watcher.metadata = ClusterMetadata()
+            with contextlib.suppress(OperatingError):
+                if broker_id not in (await watcher.refresh_metadata([])).brokers:
+                    return time.monotonic()
+            await asyncio.sleep(_POLL_S)
+    return None
+
+
+async def wait_broker_back(client: ClusterClient, broker_id: int, *, who: str) -> None:
+    """Back is a broker that answers.
+
+    :param who: was to bring it back.
+    :raises StartupError: with the reason, when the time is over.
+    """
+    deadline = time.monotonic() + RETURN_TIMEOUT_S
+    reason = "it is not in the cluster's metadata"
+    while time.monotonic() < deadline:
+        try:
+            metadata = await client.refresh_metadata([])
+            if broker_id in metadata.brokers:
+                await describe_log_dirs(client, broker_id)
+                return
+        except OperatingError as e:
+            reason = str(e)
+        await asyncio.sleep(_POLL_S)
+    raise StartupError(
+        f"broker {broker_id} is not back {RETURN_TIMEOUT_S:.0f} s after {who} was to start it "
+        f"again: {reason}"
+    )
+
+
+async def wait_controller_back(controller: DaemonProcess) -> None:
+    """Back is a controller that decides, or follows the one that does.
+
+    :raises StartupError: with the reason, when the time is over.
+    """
+    deadline = time.monotonic() + RETURN_TIMEOUT_S
+    while True:
+        health = await examine(controller.address, _ANSWER_MS, is_broker=False)
+        if health.reason is None:
+            return
+        if time.monotonic() > deadline:
+            raise StartupError(
+                f"{controller.files.name} is not back after {RETURN_TIMEOUT_S:.0f} s: "
+                f"{health.reason}"
+            )
+        await asyncio.sleep(_POLL_S)

@@ -1,0 +1,33 @@
+"""Which daemons can be broken, and what is said where they cannot; really in tests/integration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.gameday.faults import local_daemons
+from kraftjbod.gameday.faults.fault import CannotPlay
+from kraftjbod.local.cluster_process import ClusterProcesses
+from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
+
+
+def test_a_controller_is_broken_only_where_another_one_can_take_over(tmp_path: Path) -> None:
+    alone = ClusterProcesses.create(tmp_path / "1", brokers=1)
+    with pytest.raises(CannotPlay, match="kraftjbod-local up --controllers 3"):
+        local_daemons.require_active_controller(alone)
+    stopped = ClusterProcesses.create(tmp_path / "3", brokers=1, controllers=3)
+    with pytest.raises(CannotPlay, match="no controller is active just now"):
+        local_daemons.require_active_controller(stopped)
+
+
+async def test_controllers_of_a_cluster_that_is_not_ours_are_not_known() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        with pytest.raises(CannotPlay, match=f"broker {BROKER_ID} cannot be read on this machine"):
+            await local_daemons.require_local_cluster(client, "t")
+
+
+def test_a_process_that_no_local_cluster_knows(tmp_path: Path) -> None:
+    assert local_daemons.local_cluster_of(1, 1) is None
