@@ -1,0 +1,25 @@
+"""A controller's disk dies and comes back as it was; really broken in tests/integration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.gameday.faults.controller_faults import ControllerDisk
+from kraftjbod.local.cluster_process import ClusterProcesses
+
+
+async def test_a_metadata_directory_gets_its_mode_back_and_nothing_is_undone_twice(
+    tmp_path: Path,
+) -> None:
+    controller = ClusterProcesses.create(tmp_path, brokers=1, controllers=3).controller
+    path = controller.files.metadata_dir
+    path.chmod(0o750)
+    fault = ControllerDisk()
+    fault._break(controller)
+    assert path.stat().st_mode & 0o777 == 0
+    fault._mend(controller)
+    assert path.stat().st_mode & 0o777 == 0o750
+    async with ClusterClient("127.0.0.1:1") as client:
+        await fault.undo(client)
+    assert not controller.is_running
