@@ -114,13 +114,13 @@ long-packages: test-packages  ## The same for the long rest: Chromium, systemd-n
 	@$(CLUSTER) install || echo "$@: the tests of docker-compose.yml will be skipped"
 
 .PHONY: run
-run: setup  ## The tour: lose a disk under load and no record; then Spark takes in, audits, plans, reports
+run: setup  ## The tour: lose a disk, a controller and a broker under load and no record; then Spark takes in, audits, plans, reports
 	@$(MAKE) --no-print-directory spark || echo "run: Spark could not be installed; the tour goes without"
 	@$(PY) -m kraftjbod.tour.main
 
 .PHONY: up
-up: setup  ## Start the same cluster (1 controller, 3 brokers with 3 log dirs each) and leave it up
-	@bin/kraftjbod-local up --data run
+up: setup  ## Start the same cluster (3 controllers, 3 brokers with 3 log dirs each; CONTROLLERS=1 for one) and leave it up
+	@bin/kraftjbod-local up --data run $(if $(CONTROLLERS),--controllers $(CONTROLLERS))
 
 .PHONY: stop
 stop: setup  ## Stop the cluster that `make run` or `make up` left up

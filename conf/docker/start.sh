@@ -12,6 +12,7 @@ set -eu
 daemon=$1
 config=/run/kraftjbod/$daemon.properties
 sed -e "s/@NODE_ID@/${NODE_ID:-}/g" -e "s/@HOST_PORT@/${HOST_PORT:-}/g" \
+  -e "s/@CONTROLLER_VOTERS@/$CONTROLLER_VOTERS/g" \
   "/etc/kraftjbod/$daemon.properties" >"$config"
 
 key() { sed -n "s/^$1=//p" "$config"; }

@@ -70,7 +70,8 @@ def main() -> None:
 @click.option(
     "--controllers",
     type=click.IntRange(1, MOST_CONTROLLERS),
-    help="Controllers of a new cluster: an odd number; three outlive the loss of one.  "
+    help="Controllers of a new cluster: an odd number; three outlive the loss of one, 1 is enough "
+    "to try things.  "
     f"[default: {DEFAULT_CONTROLLERS}]",
 )
 @click.option(
@@ -142,7 +143,14 @@ def down_command(data: Path, as_json: bool) -> None:
     show_default=True,
     help="With --out: for how many brokers.",
 )
-def samples_command(role: str | None, out: Path | None, brokers: int) -> None:
+@click.option(
+    "--controllers",
+    type=click.Choice(["1", "3", "5"]),
+    default=str(DEFAULT_CONTROLLERS),
+    show_default=True,
+    help="With --out: for how many controllers.",
+)
+def samples_command(role: str | None, out: Path | None, brokers: int, controllers: str) -> None:
     """Print a documented configuration file, or write those of a small cluster."""
     if (role is None) == (out is None):
         raise click.UsageError("either broker or controller is printed, or --out DIR is written")
@@ -150,7 +158,7 @@ def samples_command(role: str | None, out: Path | None, brokers: int) -> None:
         click.echo(sample(role), nl=False)
         return
     assert out is not None
-    for path, is_new in write_samples(out, brokers=brokers).items():
+    for path, is_new in write_samples(out, brokers=brokers, controllers=int(controllers)).items():
         click.echo(f"{'wrote' if is_new else 'kept, it was there:'} {path}")
 
 
@@ -186,7 +194,10 @@ async def _up(
         echo_json({"isNew": is_new, "started": started, **document})
         return
     if is_new:
-        first = f"Made a cluster of {len(cluster.brokers)} brokers and started it"
+        first = (
+            f"Made a cluster of {len(cluster.controllers)} controllers and {len(cluster.brokers)} "
+            "brokers and started it"
+        )
     elif len(started) == len(cluster.daemons):
         first = "Started the stopped cluster with its data"
     else:

@@ -1,7 +1,7 @@
 """WIRE. Documented configuration files, as they ship with the package: ``kraftjbod/samples/``.
 
-They are one controller and one broker of a cluster on one host; further brokers are made of the
-first by its number, its port and its directories.
+They are one of three controllers and one broker of a cluster on one host; further ones are made of
+the first by their numbers, ports and directories.
 """
 
 from __future__ import annotations
@@ -10,35 +10,60 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from kraftjbod.local.cluster_process import CONTROLLER_ID, FIRST_CLIENT_PORT
+from kraftjbod.local.cluster_process import (
+    CONTROLLER_ID,
+    CONTROLLER_PORT,
+    FIRST_CLIENT_PORT,
+)
 
 ROLES: Final = ("controller", "broker")
+#: As many as the files name.
+CONTROLLERS: Final = 3
 
 
-def sample(role: str, node_id: int = 1) -> str:
-    """The file of a controller, or of the broker of that number."""
+def sample(role: str, number: int = 1, *, controllers: int = CONTROLLERS) -> str:
+    """The file of the controller or broker of that number, from 1."""
     text = (files("kraftjbod") / "samples" / f"{role}.properties").read_text(encoding="utf-8")
-    if role == "controller" or node_id == 1:
-        return text
-    for old, new in (
-        ("node.id=1\n", f"node.id={node_id}\n"),
-        ("broker-1", f"broker-{node_id}"),
-        (f":{FIRST_CLIENT_PORT}\n", f":{FIRST_CLIENT_PORT + node_id - 1}\n"),
-    ):
+    changes = {_voters(CONTROLLERS): _voters(controllers)} if controllers != CONTROLLERS else {}
+    if number > 1 and role == "broker":
+        changes |= {
+            "node.id=1\n": f"node.id={number}\n",
+            "broker-1": f"broker-{number}",
+            f":{FIRST_CLIENT_PORT}\n": f":{FIRST_CLIENT_PORT + number - 1}\n",
+        }
+    elif number > 1:
+        node_id = CONTROLLER_ID + number - 1
+        changes |= {
+            f"node.id={CONTROLLER_ID}\n": f"node.id={node_id}\n",
+            f"controller-{CONTROLLER_ID}": f"controller-{node_id}",
+            "/kraftjbod/controller\n": f"/kraftjbod/controller-{node_id}\n",
+            f":{CONTROLLER_PORT}\n": f":{CONTROLLER_PORT - number + 1}\n",
+        }
+    for old, new in changes.items():
         assert old in text, old
         text = text.replace(old, new)
     return text
 
 
-def write_samples(directory: Path, *, brokers: int) -> dict[Path, bool]:
+def write_samples(
+    directory: Path, *, brokers: int, controllers: int = CONTROLLERS
+) -> dict[Path, bool]:
     """A file for each daemon of a small cluster; what is there already stays as it is.
 
     :returns: for each file whether it was written.
     :raises OSError: if a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    texts = {f"controller-{CONTROLLER_ID}": sample("controller")}
-    texts |= {f"broker-{number}": sample("broker", number) for number in range(1, brokers + 1)}
+    texts = {
+        f"controller-{CONTROLLER_ID + number - 1}": sample(
+            "controller", number, controllers=controllers
+        )
+        for number in range(1, controllers + 1)
+    }
+    texts |= {
+        f"broker-{number}": sample("broker", number, controllers=controllers)
+        for number in range(1, brokers + 1)
+    }
     written = {}
     for name, text in texts.items():
         path = directory / f"{name}.properties"
@@ -46,3 +71,12 @@ def write_samples(directory: Path, *, brokers: int) -> dict[Path, bool]:
         if written[path]:
             path.write_text(text, encoding="utf-8")
     return written
+
+
+def _voters(controllers: int) -> str:
+    """Ports lie below the first one's: those above are the brokers'."""
+    voters = (
+        f"{CONTROLLER_ID + number}@127.0.0.1:{CONTROLLER_PORT - number}"
+        for number in range(controllers)
+    )
+    return f"controller.quorum.voters={','.join(voters)}\n"

@@ -23,7 +23,7 @@ from kraftjbod.local.daemon_process import DaemonProcess
 
 DEFAULT_BROKERS: Final = 3
 DEFAULT_DIRS: Final = 3
-DEFAULT_CONTROLLERS: Final = 1
+DEFAULT_CONTROLLERS: Final = 3
 MOST_CONTROLLERS: Final = 5
 MOST_BROKERS: Final = 32
 MOST_DIRS: Final = 32

@@ -110,12 +110,15 @@ def timeline_of(
     ]
 
 
-def gaps_around(loads: Sequence[Acknowledgements], death: Death) -> dict[int, Gap]:
-    """By partition, the longest time without an acknowledged write around the death."""
-    return {
-        load.partition: load.longest_gap(death.at_s - _BEFORE_S, death.at_s + _AFTER_S)
-        for load in loads
-    }
+def gaps_around(
+    loads: Sequence[Acknowledgements], death: Death, *, until_s: float | None = None
+) -> dict[int, Gap]:
+    """By partition, the longest time without an acknowledged write around the death.
+
+    :param until_s: the instant (monotonic) from which gaps may be of something else.
+    """
+    to_s = min(death.at_s + _AFTER_S, until_s or death.at_s + _AFTER_S)
+    return {load.partition: load.longest_gap(death.at_s - _BEFORE_S, to_s) for load in loads}
 
 
 def _ms_after(instant_s: float | None, death: Death) -> int | None:

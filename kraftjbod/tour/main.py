@@ -1,8 +1,9 @@
 """WIRE. ``make run``: the tour.
 
-The tour starts a cluster from empty disks, sends it every line of the standard library, kills the
-busiest log directory under load, reads everything back, and repairs the disk. Then Spark takes the
-topic in, audits it, and plans how to even out the disks. The cluster stays up.
+The tour starts a cluster from empty disks, sends it every line of the standard library, and under
+load kills the busiest log directory, the active controller, and a broker. It reads everything back,
+and repairs the disk. Then Spark takes the topic in, audits it, and plans how to even out the disks.
+The cluster stays up.
 The exit code is 0 only if nothing that was acknowledged is missing, doubled, changed or out of
 order, and every job of the pipeline did its work.
 """
@@ -31,10 +32,11 @@ from kraftjbod.gameday.load.read_back import read_back
 from kraftjbod.local.cluster_process import ClusterProcesses, directory_id
 from kraftjbod.local.privileges import chmod_bites
 from kraftjbod.local.up_and_down import claimed, daemon_states, make_cluster
-from kraftjbod.tour import disk_death
+from kraftjbod.tour import disk_death, process_deaths
 from kraftjbod.tour.disk_death import Death
 from kraftjbod.tour.job_session import JobSession
 from kraftjbod.tour.pipeline import Pipeline
+from kraftjbod.tour.process_deaths import ProcessDeath
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 from kraftjbod.tour.source_lines import deal_standard_library
 from kraftjbod.tour.workload import Workload
@@ -43,6 +45,9 @@ TOPIC: Final = "python-source"
 PARTITIONS: Final = 12
 REPLICATION_FACTOR: Final = 3
 GOAL_GAP_MS: Final = 1000
+#: Producers need no controller; a broker's partitions need an election and a client that asks.
+CONTROLLER_GOAL_GAP_MS: Final = 300
+BROKER_GOAL_GAP_MS: Final = 1500
 
 _KILL_AT: Final = 0.4
 _LOAD_MAX_S: Final = 90.0
@@ -122,7 +127,10 @@ async def _start_new(run_dir: Path, reporter: Reporter) -> ClusterProcesses:
     began_s = time.monotonic()
     cluster = make_cluster(run_dir)
     brokers = len(cluster.brokers)
-    reporter.step(f"Starting 1 controller and {brokers} brokers with 3 log directories each.")
+    reporter.step(
+        f"Starting {len(cluster.controllers)} controllers and {brokers} brokers with 3 log "
+        "directories each."
+    )
     reporter.note(f"daemons run {cluster.privileges.description}")
     await cluster.start()
     reporter.note(f"healthy after {time.monotonic() - began_s:.1f} s")
@@ -222,6 +230,8 @@ class _Tour:
             workload.loads, victim, led_elsewhere_s or death.at_s, timeout_s=_FAILOVER_TIMEOUT_S
         )
         await asyncio.sleep(_LOAD_AFTER_S)
+        gaps = disk_death.gaps_around(workload.loads, death, until_s=time.monotonic())
+        deaths = await self._kill_processes(client, workload, victim.broker_id)
         workload.stop()
         with self._reporter.bar("records acknowledged", workload.lines) as show:
             while not producing.done():
@@ -236,7 +246,6 @@ class _Tour:
             f"{workload.acked:,} records acknowledged in {figures['seconds']:.1f} s, "
             f"{figures['records_per_s']:,.0f} records/s, {figures['mb_per_s']:.1f} MB/s"
         )
-        gaps = disk_death.gaps_around(workload.loads, death)
         milestones = disk_death.timeline_of(
             death,
             self._cluster.brokers[victim.broker_id],
@@ -245,7 +254,9 @@ class _Tour:
             gaps,
             victim,
         )
-        self._reporter.timeline(milestones)
+        self._reporter.timeline("A disk died", milestones)
+        for process in deaths:
+            self._reporter.process_death(process)
         findings = await self._check(client, workload)
         self._reporter.partitions(victim, gaps, findings)
         is_good = self._judge(workload, findings, max(gap.length_ms for gap in gaps.values()))
@@ -256,11 +267,29 @@ class _Tour:
             gaps=gaps,
             findings=findings,
             figures=figures,
+            deaths=deaths,
             is_good=is_good,
         )
         write_json(self._cluster.run_dir / "tour.json", document)
         await self._repair(client, victim, death)
         return is_good
+
+    async def _kill_processes(
+        self, client: ClusterClient, workload: Workload, broker_id: int
+    ) -> list[ProcessDeath]:
+        """The broker is the one whose disk is dead: of another one two replicas would be left of
+        some partitions, and one of them without its disk."""
+        self._reporter.step("Killing the active controller under the same load (kill -9).")
+        controller = await process_deaths.kill_controller(
+            self._cluster, TOPIC, workload.loads, goal_ms=CONTROLLER_GOAL_GAP_MS
+        )
+        self._reporter.step(
+            f"Killing broker {broker_id}, with what it leads on its other disks (kill -9)."
+        )
+        broker = await process_deaths.kill_broker(
+            self._cluster, client, TOPIC, broker_id, workload.loads, goal_ms=BROKER_GOAL_GAP_MS
+        )
+        return [controller, broker]
 
     async def _check(self, client: ClusterClient, workload: Workload) -> list[Findings]:
         self._reporter.step("Reading everything back, with the disk still dead.")
@@ -294,6 +323,8 @@ class _Tour:
 
     async def _repair(self, client: ClusterClient, victim: Victim, death: Death) -> None:
         """A dead directory comes back while its broker runs, once an operator says so."""
+        # It was killed meanwhile, and started again.
+        await self._cluster.wait_healthy(timeout_s=_REPAIR_TIMEOUT_S)
         began_s = time.monotonic()
         disk_death.restore_disk(victim.path, death)
         self._reporter.step(

@@ -27,6 +27,7 @@ from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.cluster_report import show_cluster
 from kraftjbod.local.up_and_down import DaemonState
 from kraftjbod.tour.disk_death import Milestone
+from kraftjbod.tour.process_deaths import ProcessDeath
 
 
 class Reporter:
@@ -60,13 +61,26 @@ class Reporter:
             task = progress.add_task("", total=total)
             yield lambda done: progress.update(task, completed=done)
 
-    def timeline(self, milestones: Sequence[Milestone]) -> None:
-        table = Table("what happened", title="A disk died", title_justify="left", box=box.SIMPLE)
+    def timeline(self, title: str, milestones: Sequence[Milestone]) -> None:
+        table = Table("what happened", title=title, title_justify="left", box=box.SIMPLE)
         table.add_column("after", justify="right")
         for milestone in milestones:
             after = "not seen" if milestone.after_ms is None else f"{milestone.after_ms} ms"
             table.add_row(milestone.what, after)
         self._console.print(table)
+
+    def process_death(self, death: ProcessDeath) -> None:
+        """Its timeline, and in one line the gap of each partition."""
+        self.timeline(f"A process died: {death.who}", death.milestones)
+        gaps = ", ".join(
+            f"{partition}{'*' if partition in death.led else ''} {gap.length_ms}"
+            for partition, gap in death.gaps.items()
+        )
+        goal = "within" if death.gap_ms_max <= death.goal_ms else "[yellow]above[/yellow]"
+        self.note(
+            f"gap of each partition in ms{' (*: it led it)' * bool(death.led)}: {gaps}; "
+            f"the longest is {goal} the goal of {death.goal_ms} ms"
+        )
 
     def partitions(
         self, victim: Victim, gaps: Mapping[int, Gap], findings: Sequence[Findings]
@@ -126,6 +140,7 @@ def tour_document(
     gaps: Mapping[int, Gap],
     findings: Sequence[Findings],
     figures: Mapping[str, float],
+    deaths: Sequence[ProcessDeath] = (),
     is_good: bool,
 ) -> dict[str, Any]:
     return {
@@ -135,6 +150,7 @@ def tour_document(
         "led_from_it": sorted(victim.led),
         "timeline": [asdict(milestone) for milestone in milestones],
         "gap_ms_max": max(gap.length_ms for gap in gaps.values()),
+        "processes": [one.document() for one in deaths],
         "figures": dict(figures),
         "partitions": [
             {**asdict(found), "gap_ms": gaps[found.partition].length_ms} for found in findings

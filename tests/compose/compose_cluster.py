@@ -22,7 +22,8 @@ RUN_DIR: Final = ROOT / "run/docker"
 CLUSTER_SH: Final = ROOT / "conf/docker/cluster.sh"
 BIN: Final = ROOT / "bin"
 BROKERS: Final = (1, 2, 3)
-SERVICES: Final = ("controller", *(f"broker-{number}" for number in BROKERS))
+CONTROLLERS: Final = ("controller", "controller-101", "controller-102")
+SERVICES: Final = (*CONTROLLERS, *(f"broker-{number}" for number in BROKERS))
 WAIT_S: Final = 120.0
 #: Packages, base and image from nothing, on a slow machine.
 BUILD_S: Final = 900.0

@@ -24,7 +24,8 @@ pytestmark = [
     pytest.mark.skipif(machine.why_not() is not None, reason=str(machine.why_not())),
 ]
 
-CONTROLLER: Final = "kraftjbod-controller@100.service"
+CONTROLLERS: Final = tuple(f"kraftjbod-controller@{number}.service" for number in (100, 101, 102))
+CONTROLLER: Final = CONTROLLERS[0]
 BROKERS: Final = tuple(f"kraftjbod-broker@{number}.service" for number in (1, 2, 3))
 STATE: Final = "/var/lib/kraftjbod/broker-3"
 TARGET: Final = "kraftjbod.target"
@@ -36,7 +37,9 @@ _TOPICS: Final = itertools.count()
 PREPARE: Final = """
 cd /etc/kraftjbod
 for file in *.properties; do printf "\\nlog.dir.reserve.bytes=1048576\\n" >> $file; done
-printf "broker.session.timeout.ms=3000\\n" >> controller-100.properties
+for file in controller-*.properties; do
+  printf "broker.session.timeout.ms=3000\\n" >> $file
+done
 echo log.dirs=/srv/disk-1,/srv/disk-2,/srv/disk-3 >> broker-1.properties
 for n in 1 2 3; do mkdir -m 0 /srv/disk-$n; done
 mount_disk() {
@@ -53,7 +56,7 @@ printf '[Service]\\nWatchdogSec=5\\nRestartSec=100ms\\n' \
   > /etc/systemd/system/kraftjbod-.service.d/test.conf
 systemctl daemon-reload
 """
-ENABLE: Final = f"systemctl enable --quiet {TARGET} {CONTROLLER} {' '.join(BROKERS)}"
+ENABLE: Final = f"systemctl enable --quiet {TARGET} {' '.join((*CONTROLLERS, *BROKERS))}"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +83,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 @pytest.fixture(autouse=True)
 def _as_it_was(host: Machine) -> Iterator[None]:
     yield
-    for unit in (CONTROLLER, *BROKERS):
+    for unit in (*CONTROLLERS, *BROKERS):
         assert host.show(unit, "ActiveState") == "active"
     for unit in BROKERS:
         host.wait(f"{unit} to be well", lambda unit=unit: status(host, unit) == WELL)  # type: ignore[misc]  # mypy cannot infer a default
@@ -123,7 +126,7 @@ def write_and_read(host: Machine) -> None:
 def test_the_target_is_reached_when_all_of_them_serve(host: Machine) -> None:
     """Type=notify: the start of the target waited for READY of each."""
     assert host.show(TARGET, "ActiveState") == "active"
-    for unit in (CONTROLLER, *BROKERS):
+    for unit in (*CONTROLLERS, *BROKERS):
         assert host.show(unit, "SubState") == "running"
         assert host.show(unit, "User") == "kraftjbod"
     assert status(host, CONTROLLER) == "running; log directories: 1 online, 0 impaired, 0 offline"
@@ -131,7 +134,7 @@ def test_the_target_is_reached_when_all_of_them_serve(host: Machine) -> None:
 
 
 def test_systemd_that_runs_scores_the_services_as_well(host: Machine) -> None:
-    for unit in (CONTROLLER, *BROKERS):
+    for unit in (*CONTROLLERS, *BROKERS):
         host.run("systemd-analyze", "security", "--threshold=20", unit)
     assert host.sh("systemd-analyze verify kraftjbod.target 2>&1") == ""
 
@@ -278,7 +281,7 @@ def test_a_start_that_may_end_otherwise_is_tried_five_times(host: Machine) -> No
 
 def test_a_host_is_emptied_in_order_and_filled_again(host: Machine) -> None:
     """Brokers stop before the controller that moves their leaders; what is theirs stays."""
-    before = {unit: host.show(unit, "InvocationID") for unit in (CONTROLLER, *BROKERS)}
+    before = {unit: host.show(unit, "InvocationID") for unit in (*CONTROLLERS, *BROKERS)}
     host.run("make", "-C", "/src", "uninstall")
     ended = {
         unit: int(entry["__MONOTONIC_TIMESTAMP"])
@@ -289,11 +292,11 @@ def test_a_host_is_emptied_in_order_and_filled_again(host: Machine) -> None:
         if entry["KRAFTJBOD_EXIT_CODE"] == "0"
     }
     assert set(ended) == set(before)
-    assert max(ended[unit] for unit in BROKERS) < ended[CONTROLLER]
+    assert max(ended[unit] for unit in BROKERS) < min(ended[unit] for unit in CONTROLLERS)
     left = host.sh("find /etc /usr/local -not -type d -path '*kraftjbod*' -printf '%P\n' | sort")
     assert left.split() == [
         *(f"kraftjbod/broker-{number}.properties" for number in (1, 2, 3)),
-        "kraftjbod/controller-100.properties",
+        *(f"kraftjbod/controller-{number}.properties" for number in (100, 101, 102)),
         "systemd/system/kraftjbod-.service.d/test.conf",
         "systemd/system/kraftjbod-broker@.service.d/disks.conf",
     ]

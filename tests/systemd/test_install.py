@@ -22,7 +22,7 @@ LAUNCHERS: Final = sorted(path.name for path in (ROOT / "bin").iterdir())
 #: What uninstall leaves.
 CONFIGURATION: Final = {
     *(f"etc/kraftjbod/broker-{number}.properties" for number in (1, 2, 3)),
-    "etc/kraftjbod/controller-100.properties",
+    *(f"etc/kraftjbod/controller-{number}.properties" for number in (100, 101, 102)),
     "etc/systemd/system/kraftjbod-broker@.service.d/disks.conf",
 }
 
@@ -49,7 +49,8 @@ def files(root: Path) -> set[str]:
 
 
 def starts_and_stops_a_cluster(local: Path, data: Path) -> None:
-    words = ("--brokers", "1", "--dirs", "1", "--port", str(reserve_port().port), "--json")
+    shape = ("--brokers", "1", "--dirs", "1", "--controllers", "1")
+    words = (*shape, "--port", str(reserve_port().port), "--json")
     try:
         printed = json.loads(say(local, "up", *words, "--data", data))
         assert (printed["serves"], printed["started"]) == (True, ["controller", "broker-1"])

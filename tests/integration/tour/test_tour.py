@@ -67,7 +67,11 @@ def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
         assert main(["--without-pipeline", *run_dir]) == 0, capsys.readouterr().out
         printed = json.loads((tmp_path / "run" / "tour.json").read_text())
         assert printed["nothing_lost"] is True
-        assert [m["what"] for m in printed["timeline"] if m["after_ms"] is None] == []
+        controller, broker = printed["processes"]
+        assert controller["led_from_it"] == []
+        assert broker["led_from_it"]
+        for death in (printed, controller, broker):
+            assert [m["what"] for m in death["timeline"] if m["after_ms"] is None] == []
         cluster = ClusterProcesses.load(tmp_path / "run")
         assert cluster is not None
         assert cluster.is_running

@@ -13,7 +13,7 @@ from kraftjbod.local.up_and_down import DaemonState, daemon_states, make_cluster
 
 
 async def test_states_and_addresses_are_reported(tmp_path: Path) -> None:
-    cluster = make_cluster(tmp_path, brokers=1, dirs=2)
+    cluster = make_cluster(tmp_path, controllers=1, brokers=1, dirs=2)
     states = await daemon_states(cluster)
     reported = cluster_document(cluster, states)
     assert json.loads(json.dumps(reported)) == reported

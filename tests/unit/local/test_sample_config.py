@@ -13,7 +13,7 @@ def test_samples_are_those_of_one_cluster_and_keep_what_is_there(tmp_path: Path)
     (tmp_path / "broker-2.properties").write_text("mine=1\n")
     written = write_samples(tmp_path, brokers=3)
     assert [(path.name, is_new) for path, is_new in written.items()] == [
-        ("controller-100.properties", True),
+        *((f"controller-{number}.properties", True) for number in (100, 101, 102)),
         ("broker-1.properties", True),
         ("broker-2.properties", False),
         ("broker-3.properties", True),
@@ -22,10 +22,27 @@ def test_samples_are_those_of_one_cluster_and_keep_what_is_there(tmp_path: Path)
     values = {path.stem: parse_properties(path.read_text(), str(path)) for path in written}
     for name in ("broker-1", "broker-3"):
         assert unknown_keys(BrokerConfig, values[name]) == []
-    assert unknown_keys(ControllerConfig, values["controller-100"]) == []
-    controller = ControllerConfig.from_properties(values["controller-100"], source="", base_dir="/")
+    controllers = [
+        ControllerConfig.from_properties(values[f"controller-{number}"], source="", base_dir="/")
+        for number in (100, 101, 102)
+    ]
+    assert unknown_keys(ControllerConfig, values["controller-102"]) == []
+    voters = controllers[0].controller_quorum_voters
+    assert [(v.node_id, v.port) for v in voters] == [
+        (one.node_id, one.endpoint.port) for one in controllers
+    ]
+    assert all(one.controller_quorum_voters == voters for one in controllers)
+    assert len({one.metadata_log_dir for one in controllers}) == 3
     third = BrokerConfig.from_properties(values["broker-3"], source="", base_dir="/")
     assert (third.node_id, third.listeners[0].port, len(third.log_dirs)) == (3, 9094, 3)
     assert all(path.startswith("/var/lib/kraftjbod/broker-3/") for path in third.log_dirs)
     assert third.advertised_listeners == third.listeners
-    assert third.controller_quorum_voters[0].port == controller.endpoint.port
+    assert third.controller_quorum_voters == voters
+
+
+def test_one_controller_is_enough_to_try_things(tmp_path: Path) -> None:
+    paths = list(write_samples(tmp_path, brokers=1, controllers=1))
+    assert [path.stem for path in paths] == ["controller-100", "broker-1"]
+    for path in paths:
+        voters = parse_properties(path.read_text(), str(path))["controller.quorum.voters"]
+        assert voters == "100@127.0.0.1:9090"

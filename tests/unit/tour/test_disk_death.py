@@ -70,3 +70,5 @@ def test_gaps_are_searched_around_the_death() -> None:
     load = load_with_acks(0.0, 50.0, 100.1, 100.9, 101.0)
     death = Death(at_s=100.0, wall_s=0.0, mode=0)
     assert disk_death.gaps_around([load], death)[0] == Gap(50.0, 100.1)
+    later = load_with_acks(99.9, 100.0, 100.2, 101.0, 109.0)
+    assert disk_death.gaps_around([later], death, until_s=100.5)[0] == Gap(100.2, 101.0)

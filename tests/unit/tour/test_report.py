@@ -12,6 +12,7 @@ from kraftjbod.gameday.faults.cluster_watch import Victim
 from kraftjbod.gameday.load.acknowledgements import Gap
 from kraftjbod.gameday.load.check import Findings
 from kraftjbod.tour.disk_death import Milestone
+from kraftjbod.tour.process_deaths import ProcessDeath
 from kraftjbod.tour.report import Reporter, tour_document, write_json
 
 VICTIM = Victim(broker_id=1, path=Path("/d1"), led=frozenset({0}), replicas=4)
@@ -26,6 +27,13 @@ FOUND = Findings(
     misplaced=0,
 )
 GAPS = {0: Gap(1.0, 1.25)}
+DEATH = ProcessDeath(
+    who="broker 1",
+    goal_ms=1500,
+    milestones=[Milestone(what="the broker dies (kill -9)", after_ms=0)],
+    gaps=GAPS,
+    led=frozenset({0}),
+)
 
 
 def reported(width: int = 80) -> tuple[Reporter, io.StringIO]:
@@ -36,11 +44,23 @@ def reported(width: int = 80) -> tuple[Reporter, io.StringIO]:
 def test_tables_hold_the_figures_and_fit_the_page() -> None:
     reporter, out = reported()
     reporter.timeline(
-        [Milestone(what="it dies", after_ms=0), Milestone(what="it is seen", after_ms=None)]
+        "A disk died",
+        [Milestone(what="it dies", after_ms=0), Milestone(what="it is seen", after_ms=None)],
     )
     reporter.partitions(VICTIM, GAPS, [FOUND])
+    reporter.process_death(DEATH)
     text = out.getvalue()
-    for expected in ("it dies", "0 ms", "not seen", "0 *", "250 ms", "1,234", "1,233"):
+    for expected in (
+        "A process died: broker 1",
+        "0* 250; the longest is within the goal",
+        "it dies",
+        "0 ms",
+        "not seen",
+        "0 *",
+        "250 ms",
+        "1,234",
+        "1,233",
+    ):
         assert expected in text
     assert "…" not in text
 
@@ -62,9 +82,11 @@ def test_the_document_holds_the_whole_story(tmp_path: Path) -> None:
         findings=[FOUND],
         figures={"records": 1234},
         is_good=False,
+        deaths=[DEATH],
     )
     write_json(tmp_path / "tour.json", document)
     read = json.loads((tmp_path / "tour.json").read_text())
     assert read["nothing_lost"] is False
     assert read["gap_ms_max"] == 250
+    assert read["processes"][0]["gap_ms"] == {"0": 250}
     assert read["partitions"][0]["lost"] == 1

@@ -1,0 +1,32 @@
+"""What controllers said of a broker that was killed; processes die in tests/integration."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.tour import process_deaths
+from kraftjbod.tour.disk_death import Death
+
+
+def test_the_first_report_of_this_broker_after_its_death_counts(tmp_path: Path) -> None:
+    cluster = ClusterProcesses.create(tmp_path, brokers=3, controllers=3)
+    events = [(-5.0, "broker_gone", 3), (0.1, "broker_gone", 2), (0.25, "broker_gone", 3)]
+    cluster.controllers[101].files.telemetry_path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "event": event,
+                    "broker_id": broker_id,
+                    "timestamp": datetime.fromtimestamp(1_000_000.0 + after_s, UTC).isoformat(),
+                }
+            )
+            + "\n"
+            for after_s, event, broker_id in events
+        )
+    )
+    death = Death(at_s=1.0, wall_s=1_000_000.0, mode=0)
+    assert process_deaths._missed_after_ms(cluster, 3, death) == 250
+    assert process_deaths._missed_after_ms(cluster, 1, death) is None
