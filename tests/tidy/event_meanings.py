@@ -57,7 +57,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "controlled_shutdown_unfinished": (
         "Not all leaders moved away in time; the broker stops all the same."
     ),
-    "controller_not_active": "While a controller let requests wait, this one was asked; it is not active.",
+    "controller_not_active": "A controller lets requests wait; this one is not active.",
     "controller_call_repeated": "A request to the controller is sent once more.",
     "dynamic_config_changed": "These values of this broker hold from now on.",
     "dynamic_config_unusable": "A value in the metadata cannot be used; the one from before holds.",
