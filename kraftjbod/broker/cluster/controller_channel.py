@@ -208,6 +208,7 @@ class ControllerChannel:
             return
         loop = asyncio.get_running_loop()
         silence_s = self._request_timeout_ms / 2 / 1000
+        timer = loop.call_later(silence_s, lambda: suspect())
 
         def suspect() -> None:
             nonlocal timer
@@ -216,7 +217,6 @@ class ControllerChannel:
                 self._search = loop.create_task(self._find_another(index))
             timer = loop.call_later(silence_s, suspect)
 
-        timer = loop.call_later(silence_s, suspect)
         try:
             yield
         finally:
