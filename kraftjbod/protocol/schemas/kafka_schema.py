@@ -131,7 +131,7 @@ def load_message(name: str) -> MessageSchema:
     shared = {struct["name"]: struct["fields"] for struct in document.get("commonStructs", ())}
     return MessageSchema(
         name=name,
-        api_key=document["apiKey"],
+        api_key=document.get("apiKey", -1),
         struct=_Parser(name, shared).struct(name, document["fields"]),
         versions=Versions.parse(document["validVersions"]),
         flexible=Versions.parse(document["flexibleVersions"]),

@@ -325,14 +325,8 @@ class ProducerState:
     @classmethod
     def from_snapshot(cls, data: bytes) -> ProducerState | None:
         """The state in ``data``, or None if it is damaged: older snapshots or the log remain."""
-        if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
-            return None
-        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
-        body = data[_SNAPSHOT_HEAD.size :]
-        if version != _SNAPSHOT_VERSION or crc32c.crc32c(body) != crc:
-            return None
-        (count,) = _COUNT.unpack_from(body)
-        if len(body) != _COUNT.size + count * _ENTRY.size:
+        entries = snapshot_entries(data)
+        if entries is None:
             return None
         state = cls()
         for (
@@ -344,7 +338,7 @@ class ProducerState:
             timestamp,
             coordinator_epoch,
             transaction_first_offset,
-        ) in _ENTRY.iter_unpack(body[_COUNT.size :]):
+        ) in entries:
             known = state._producers.setdefault(producer_id, _Producer(epoch, timestamp))
             known.coordinator_epoch = coordinator_epoch
             if transaction_first_offset != _NO_OFFSET:
@@ -354,6 +348,33 @@ class ProducerState:
                 batch = AppendedBatch(first, last_sequence, last_offset - delta, last_offset)
                 known.batches = (*known.batches[1 - _BATCHES_KEPT :], batch)
         return state
+
+
+class SnapshotEntry(NamedTuple):
+    """A batch of a producer, in the order of Kafka's file; -1 for what there is not."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+def snapshot_entries(data: bytes) -> list[SnapshotEntry] | None:
+    """What a snapshot file says; None if it is damaged."""
+    if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
+        return None
+    version, crc = _SNAPSHOT_HEAD.unpack_from(data)
+    body = data[_SNAPSHOT_HEAD.size :]
+    if version != _SNAPSHOT_VERSION or crc32c.crc32c(body) != crc:
+        return None
+    (count,) = _COUNT.unpack_from(body)
+    if len(body) != _COUNT.size + count * _ENTRY.size:
+        return None
+    return [SnapshotEntry(*entry) for entry in _ENTRY.iter_unpack(body[_COUNT.size :])]
 
 
 _NO_BATCH: Final = AppendedBatch(_NO_SEQUENCE, _NO_SEQUENCE, _NO_OFFSET, _NO_OFFSET)

@@ -1,0 +1,167 @@
+"""WIRE. ``kraftjbod-dump-log``: what lies on a disk, in words.
+
+Flags and lines are those of Kafka's ``kafka-dump-log.sh`` for what Kafka has; a directory stands
+for all that can be dumped in it. Nothing is written, and no broker is asked: it is for disks of
+brokers that are stopped, or files that are closed. What is damaged is said on standard error, the
+rest is shown all the same, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import click
+
+from kraftjbod.cli.dump import index_dump, record_words, state_dump
+from kraftjbod.cli.dump.index_dump import IndexStyle
+from kraftjbod.cli.dump.record_words import Decoder
+from kraftjbod.cli.dump.segment_dump import DumpItem, DumpStyle, dump_segment
+from kraftjbod.cli.terminal.command import echo_json, json_option, report, tool
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.storage.dir_names import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
+
+_OFFSETS: Final = (
+    *(RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT),
+    CLEANER_CHECKPOINT,
+)
+_TEXTS: Final = (META_PROPERTIES, PARTITION_METADATA, "quorum-state")
+_METADATA_SNAPSHOT: Final = ".checkpoint"
+
+Dump = Callable[[str], Iterator[DumpItem]]
+
+
+@tool()
+@click.option("--files", required=True, metavar="PATH,...", help="Files, or directories of them.")
+@click.option("--print-data-log", is_flag=True, help="With keys and values of records.")
+@click.option("--deep-iteration", is_flag=True, help="With records, without what is in them.")
+@click.option("--skip-record-metadata", is_flag=True, help="Of records only what is in them.")
+@click.option("--max-bytes", type=click.IntRange(min=1), help="Of each log only so much.")
+@click.option("--max-message-size", type=int, expose_value=False, help="Accepted; not needed.")
+@click.option("--verify-index-only", is_flag=True, help="Only what is wrong with indexes.")
+@click.option("--index-sanity-check", is_flag=True, help="Only whether indexes can be such.")
+@click.option("--offsets-decoder", is_flag=True, help="Logs are of __consumer_offsets.")
+@click.option("--transaction-log-decoder", is_flag=True, help="Logs are of __transaction_state.")
+@click.option("--cluster-metadata-decoder", is_flag=True, help="Logs are the cluster's metadata.")
+@json_option
+@click.pass_context
+def main(
+    context: click.Context,
+    files: str,
+    print_data_log: bool,
+    deep_iteration: bool,
+    skip_record_metadata: bool,
+    max_bytes: int | None,
+    verify_index_only: bool,
+    index_sanity_check: bool,
+    offsets_decoder: bool,
+    transaction_log_decoder: bool,
+    cluster_metadata_decoder: bool,
+    as_json: bool,
+) -> None:
+    """Print what is in the files of a log directory."""
+    chosen: list[Decoder] = [
+        decode
+        for is_chosen, decode in (
+            (offsets_decoder, record_words.group_words),
+            (transaction_log_decoder, record_words.transaction_words),
+            (cluster_metadata_decoder, record_words.metadata_words),
+            (print_data_log, record_words.plain),
+        )
+        if is_chosen
+    ]
+    style = DumpStyle(
+        records=bool(chosen) or deep_iteration,
+        decode=chosen[0] if chosen else None,
+        metadata=not skip_record_metadata,
+        max_bytes=max_bytes,
+    )
+    indexes = IndexStyle(verify_only=verify_index_only, sanity_only=index_sanity_check)
+    is_damaged = False
+    for path in _paths(files):
+        is_damaged |= _show(path, _dump_of(path, style, indexes), as_json=as_json)
+    context.exit(1 if is_damaged else 0)
+
+
+def _paths(files: str) -> Iterator[str]:
+    """Each file that was named, and those of directories, by name."""
+    for path in filter(None, files.split(",")):
+        if not os.path.isdir(path):
+            yield path
+            continue
+        for name in sorted(os.listdir(path)):
+            inside = os.path.join(path, name)
+            if os.path.isfile(inside) and _dump_of(inside, DumpStyle(), IndexStyle()) is not None:
+                yield inside
+
+
+def _dump_of(path: str, style: DumpStyle, indexes: IndexStyle) -> Dump | None:
+    """What shows a file; None if it is none of those that are known."""
+    name = os.path.basename(path)
+    suffix = os.path.splitext(name)[1]
+    if name == LEADER_EPOCH_CHECKPOINT:
+        return state_dump.dump_leader_epochs
+    if name in _OFFSETS:
+        return state_dump.dump_offset_checkpoint
+    if name in _TEXTS:
+        return state_dump.dump_text
+    by_suffix: dict[str, Dump] = {
+        LOG_SUFFIX: partial(dump_segment, style=style),
+        INDEX_SUFFIX: partial(index_dump.dump_offset_index, style=indexes),
+        TIME_INDEX_SUFFIX: partial(index_dump.dump_time_index, style=indexes),
+        TRANSACTION_INDEX_SUFFIX: index_dump.dump_transaction_index,
+        SNAPSHOT_SUFFIX: state_dump.dump_producers,
+        _METADATA_SNAPSHOT: state_dump.dump_metadata_snapshot,
+    }
+    return by_suffix.get(suffix)
+
+
+def _show(path: str, dump: Dump | None, *, as_json: bool) -> bool:
+    """Print a file; whether anything was wrong with it."""
+    if dump is None:
+        report(f"Ignoring unknown file {path}")
+        return False
+    if not as_json:
+        click.echo(f"Dumping {path}")
+    is_damaged = False
+    try:
+        for item in dump(path):
+            is_damaged |= item.is_problem
+            if as_json:
+                if item.facts:
+                    echo_json({"file": path, **item.facts})
+            elif item.line is not None:
+                click.echo(item.line)
+    except BrokenPipeError:
+        raise
+    except (KraftJbodError, OSError) as e:
+        # The next file may be sound.
+        sys.stdout.flush()
+        report("error: " + " ".join(str(e).split()))
+        if as_json:
+            echo_json({"file": path, "error": str(e)})
+        return True
+    if is_damaged:
+        sys.stdout.flush()
+        report(f"error: {path}: not all of it is as it should be; see above")
+    return is_damaged
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-dump-log")

@@ -1,0 +1,214 @@
+"""PURE. Keys and values of records in words: text, or what the cluster's own topics hold, in JSON.
+
+Forms and lines are those of Kafka's ``kafka-dump-log.sh``; the cluster's metadata has Kafka's names
+where the record is Kafka's, and our fields.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from kraftjbod.core.errors import KraftJbodError, RemoteProtocolError
+from kraftjbod.core.ids import Uuid
+from kraftjbod.metadata.records import decode_entry
+from kraftjbod.protocol.kafka_codec import Message, decode_body
+from kraftjbod.protocol.records import Record
+from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, StructSchema, load_message
+from kraftjbod.protocol.schemas.record_schemas import RECORD_SCHEMAS
+
+_TYPE: Final = struct.Struct(">h")
+_MAX_ELEMENTS: Final = 1_000_000
+_TRANSACTIONS: Final = "TransactionLog"
+#: Kafka reads old offsets under this type, and writes none any more.
+_LEGACY_OFFSET: Final = 0
+DELETED: Final = "<DELETE>"
+#: What a classic group keeps of its members in the form of Kafka's consumers.
+_EMBEDDED: Final = {
+    "subscription": "ConsumerProtocolSubscription",
+    "assignment": "ConsumerProtocolAssignment",
+}
+#: The key of a metadata entry: where its append began, then the kind if it is no data.
+_METADATA_KEY_BYTES: Final = 8
+
+
+class Words(NamedTuple):
+    """What stands behind ``key:`` and ``payload:``; None for what is not shown."""
+
+    key: str | None
+    payload: str | None
+
+
+Decoder = Callable[[Record], Words]
+
+
+def plain(record: Record) -> Words:
+    """Both as text."""
+    return Words(_text(record.key), _text(record.value))
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else bytes(data).decode(errors="replace")
+
+
+# --- topics of coordinators ----------------------------------------------------------------------
+
+
+def _kinds(*, transactions: bool) -> Mapping[int, str]:
+    """Names of record kinds by the type that stands in their keys."""
+    found = {
+        load_message(name).api_key: name.removesuffix("Key")
+        for name in RECORD_SCHEMAS
+        if name.endswith("Key") and name.startswith(_TRANSACTIONS) == transactions
+    }
+    if not transactions:
+        found[_LEGACY_OFFSET] = "OffsetCommit"
+    return found
+
+
+def group_words(record: Record) -> Words:
+    """A record of ``__consumer_offsets``."""
+    return _coordinator_words(record, _kinds(transactions=False))
+
+
+def transaction_words(record: Record) -> Words:
+    """A record of ``__transaction_state``."""
+    return _coordinator_words(record, _kinds(transactions=True))
+
+
+def _coordinator_words(record: Record, kinds: Mapping[int, str]) -> Words:
+    try:
+        if record.key is None:
+            raise RemoteProtocolError("it has no key")
+        number, key = _split(record.key)
+        kind = kinds.get(number)
+        if kind is None:
+            unknown = f"Unknown record type {number} at offset {record.offset}, skipping."
+            return Words(unknown, None)
+        named = _document("type", number, _decoded(f"{kind}Key", 0, key))
+        if record.value is None:
+            return Words(named, DELETED)
+        version, value = _split(record.value)
+        data = _decoded(f"{kind}Value", version, value)
+        _open_members(data)
+        return Words(named, _document("version", version, data))
+    except KraftJbodError as e:
+        return Words(f"Error at offset {record.offset}, skipping. {e}", None)
+
+
+def _split(data: bytes) -> tuple[int, memoryview]:
+    """The 16 bits before a key or a value, and it.
+
+    :raises RemoteProtocolError: if there are none.
+    """
+    view = memoryview(data)
+    if len(view) < _TYPE.size:
+        raise RemoteProtocolError(f"{len(view)} bytes are too few for a type or a version")
+    return _TYPE.unpack_from(view)[0], view[_TYPE.size :]
+
+
+def _decoded(name: str, version: int, data: memoryview) -> dict[str, Any]:
+    """:raises RemoteProtocolError: for what is none, or of a version that is not known."""
+    schema = load_message(name)
+    if version not in schema.versions:
+        raise RemoteProtocolError(f"{name} has no version {version} here")
+    body = decode_body(name, version, data, 0, max_elements=_MAX_ELEMENTS)
+    return _plain_struct(body, schema.struct, version)
+
+
+def _plain_struct(message: Message, schema: StructSchema, version: int) -> dict[str, Any]:
+    """As Kafka's JSON converters write it: fields of this version, tagged ones if set."""
+    document = {}
+    for one in schema.fields:
+        value = getattr(message, one.name)
+        is_unset = version in one.tagged and value == getattr(type(message)(), one.name)
+        if version in one.versions and not is_unset:
+            document[camel_case(one.name)] = _plain_value(value, one, version)
+    return document
+
+
+def _plain_value(value: Any, field: FieldSchema, version: int) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        is_uuid = field.type == "uuid"
+        return str(Uuid(bytes(value))) if is_uuid else base64.b64encode(value).decode()
+    if isinstance(value, list | tuple):
+        return [_plain_value(one, field, version) for one in value]
+    if field.struct is not None and value is not None:
+        return _plain_struct(value, field.struct, version)
+    return value
+
+
+def _open_members(group: dict[str, Any]) -> None:
+    """Subscription and assignment in words, where they are those of Kafka's consumers."""
+    if group.get("protocolType") != "consumer":
+        return
+    for member in group["members"]:
+        for name, kind in _EMBEDDED.items():
+            try:
+                version, data = _split(base64.b64decode(member[name]))
+                member[name] = _decoded(kind, min(version, load_message(kind).versions.last), data)
+            except KraftJbodError:
+                continue
+
+
+def _document(number_name: str, number: int, data: object) -> str:
+    return _json({number_name: str(number), "data": data})
+
+
+# --- metadata ------------------------------------------------------------------------------------
+
+
+def metadata_words(record: Record) -> Words:
+    """An entry of the metadata log: its records, one after the other."""
+    kind = bytes(record.key or b"")[_METADATA_KEY_BYTES:]
+    if kind:
+        return Words(None, f"controlType: {kind.hex()}")
+    try:
+        return Words(None, metadata_text(bytes(record.value or b"")))
+    except KraftJbodError as e:
+        return Words(None, f"Error at {record.offset}, skipping. {e}")
+
+
+def metadata_text(payload: bytes) -> str:
+    """:raises RemoteProtocolError: if it is none of ours."""
+    return " ".join(metadata_record_text(one) for one in decode_entry(payload))
+
+
+def metadata_record_text(record: Any) -> str:
+    kind = type(record)
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
+    return _json({"type": name, "version": kind.VERSION, "data": _jsonable(record)})
+
+
+def _jsonable(value: Any) -> Any:
+    if is_dataclass(value):
+        return {camel_case(one.name): _jsonable(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Uuid):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return {str(name): _jsonable(one) for name, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {camel_case(name): _jsonable(one) for name, one in value._asdict().items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_jsonable(one) for one in value]
+    return value
+
+
+def camel_case(name: str) -> str:
+    """``topic_id`` as ``topicId``."""
+    first, *more = name.split("_")
+    return first + "".join(part.capitalize() for part in more)
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,107 @@
+"""WIRE. What lies beside logs, as lines: producer snapshots, checkpoints, snapshots of metadata."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from kraftjbod.cli.dump.record_words import metadata_record_text
+from kraftjbod.cli.dump.segment_dump import DamagedFileError, DumpItem, optional_long
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.metadata.records import EntryReader
+from kraftjbod.raft.log.snapshot_files import (
+    SNAPSHOT_FILE,
+    SNAPSHOT_PIECE_BYTES,
+    read_payload,
+    sound_payload_bytes,
+)
+from kraftjbod.storage.checkpoints import parse_leader_epochs, parse_offsets
+from kraftjbod.storage.log.producer_state import snapshot_entries
+from kraftjbod.storage.vfs import OpenMode, RealVfs
+
+
+def dump_producers(path: str) -> Iterator[DumpItem]:
+    """A line for each batch that is remembered of a producer.
+
+    :raises OSError: if the file cannot be read.
+    :raises DamagedFileError: if it is damaged.
+    """
+    with open(path, "rb") as file:
+        entries = snapshot_entries(file.read())
+    if entries is None:
+        raise DamagedFileError(f"{path}: damaged: its version, CRC or length is wrong")
+    for one in entries:
+        start = one.transaction_first_offset if one.transaction_first_offset >= 0 else None
+        facts: dict[str, object] = {
+            "producerId": one.producer_id,
+            "producerEpoch": one.epoch,
+            "coordinatorEpoch": one.coordinator_epoch,
+            "currentTxnFirstOffset": start,
+            "lastTimestamp": one.timestamp_ms,
+        }
+        if one.last_offset >= 0:
+            facts |= {
+                "firstSequence": one.last_sequence - one.delta,
+                "lastSequence": one.last_sequence,
+                "lastOffset": one.last_offset,
+                "offsetDelta": one.delta,
+                "timestamp": one.timestamp_ms,
+            }
+        words = {**facts, "currentTxnFirstOffset": optional_long(start)}
+        yield DumpItem(" ".join(f"{name}: {value}" for name, value in words.items()), facts)
+
+
+def dump_leader_epochs(path: str) -> Iterator[DumpItem]:
+    """:raises CorruptCheckpointError: if it is damaged."""
+    for epoch, start in parse_leader_epochs(_text(path), path):
+        facts = {"epoch": epoch, "startOffset": start}
+        yield DumpItem(f"epoch: {epoch} startOffset: {start}", facts)
+
+
+def dump_offset_checkpoint(path: str) -> Iterator[DumpItem]:
+    """:raises CorruptCheckpointError: if it is damaged."""
+    for partition, offset in parse_offsets(_text(path), path).items():
+        facts = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+        line = " ".join(f"{name}: {value}" for name, value in facts.items())
+        yield DumpItem(line, facts)
+
+
+def dump_text(path: str) -> Iterator[DumpItem]:
+    """What is text already, line by line."""
+    for line in _text(path).splitlines():
+        yield DumpItem(line, {"line": line})
+
+
+def _text(path: str) -> str:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise DamagedFileError(f"{path}: damaged: it is no text") from e
+
+
+def dump_metadata_snapshot(path: str) -> Iterator[DumpItem]:
+    """:raises DamagedFileError: if it is none, or damaged."""
+    named = SNAPSHOT_FILE.fullmatch(os.path.basename(path))
+    if named is not None:
+        end, epoch = int(named[1]), int(named[2])
+        facts = {"endOffset": end, "epoch": epoch}
+        yield DumpItem(f"Snapshot end offset: {end}, epoch: {epoch}", facts)
+    vfs, reader = RealVfs(), EntryReader()
+    file = vfs.open(path, OpenMode.READ)
+    try:
+        size = sound_payload_bytes(file)
+    finally:
+        file.close()
+    if size is None:
+        raise DamagedFileError(f"{path}: damaged: its head, length or CRC is wrong")
+    try:
+        for position in range(0, size, SNAPSHOT_PIECE_BYTES):
+            piece = read_payload(vfs, path, position, min(SNAPSHOT_PIECE_BYTES, size - position))
+            for record in reader.feed(piece):
+                text = metadata_record_text(record)
+                yield DumpItem(f"| payload: {text}", {"payload": text})
+        reader.end()
+    except KraftJbodError as e:
+        raise DamagedFileError(f"{path}: {e}") from e
