@@ -82,10 +82,12 @@ class CommittedLog:
         #: Given to the listener; -1 before the first.
         self.offset = -1
         self._reloading: asyncio.Task[None] | None = None
+        self._is_left = False
 
     @property
     def is_reloading(self) -> bool:
-        return self._reloading is not None
+        """The listener's state is not that of :attr:`offset`, now or soon."""
+        return self._reloading is not None or self._is_left
 
     # --- to the listener -------------------------------------------------------------------------
 
@@ -111,8 +113,14 @@ class CommittedLog:
         """Give everything anew, as far as it was given, or is in the newest snapshot."""
         if self._reloading is not None:
             self._reloading.cancel()
+        self._is_left = False
         self._reloading = asyncio.create_task(self._give_all(listener))
         self._reloading.add_done_callback(self._note_end)
+
+    async def leave(self) -> None:
+        """Give nothing until :meth:`reload`: a snapshot from elsewhere takes the log's place."""
+        self._is_left = True
+        await self.stop_reload()
 
     async def stop_reload(self) -> None:
         reloading, self._reloading = self._reloading, None

@@ -556,7 +556,7 @@ class RaftDriver:
     async def _leave_log(self) -> None:
         """A snapshot from elsewhere is about to take its place."""
         await self._maker.stop()
-        await self.committed.stop_reload()
+        await self.committed.leave()
 
     def _begin_at(self, snapshot: SnapshotId) -> None:
         assert self._listener is not None

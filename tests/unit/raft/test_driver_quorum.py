@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import NotControllerError
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.raft.machine.messages import Append, SnapshotId, SnapshotSlice
+from kraftjbod.raft.machine.messages import Append, Entry, SnapshotId, SnapshotSlice
 from tests.faults.vfs_fault import Effect, Fault
 from tests.unit.raft.quorum_rig import Net, until
 
@@ -96,3 +96,24 @@ async def test_entries_that_came_just_before_a_snapshot_are_written_before_it(ne
     net.cut.clear()
     await leader.propose(b"d")
     await until(lambda: late.payloads == leader.payloads)
+
+
+async def test_nothing_is_given_while_a_snapshot_takes_the_place_of_the_log(net: Net) -> None:
+    """The state may be half of what it was: a reload was going on."""
+    leader = await net.leader()
+    await leader.propose(b"a", b"b")
+    late = next(n for n in net.nodes.values() if n is not leader)
+    await until(lambda: late.payloads == [b"a", b"b"])
+    net.cut.add(late.node_id)
+    driver, committed = late.driver, late.driver.committed
+    committed.reload(late)
+    await until(lambda: late.resets)
+    await driver._leave_log()
+    entry = Entry(committed.offset + 1, driver.term, b"c")
+    committed.cache.add(entry)
+    given: list[int] = []
+    assert not committed.publish(late, entry.offset, given.append)
+    committed.reload(late)
+    await until(lambda: not committed.is_reloading)
+    assert committed.publish(late, entry.offset, given.append)
+    assert late.payloads == [b"a", b"b", b"c"]
