@@ -196,6 +196,10 @@ class SimulatedHost:
         assert number > 0, number
         self._operations_left, self._strike = number, strike
 
+    def spare(self) -> None:
+        """Forget what :meth:`at_operation` was to do."""
+        self._operations_left = 0
+
     def _count_operation(self) -> None:
         if self._operations_left > 0:
             self._operations_left -= 1

@@ -26,9 +26,10 @@ def seeds_until_found(patch: Path, seeds: int) -> str:
         for folder in ("kraftjbod", "tests"):
             shutil.copytree(_ROOT / folder, Path(home, folder))
         subprocess.run(["patch", "-s", "-p1", "-i", str(patch)], cwd=home, check=True)
+        quorum = ["--controllers", "3"] if patch.stem.startswith("raft_") else []
         command = [sys.executable, "-m", "tests.sim.sim", "--seed", "1", "--seeds", str(seeds)]
         done = subprocess.run(
-            [*command, "--stop", "--no-shrink", "--lines", "0"],
+            [*command, *quorum, "--stop", "--no-shrink", "--lines", "0"],
             cwd=home,
             env={**os.environ, "PYTHONPATH": home},
             capture_output=True,

@@ -29,6 +29,9 @@ Plays = Mapping[Kind, Play]
 
 POLL_S: Final = 0.1
 _NOTICED_S: Final = 20.0
+#: A controller writes that often.
+_STRUCK_S: Final = 2.0
+_LATEST_OPERATION: Final = 8
 
 
 class Stage:
@@ -151,11 +154,22 @@ class Stage:
         self, fault: Fault, *, has_power: bool = True
     ) -> AsyncIterator[None]:
         async with self.struck_controller(fault) as host, self.controller_down(host):
-            if has_power:
-                host.kill()
-            else:
-                host.power_cut()
+            await self._strike(host, host.kill if has_power else host.power_cut, fault)
             yield
+
+    async def _strike(
+        self, host: SimulatedController, strike: Callable[[], None], fault: Fault
+    ) -> None:
+        """Now; of several often in the middle of what the disk does next."""
+        rng = fault.rng()
+        if len(self.cluster.controllers) > 1 and rng.random() < 0.6:
+            host.at_operation(rng.randint(1, _LATEST_OPERATION), strike)
+            for _ in range(round(_STRUCK_S / POLL_S)):
+                if not host.is_up:
+                    return
+                await asyncio.sleep(POLL_S)
+            host.spare()
+        strike()
 
     def start_controller(self, host: SimulatedController) -> None:
         """Unless somebody means it to be down."""
