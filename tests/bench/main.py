@@ -22,7 +22,7 @@ import click
 from tests.bench import disasters
 from tests.bench.balance import drains, placement, planner
 from tests.bench.broker import groups, latency, record_validation, telemetry_cost, throughput
-from tests.bench.controller import control_plane
+from tests.bench.controller import control_plane, failover
 from tests.bench.figures import Report
 from tests.bench.spark import spark_latency, spark_planner, spark_sink, spark_source
 from tests.bench.storage import compaction, impaired, moves, scrub
@@ -38,6 +38,10 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "dead-dir-1000": partial(disasters.many_dead_replicas, replicas=1000),
     "dead-dir-4000": partial(disasters.many_dead_replicas, replicas=4000),
     "partitions-100000": control_plane.hundred_thousand,
+    "failover": failover.killed,
+    "failover-10000": partial(failover.many_partitions, partitions=10_000),
+    "failover-100000": partial(failover.many_partitions, partitions=100_000),
+    "metadata-write": failover.metadata_write,
     "moves": moves.between_directories,
     "drains": drains.directory_and_broker,
     "placement": placement.heterogeneous_disks,

@@ -1,4 +1,4 @@
-"""``python -m tests.bench.controller.scripted_broker HOST:PORT CLUSTER_ID``: no disks at all.
+"""``python -m tests.bench.controller.scripted_broker HOST:PORT,... CLUSTER_ID``: no disks at all.
 
 Registers three brokers with two directories each, creates topics, and reports every replica of
 the first broker by the product's own ``AssignmentsManager``; its metadata follows.
@@ -25,6 +25,7 @@ from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition, Uuid
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Voter
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.process.environment import SystemClock
@@ -57,6 +58,7 @@ class ScriptedBroker:
                 incarnation_id=Uuid.random(os.urandom),
                 listeners=(m.ListenerInfo(name="PLAINTEXT", host="127.0.0.1", port=9092),),
                 log_dirs=tuple(directory_of(broker_id, number) for number in (0, 1)),
+                features=dict(SUPPORTED_FEATURES),
             ),
             timeout_ms=_TIMEOUT_MS,
         )
@@ -140,9 +142,12 @@ def _wrong(key: TopicIdPartition, found: DirectoryId | None) -> str:
 
 @asynccontextmanager
 async def _channel_to(address: str) -> AsyncIterator[ControllerChannel]:
-    host, _, port = address.rpartition(":")
+    voters = []
+    for number, one in enumerate(address.split(",")):
+        host, _, port = one.rpartition(":")
+        voters.append(Voter(BrokerId(100 + number), host, int(port)))
     channel = ControllerChannel(
-        voters=[Voter(BrokerId(100), host, int(port))],
+        voters=voters,
         clock=SystemClock(),
         random_unit=random.random,
         request_timeout_ms=_TIMEOUT_MS,

@@ -1,0 +1,176 @@
+"""What it costs that a controller, a broker, or both die; and what three voters cost.
+
+*Killed*: three controllers, three brokers, twelve partitions, one producer each, acks=all, 50
+records a second (the load of a game day). ``kill -9``; reported are the time until another
+controller is active, the longest time in which no controller did what it was asked, and the longest
+time between two acknowledged writes of one partition.
+The same client measures any other cluster while somebody else kills:
+``kraftjbod-gameday --observe``.
+
+*Many partitions*: three controllers, scripted brokers, N partitions; the active one is killed.
+
+*Metadata write*: one change after the other, with one voter and with three.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.gameday.faults.cluster_watch import wait_in_sync
+from kraftjbod.gameday.load.metadata_load import MetadataLoad
+from kraftjbod.gameday.load.numbered_stream import NumberedStream
+from kraftjbod.gameday.load.steady_load import SteadyLoad
+from kraftjbod.local.active_controller import activated_after, active_controller
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
+from tests.bench.controller import control_plane
+from tests.bench.controller.scripted_broker import create_a_topic
+from tests.bench.figures import Report, cpu_s, running_cluster
+
+TOPIC: Final = "measured"
+PARTITIONS: Final = 12
+_RATE: Final = 50.0
+_CALM_S: Final = 2.0
+_AFTER_S: Final = 4.0
+_DEADLINE_S: Final = 120.0
+_POLL_S: Final = 0.01
+_WRITES: Final = 500
+#: Scripted brokers end when the topics are there, and nobody shall miss them.
+_LEFT_ALONE: Final = {
+    "broker.session.timeout.ms": "3600000",
+    "broker.reconnect.grace.ms": "0",
+}
+
+
+def killed(report: Report) -> None:
+    """The active controller, the leader of a third of the partitions, and both at once."""
+    with running_cluster(brokers=3, dirs=3, controllers=3) as local:
+        asyncio.run(_kill_each(report, local))
+
+
+def many_partitions(report: Report, partitions: int) -> None:
+    """The active one of three controllers is killed that know so many partitions."""
+    with running_cluster(brokers=0, dirs=0, controllers=3, controller_config=_LEFT_ALONE) as local:
+        asyncio.run(_until(lambda: _active(local) is not None))
+        control_plane.run_scripted_broker(local, partitions)
+        active = _active(local)
+        assert active is not None
+        others = [one for one in local.controllers.values() if one is not active]
+        killed_s = time.time()
+        active.kill()
+        asyncio.run(_until(lambda: activated_after(others, killed_s) is not None))
+        new_s = (activated_after(others, killed_s) or 0.0) - killed_s
+        asyncio.run(create_a_topic(",".join(one.address for one in others)))
+        written_s = time.time() - killed_s
+        what, how = f"failover, {partitions:,} partitions", "kill -9 of the active of three"
+        report.add(f"{what}: another controller is active", new_s, "s", how=how)
+        report.add(f"{what}: a topic is created", written_s, "s", how=how)
+
+
+def metadata_write(report: Report) -> None:
+    """The same changes with one voter and with three."""
+    for controllers in (1, 3):
+        with running_cluster(brokers=1, dirs=1, controllers=controllers) as local:
+            seconds, cpu = asyncio.run(_write(local))
+        name = f"metadata write, {controllers} voter{'s' if controllers > 1 else ''}"
+        how = f"{_WRITES} changes of a topic's configuration, one after the other"
+        report.add(name, seconds / _WRITES * 1e3, "ms", how=how)
+        report.add(f"{name}: CPU of all controllers", cpu / _WRITES * 1e3, "ms", how=how)
+
+
+async def _kill_each(report: Report, local: ClusterProcesses) -> None:
+    async with ClusterClient(local.bootstrap_servers) as client:
+        await client.retry(client.refresh_metadata)
+        configs = {"min.insync.replicas": "2"}
+        await create_topic(
+            client, TOPIC, partitions=PARTITIONS, replication_factor=3, configs=configs
+        )
+        await wait_in_sync(client, TOPIC, timeout_s=_DEADLINE_S)
+        for what, is_controller, broker in (
+            ("the active controller", True, None),
+            ("a broker", False, 1),
+            ("both at once", True, 2),
+        ):
+            victims = [] if broker is None else [local.brokers[broker]]
+            if is_controller:
+                active = _active(local)
+                assert active is not None
+                victims.append(active)
+            await _kill(report, local, what, victims)
+            await local.wait_healthy(local.brokers, timeout_s=_DEADLINE_S)
+            await wait_in_sync(client, TOPIC, timeout_s=_DEADLINE_S)
+
+
+async def _kill(
+    report: Report, local: ClusterProcesses, what: str, victims: list[DaemonProcess]
+) -> None:
+    streams = {n: NumberedStream(f"{what}-{n}", size_bytes=200) for n in range(PARTITIONS)}
+    load = SteadyLoad(streams, rate=_RATE)
+    metadata = MetadataLoad(local.bootstrap_servers, TOPIC)
+    producing = asyncio.create_task(load.run(local.bootstrap_servers, TOPIC))
+    asking = asyncio.create_task(metadata.run())
+    await _until(lambda: load.is_flowing and bool(metadata.acks))
+    await asyncio.sleep(_CALM_S)
+    died_s, died_wall_s = time.monotonic(), time.time()
+    for victim in victims:
+        victim.kill()
+    if any(victim.files.role == "controller" for victim in victims):
+        left = [one for one in local.controllers.values() if one not in victims]
+        await _until(lambda: activated_after(left, died_wall_s) is not None)
+        new_s = (activated_after(left, died_wall_s) or 0.0) - died_wall_s
+        report.add(f"kill -9 of {what}: another controller is active", new_s, "s")
+    await asyncio.sleep(_AFTER_S)
+    ended_s = time.monotonic()
+    load.stop()
+    asking.cancel()
+    await asyncio.gather(producing, asking, return_exceptions=True)
+    assert not load.errors, load.errors
+    gap_s = metadata.longest_gap_ms(died_s - _CALM_S, ended_s) / 1e3
+    report.add(f"kill -9 of {what}: no controller did what it was asked", gap_s, "s")
+    gaps = sorted(one.longest_gap(died_s - _CALM_S, ended_s).length_ms / 1e3 for one in load.loads)
+    how = f"worst of {len(gaps)} partitions, one producer each; median {gaps[len(gaps) // 2]:.2f} s"
+    report.add(f"kill -9 of {what}: longest gap between acks", gaps[-1], "s", how=how)
+    for victim in victims:
+        victim.start()
+
+
+async def _write(local: ClusterProcesses) -> tuple[float, float]:
+    """Seconds of :data:`_WRITES` changes, and the CPU time that controllers took for them."""
+    async with ClusterClient(local.bootstrap_servers) as client:
+        await client.retry(client.refresh_metadata)
+        await create_topic(client, TOPIC, partitions=1, replication_factor=1)
+        topic = ConfigResource(ResourceType.TOPIC, TOPIC)
+        cpu, began_s = cpu_s(local.controllers.values()), time.perf_counter()
+        for number in range(_WRITES):
+            change = ConfigChange("retention.ms", str(604_800_000 + number))
+            await incremental_alter_configs(client, {topic: [change]})
+        seconds = time.perf_counter() - began_s
+        return seconds, cpu_s(local.controllers.values()) - cpu
+
+
+def _active(local: ClusterProcesses) -> DaemonProcess | None:
+    return active_controller(local.controllers.values())
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while True:
+        try:
+            if condition():
+                return
+        except OperatingError:
+            pass
+        assert time.monotonic() < deadline, f"waited {_DEADLINE_S:.0f} s"
+        await asyncio.sleep(_POLL_S)
