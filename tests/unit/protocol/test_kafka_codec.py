@@ -171,10 +171,11 @@ def test_three_codecs_agree_to_the_byte(
     ours = encoded(name, version, body)
     back = decoded(name, version, ours)
     assert encoded(name, version, back) == ours
-    theirs = kafka_python_class(name).decode(ours, version=version)
-    assert agrees(plain(back), theirs)
-    theirs._header = None  # its decoder leaves that unset, and its encoder wants it
-    assert theirs.encode(version=version) == ours
+    if not name.startswith("UnregisterBroker"):  # kafka-python has none.
+        theirs = kafka_python_class(name).decode(ours, version=version)
+        assert agrees(plain(back), theirs)
+        theirs._header = None  # its decoder leaves that unset, and its encoder wants it
+        assert theirs.encode(version=version) == ours
     assert through_kio(api_key, version, kind, ours) == ours
 
 
