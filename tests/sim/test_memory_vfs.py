@@ -24,3 +24,18 @@ def test_a_power_cut_leaves_what_was_synced_and_some_beginning_of_the_rest() -> 
     again = [vfs.crash_clone(seed).read_if_exists("/d/f") for seed in range(50)]
     assert again == bytes_left
     assert vfs.read_if_exists("/d/f") == whole
+
+
+def test_it_may_leave_the_size_and_only_some_of_the_sectors() -> None:
+    vfs = MemVfs()
+    file = vfs.open("/f", OpenMode.CREATE)
+    file.write_at(0, [b"s" * 700])
+    file.sync()
+    vfs.sync_dir("/")
+    file.write_at(700, [b"m" * 2_000])
+    left = [vfs.crash_clone(seed).read_if_exists("/f") or b"" for seed in range(50)]
+    torn = [
+        found for found in left if found[:2_700].rstrip(b"\0m") == b"s" * 700 and b"\0m" in found
+    ]
+    assert torn and all(len(found) == 2_700 for found in torn)
+    assert all(found[:700] == b"s" * 700 for found in left), "what was synced is certain"

@@ -1,7 +1,7 @@
 """WIRE. ``MemVfs``: a file system in memory that knows what a crash would leave of it.
 
 * Bytes are certain up to the file's last ``sync``; of what was written since, a crash keeps some
-  beginning, and may leave rubbish after it.
+  beginning, and may leave rubbish after it; or some of the sectors, and zeros for the others.
 * Names are certain up to the directory's last ``sync_dir``; later changes survive in order, up to
   some point, as a journal would replay them.
 
@@ -27,6 +27,8 @@ from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
 
 _ONE_BIT: Final = 0x10
+#: What a disk writes whole or not at all.
+_SECTOR_BYTES: Final = 512
 
 
 class MemFile:
@@ -97,11 +99,22 @@ class MemFile:
         if common < len(self.synced) and rng.random() < 0.5:
             # Cut or overwritten since: the old bytes may be what is on the disk.
             left.data = bytearray(self.synced)
+        elif len(self.data) > common + _SECTOR_BYTES and rng.random() < 0.3:
+            left.data = self._torn(common, rng)
         else:
             left.data = self.data[: rng.randint(common, len(self.data))]
             if len(left.data) < len(self.data) and rng.random() < 0.3:
                 left.data += rng.randbytes(rng.randint(1, 200))
         left.synced = bytes(left.data)
+        return left
+
+    def _torn(self, certain: int, rng: random.Random) -> bytearray:
+        """The size is the new one, and each sector since ``certain`` was written or was not."""
+        left = bytearray(self.data)
+        for start in range(certain - certain % _SECTOR_BYTES, len(left), _SECTOR_BYTES):
+            if rng.random() < 0.5:
+                begin, end = max(start, certain), min(start + _SECTOR_BYTES, len(left))
+                left[begin:end] = self.synced[begin:end].ljust(end - begin, b"\0")
         return left
 
 
