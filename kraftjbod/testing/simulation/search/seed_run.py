@@ -279,6 +279,8 @@ class SeedRun:
         return True
 
     async def _stop_and_judge(self) -> None:
+        # What was decided this moment is not committed yet.
+        await self._within(HEAL_MS, lambda: self._view.not_whole(self._shape.dirs))
         self._watch.look()
         if await self._within(_STOP_MS, self._view.not_replayed):
             self._watch.judge_replays()

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
 from kraftjbod.testing.simulation.search.faults.schedule import OF_THE_CONTROLLER, Kind
 from tests.sim.search.faults.play_kinds import play
 
 
+@pytest.mark.long
 def test_every_kind_strikes_one_of_three_and_is_over() -> None:
     kinds = sorted({*OF_THE_CONTROLLER, Kind.UNHEARD_EIO, Kind.CLOCK_DRIFT})
     outcome = play(kinds, controllers=3)
