@@ -51,7 +51,7 @@ BROKER_GOAL_GAP_MS: Final = 1500
 
 _KILL_AT: Final = 0.4
 _LOAD_MAX_S: Final = 90.0
-_LOAD_AFTER_S: Final = 2.0
+_LOAD_AFTER_S: Final = 1.0
 _FAILOVER_TIMEOUT_S: Final = 40.0
 _REPAIR_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05

@@ -26,7 +26,7 @@ from kraftjbod.tour.disk_death import Death, Milestone
 _TIMEOUT_S: Final = 40.0
 _POLL_S: Final = 0.02
 #: Load after each, for the gaps to end in.
-_AFTER_S: Final = 1.0
+_AFTER_S: Final = 0.5
 _CALM_S: Final = 0.3
 _MISSED: Final = frozenset({"broker_gone", "broker_session_expired"})
 

@@ -85,7 +85,13 @@ class Reporter:
     def partitions(
         self, victim: Victim, gaps: Mapping[int, Gap], findings: Sequence[Findings]
     ) -> None:
-        table = Table(title="Every partition", title_justify="left", box=box.SIMPLE, pad_edge=False)
+        table = Table(
+            title="Every partition",
+            title_justify="left",
+            box=box.SIMPLE,
+            pad_edge=False,
+            collapse_padding=True,
+        )
         for heading in (
             "partition",
             "gap",

@@ -18,8 +18,8 @@ from kraftjbod.tour.report import Reporter, tour_document, write_json
 VICTIM = Victim(broker_id=1, path=Path("/d1"), led=frozenset({0}), replicas=4)
 FOUND = Findings(
     partition=0,
-    acknowledged=1234,
-    found=1233,
+    acknowledged=101_234,
+    found=101_233,
     lost=1,
     twice=0,
     out_of_order=0,
