@@ -1,15 +1,27 @@
-"""Transactions with clients that are not ours: all or nothing, also if a coordinator is killed."""
+"""Transactions with clients that are not ours: all or nothing, whatever dies."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from kraftjbod.broker.internal.coordinators import java_hash
+from kraftjbod.testing.local_cluster import Broker, LocalCluster
+from kraftjbod.testing.log_disks import Fault
+from tests.checkout import ROOT
+from tests.integration import transactional_copier as copier
 from tests.integration.cluster import WAIT_S, Cluster
 from tests.integration.conftest import MakeCluster
 
@@ -22,6 +34,14 @@ QUICK = {
 }
 PARTITIONS = 3
 ROUNDS = 6
+
+#: Each seed has all of them, in its own order.
+FAULTS = ["kill", "eio", "full", "hang", "client", "zombie", "kill", "eio"]
+SENT_A_ROUND = 200
+#: Until copies are there; an open transaction of somebody dead may have to time out first.
+SEARCH_WAIT_S = 180.0
+#: A copier that gets nowhere for so long is killed and started again, as a supervisor would.
+STUCK_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -116,29 +136,167 @@ def test_all_or_nothing(cluster: Cluster, write: object) -> None:
     assert committed(cluster.bootstrap, topic, len(wanted)) == sorted(wanted)
 
 
-def test_what_is_read_and_written_is_one_thing_also_when_the_coordinator_is_killed(
-    cluster: Cluster,
-) -> None:
-    topic = "t-killed"
-    cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
-    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": topic, "log_level": 0}
-    producer = confluent_kafka.Producer(settings)
-    producer.init_transactions(WAIT_S)
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": topic, "log_level": 0}
+class Copiers:
+    """One at a time, but for zombies: a newer one fences it, or it was killed before."""
+
+    def __init__(self, bootstrap: str, errors: Path) -> None:
+        self._arguments = [bootstrap, "numbers", "copies", "copier"]
+        self._errors = errors
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.codes: list[int] = []
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", copier.__name__, *self._arguments]
+        with self._errors.open("ab") as errors:
+            self._running.append(subprocess.Popen(command, cwd=ROOT, stderr=errors))
+
+    def kill(self) -> None:
+        """All; nothing of theirs is awaited, as of a machine that is gone."""
+        for one in self._running:
+            one.kill()
+            self.codes.append(one.wait())
+        self._running.clear()
+
+    def revive(self) -> None:
+        """Start one, if there is none: it may have given up on a fault that took too long."""
+        for one in list(self._running):
+            code = one.poll()
+            if code is not None:
+                self._running.remove(one)
+                self.codes.append(code)
+        if not self._running:
+            self.start()
+
+    def story(self) -> str:
+        return f"ended with {self.codes}: {self._errors.read_text()[-2000:]}"
+
+
+class Judge:
+    """Reads what is committed, all along: what it is given once has to stay."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.found: list[list[int]] = [[] for _ in range(copier.COPIES)]
+        self._reader = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "judge",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        self._reader.assign(
+            [confluent_kafka.TopicPartition("copies", each, 0) for each in range(copier.COPIES)]
+        )
+
+    def read_until(self, count: int, copiers: Copiers | None) -> None:
+        """Until each partition has so many, which ``copiers`` see to."""
+        deadline_s = time.monotonic() + SEARCH_WAIT_S
+        stuck_at_s = time.monotonic() + STUCK_S
+        while min(map(len, self.found)) < count:
+            message = self._reader.poll(0.2)
+            if message is not None and message.error() is None:
+                self.found[message.partition() or 0].append(int(message.value() or b""))
+                stuck_at_s = time.monotonic() + STUCK_S
+            if copiers is not None:
+                if time.monotonic() > stuck_at_s:
+                    copiers.kill()
+                    stuck_at_s = time.monotonic() + STUCK_S
+                copiers.revive()
+            assert time.monotonic() < deadline_s, (
+                f"{[len(each) for each in self.found]} of {count} copied; "
+                f"{copiers.story() if copiers is not None else 'nobody copies'}"
+            )
+
+    def expect_nothing(self) -> None:
+        """More; it is not used after that."""
+        message = self._reader.poll(2)
+        assert message is None, message.value()
+        self._reader.close()
+
+
+def leader_of(cluster: LocalCluster, topic: str, partition: int) -> Broker:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    found: list[int] = []
+
+    def is_led() -> bool:
+        found[:] = [admin.list_topics(timeout=30).topics[topic].partitions[partition].leader]
+        return found[0] >= 0
+
+    cluster.wait(f"{topic}-{partition} has a leader", is_led)
+    return cluster.broker(found[0])
+
+
+def hurt(
+    cluster: LocalCluster, copiers: Copiers, chooser: random.Random, fault: str
+) -> Callable[[], None]:
+    """Something that a transaction needs; what is returned mends it."""
+    if fault == "client":
+        copiers.kill()
+        return _nothing
+    if fault == "zombie":
+        copiers.start()
+        return _nothing
+    coordinated = abs(java_hash("copier")) % STATE_PARTITIONS
+    topic, partition = chooser.choice(
+        [("__transaction_state", coordinated), ("__consumer_offsets", coordinated), ("copies", 0)]
     )
-    offset = confluent_kafka.TopicPartition(topic, 0, 7)
-    producer.begin_transaction()
-    for partition, value in values(0):
-        producer.produce(topic, value, partition=partition)
-    producer.send_offsets_to_transaction([offset], consumer.consumer_group_metadata(), WAIT_S)
-    state = cluster.partitions("__transaction_state")
-    coordinator = cluster.brokers[state[abs(java_hash(topic)) % STATE_PARTITIONS].leader]
-    coordinator.kill()
-    producer.commit_transaction(WAIT_S)
-    cluster.start_daemon(coordinator)
-    (held,) = consumer.committed([offset], timeout=WAIT_S)
-    assert held.offset == 7
-    consumer.close()
-    wanted = sorted(value for _, value in values(0))
-    assert committed(cluster.bootstrap, topic, len(wanted)) == wanted
+    broker = leader_of(cluster, topic, partition)
+    if fault == "kill":
+        broker.kill()
+        return broker.start
+    (directory,) = [one for one in broker.dirs if (one.path / f"{topic}-{partition}").exists()]
+    directory.fail(cast(Fault, fault))
+
+    def mend() -> None:
+        directory.heal()
+        cluster.wait("it settles", lambda: directory.state in ("online", "offline"))
+        if directory.state == "offline":
+            directory.reattach()
+
+    return mend
+
+
+def _nothing() -> None:
+    pass
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_copied_in_transactions_is_exact_whatever_dies(seed: int, tmp_path: Path) -> None:
+    """Brokers, disks and the client itself, in the middle of reading, writing and committing."""
+    chooser = random.Random(seed)
+    config = {**QUICK, "offsets.topic.num.partitions": str(STATE_PARTITIONS)}
+    with LocalCluster(brokers=3, dirs=2, disks="fuse", config=config) as cluster:
+        cluster.create_topic("numbers", partitions=2)
+        cluster.create_topic("copies", partitions=copier.COPIES)
+        copiers = Copiers(cluster.bootstrap_servers, tmp_path / "copiers.txt")
+        judge = Judge(cluster.bootstrap_servers)
+        sender = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            for number in range(sent, sent + SENT_A_ROUND):
+                sender.produce("numbers", str(number))
+            assert sender.flush(WAIT_S) == 0
+            sent += SENT_A_ROUND
+
+        try:
+            send()
+            judge.read_until(SENT_A_ROUND // 2, copiers)
+            for fault in chooser.sample(FAULTS, len(FAULTS)):
+                send()
+                time.sleep(chooser.random())
+                mend = hurt(cluster, copiers, chooser, fault)
+                judge.read_until(sent - chooser.randrange(SENT_A_ROUND), copiers)
+                mend()
+            judge.read_until(sent, copiers)
+        finally:
+            copiers.kill()
+        for reader in (judge, Judge(cluster.bootstrap_servers)):
+            reader.read_until(sent, None)
+            reader.expect_nothing()
+            assert [sorted(each) for each in reader.found] == [list(range(sent))] * copier.COPIES
+            # One transaction after the other, in all partitions.
+            assert reader.found == [judge.found[0]] * copier.COPIES
