@@ -13,7 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    OFFSET_INVALID,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka import admin as client_admin
 
@@ -253,7 +259,7 @@ class OffsetLookup:
             )
             try:
                 return {
-                    TopicPartition(p.topic, p.partition): future.result().offset
+                    TopicPartition(p.topic, p.partition): _given(future.result().offset)
                     for p, future in futures.items()
                 }
             except KafkaException as e:
@@ -304,6 +310,13 @@ class OffsetLookup:
 
     def _on_error(self, error: Any) -> None:
         self._trouble = error.str()
+
+
+def _given(offset: int) -> int:
+    """The client library has no error for a leader that was lost while it was asked."""
+    if offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no offset was given"))
+    return offset
 
 
 def _result(future: Any, missing: Any) -> Any:

@@ -154,7 +154,7 @@ def test_what_is_not_there_is_reported() -> None:
     for parameters, problem in {
         "brokers": ({"brokers": 0}, "from 1 to 32 brokers"),
         "dirs": ({"dirs": 33}, "1 to 32 log directories"),
-        "controllers": ({"controllers": 3}, "one controller"),
+        "controllers": ({"controllers": 2}, r"controllers=2: one of \(1, 3, 5\)"),
         "config": ({"config": {"log.retention.hour": "1"}}, "did you mean log.retention.hours"),
     }.values():
         with pytest.raises(ConfigError, match=problem):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
+from confluent_kafka import OFFSET_INVALID
 
 from kraftjbod.core.errors import (
     ConfigError,
@@ -117,6 +120,19 @@ def test_a_partition_without_a_leader_is_waited_for(make_cluster: MakeCluster) -
     finally:
         back.join()
         cluster.wait_healthy()
+
+
+def test_a_leader_that_is_lost_while_it_answers_is_asked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client library has no error for that: once in a while it gave the offset -1001."""
+    cluster.create_topic("lost", retention_ms=-1)
+    asking = lookup(cluster, subscribe="lost")
+    nothing: Future[SimpleNamespace] = Future()
+    nothing.set_result(SimpleNamespace(offset=OFFSET_INVALID))
+    lost = SimpleNamespace(list_offsets=lambda asked, **_: dict.fromkeys(asked, nothing))
+    monkeypatch.setattr(asking, "_admin", lost)
+    assert asking.latest([TopicPartition("lost", 0)]) == {TopicPartition("lost", 0): 0}
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
