@@ -16,6 +16,8 @@ done
 home=$DESTDIR$PREFIX/lib/kraftjbod
 docs=$DESTDIR$PREFIX/share/doc/kraftjbod
 config=$DESTDIR$SYSCONFDIR/kraftjbod
+bash_completions=$DESTDIR$PREFIX/share/bash-completion/completions
+zsh_completions=$DESTDIR$PREFIX/share/zsh/site-functions
 units=(kraftjbod-broker@.service kraftjbod-controller@.service kraftjbod.target kraftjbod-controllers.target)
 
 # Only a system that runs is told of its new units.
@@ -35,6 +37,10 @@ install_all() {
   for launcher in bin/*; do
     sed 's#\.venv/#lib/kraftjbod/#g' "$launcher" | install -D -m 755 /dev/stdin "$DESTDIR$PREFIX/$launcher"
   done
+  install -D -m 644 conf/completion/kraftjbod.bash "$bash_completions/kraftjbod.bash"
+  # bash looks for a file of the command's name.
+  for launcher in bin/*; do ln -sf kraftjbod.bash "$bash_completions/${launcher#bin/}"; done
+  install -D -m 644 -t "$zsh_completions" conf/completion/_kraftjbod
   for unit in "${units[@]}"; do fill_in "conf/systemd/$unit" "$DESTDIR$UNITDIR/$unit"; done
   fill_in conf/systemd/kraftjbod.sysusers "$DESTDIR$SYSCONFDIR/sysusers.d/kraftjbod.conf"
   fill_in conf/systemd/kraftjbod.tmpfiles "$DESTDIR$SYSCONFDIR/tmpfiles.d/kraftjbod.conf"
@@ -59,7 +65,10 @@ uninstall_all() {
     mapfile -t enabled < <(find "$UNITDIR" -path '*.wants/kraftjbod*' -printf '%f\n' | sort -u)
     (( ${#enabled[@]} == 0 )) || systemctl disable --quiet "${enabled[@]}"
   fi
-  for launcher in bin/*; do rm -f "$DESTDIR$PREFIX/$launcher"; done
+  for launcher in bin/*; do
+    rm -f "$DESTDIR$PREFIX/$launcher" "$bash_completions/${launcher#bin/}"
+  done
+  rm -f "$bash_completions/kraftjbod.bash" "$zsh_completions/_kraftjbod"
   for unit in "${units[@]}"; do rm -f "$DESTDIR$UNITDIR/$unit"; done
   rm -f "$DESTDIR$SYSCONFDIR/sysusers.d/kraftjbod.conf" "$DESTDIR$SYSCONFDIR/tmpfiles.d/kraftjbod.conf"
   rm -rf "$docs"
