@@ -12,7 +12,7 @@ set -eu
 daemon=$1
 config=/run/kraftjbod/$daemon.properties
 sed -e "s/@NODE_ID@/${NODE_ID:-}/g" -e "s/@HOST_PORT@/${HOST_PORT:-}/g" \
-  -e "s/@CONTROLLER_VOTERS@/$CONTROLLER_VOTERS/g" \
+  -e "s/@CONTROLLER_VOTERS@/${CONTROLLER_VOTERS:?is not set: say ID@HOST:PORT of each controller}/g" \
   "/etc/kraftjbod/$daemon.properties" >"$config"
 
 key() { sed -n "s/^$1=//p" "$config"; }

@@ -48,6 +48,8 @@ class Container:
                 **os.environ,
                 "PATH": f"{self.home}/bin:{ROOT}/bin:{os.environ['PATH']}",
                 "CLUSTER_ID": CLUSTER_ID,
+                "NODE_ID": "100",
+                "CONTROLLER_VOTERS": "100@controller:9090",
                 **environment,
             },
         )

@@ -97,8 +97,10 @@ def test_wrong_usage_is_one_line_that_names_the_help() -> None:
 TOOLS = sorted(path.name for path in (ROOT / "bin").iterdir())
 #: It has jobs below it, which need Spark.
 _PIPELINE = "kraftjbod-pipeline"
-#: They make clusters, and reach none.
-_WITHOUT_CLUSTER = ("kraftjbod-storage", "kraftjbod-local")
+#: They make clusters or read disks, and reach none.
+_WITHOUT_CLUSTER = ("kraftjbod-storage", "kraftjbod-local", "kraftjbod-dump-log")
+#: Its commands are Kafka's, each with options of its own.
+_BY_COMMAND = "kraftjbod-cluster"
 
 
 @pytest.mark.parametrize("name", [name for name in TOOLS if name != _PIPELINE])
@@ -110,9 +112,11 @@ def test_every_tool_reports_its_version_and_the_operators_ones_json(name: str) -
         return  # A daemon.
     done = CliRunner().invoke(root, ["--version"], prog_name=name)
     assert done.output == f"{name} {record_scans.with_form(kraftjbod.__version__)}\n"
-    for part in root.commands.values() if isinstance(root, click.Group) else [root]:
+    parts = list(root.commands.values()) if isinstance(root, click.Group) else [root]
+    for part in parts:
         assert "--json" in _flags(part) or part.name == "samples"
-    assert ("--timeout" in _flags(root)) is (name not in _WITHOUT_CLUSTER)
+    for part in parts if name == _BY_COMMAND else [root]:
+        assert ("--timeout" in _flags(part)) is (name not in _WITHOUT_CLUSTER)
 
 
 def _flags(part: click.Command) -> set[str]:
