@@ -67,6 +67,8 @@ def field_values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
         one = st.sampled_from([0, 1, 3, 6, 56])  # kio knows the codes that exist only
     elif field.name.endswith("_ms") and field.type == "int32":
         one = st.integers(0, 2**31 - 1)  # kio: a duration
+    elif field.name == "transaction_start_time_ms":
+        one = st.integers(0, 2**40)  # kio: a date that is never absent
     else:
         one = RANGES[field.type]
     if field.is_array:
