@@ -19,7 +19,9 @@ COPIES: Final = 3
 FENCED: Final = 3
 _TIMEOUT_S: Final = 60.0
 _MOST_TOGETHER: Final = 20
-#: One turn that takes longer says where it is, on standard error.
+#: One turn that takes longer says where it is, on standard error. librdkafka's
+#: send_offsets_to_transaction may wait for ever for a coordinator that has gone, whatever its
+#: time-out (its issues 5456 and 5511).
 _STUCK_S: Final = 30.0
 #: Every so many transactions one is given up at its end, for no reason.
 _GIVEN_UP: Final = 5
