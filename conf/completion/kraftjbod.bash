@@ -10,6 +10,7 @@ _kraftjbod_words() {
     "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --formatter-property --from-beginning --help --json --max-messages --offset --partition --property --timeout --timeout-ms --topic --version" ;;
     "kraftjbod-console-producer") echo "--batch-size --bootstrap-server --command-config --command-property --compression-codec --help --json --max-block-ms --producer-property --property --reader-property --request-required-acks --request-timeout-ms --sync --timeout --topic --version" ;;
     "kraftjbod-consumer-groups") echo "--all-groups --all-topics --bootstrap-server --by-duration --command-config --delete --delete-offsets --describe --dry-run --execute --export --from-file --group --help --json --list --members --offsets --reset-offsets --shift-by --state --timeout --to-current --to-datetime --to-earliest --to-latest --to-offset --topic --type --verbose --version" ;;
+    "kraftjbod-consumer-perf-test") echo "--bootstrap-server --command-config --command-property --consumer.config --date-format --fetch-size --from-latest --group --help --hide-header --include --messages --num-records --print-metrics --reporting-interval --show-detailed-stats --socket-buffer-size --timeout --topic --version" ;;
     "kraftjbod-delete-records") echo "--bootstrap-server --command-config --format --help --json --offset-json-file --timeout --version" ;;
     "kraftjbod-drain") echo "--across-brokers --bootstrap-server --broker --cancel --command-config --dir --dry-run --format --help --json --throttle --timeout --version" ;;
     "kraftjbod-dump-log") echo "--cluster-metadata-decoder --deep-iteration --files --help --index-sanity-check --json --max-bytes --max-message-size --offsets-decoder --print-data-log --skip-record-metadata --transaction-log-decoder --verify-index-only --version" ;;
@@ -30,6 +31,7 @@ _kraftjbod_words() {
     "kraftjbod-metadata-quorum") echo "describe --bootstrap-controller --bootstrap-server --command-config --help --timeout --version" ;;
     "kraftjbod-metadata-quorum describe") echo "--help --human-readable --json --replication --status" ;;
     "kraftjbod-pipeline") echo "--help --version" ;;
+    "kraftjbod-producer-perf-test") echo "--bootstrap-server --command-config --command-property --help --num-records --payload-delimiter --payload-file --payload-monotonic --print-metrics --producer-props --producer.config --record-size --reporting-interval --throughput --topic --transaction-duration-ms --transactional-id --version --warmup-records" ;;
     "kraftjbod-reassign-partitions") echo "--additional --bootstrap-server --broker-list --cancel --command-config --disable-rack-aware --disallow-replication-factor-change --execute --generate --help --json --list --preserve-throttles --progress --reassignment-json-file --replica-alter-log-dirs-throttle --throttle --timeout --topics-to-move-json-file --verify --version" ;;
     "kraftjbod-storage") echo "dump-log forget-metadata fork-metadata format info random-uuid --help --version" ;;
     "kraftjbod-storage dump-log") echo "--help --json" ;;
@@ -106,6 +108,20 @@ _kraftjbod_values() {
     "kraftjbod-consumer-groups --by-duration") echo "@value" ;;
     "kraftjbod-consumer-groups --from-file") echo "@file" ;;
     "kraftjbod-consumer-groups --timeout") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --bootstrap-server") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --topic") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --include") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --num-records") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --messages") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --group") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --fetch-size") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --socket-buffer-size") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --command-property") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --command-config") echo "@file" ;;
+    "kraftjbod-consumer-perf-test --consumer.config") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --timeout") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --reporting-interval") echo "@value" ;;
+    "kraftjbod-consumer-perf-test --date-format") echo "@value" ;;
     "kraftjbod-delete-records --bootstrap-server") echo "@value" ;;
     "kraftjbod-delete-records --command-config") echo "@file" ;;
     "kraftjbod-delete-records --timeout") echo "@value" ;;
@@ -186,6 +202,21 @@ _kraftjbod_values() {
     "kraftjbod-metadata-quorum --bootstrap-controller") echo "@value" ;;
     "kraftjbod-metadata-quorum --command-config") echo "@file" ;;
     "kraftjbod-metadata-quorum --timeout") echo "@value" ;;
+    "kraftjbod-producer-perf-test --bootstrap-server") echo "@value" ;;
+    "kraftjbod-producer-perf-test --topic") echo "@value" ;;
+    "kraftjbod-producer-perf-test --num-records") echo "@value" ;;
+    "kraftjbod-producer-perf-test --record-size") echo "@value" ;;
+    "kraftjbod-producer-perf-test --payload-file") echo "@file" ;;
+    "kraftjbod-producer-perf-test --payload-delimiter") echo "@value" ;;
+    "kraftjbod-producer-perf-test --throughput") echo "@value" ;;
+    "kraftjbod-producer-perf-test --command-property") echo "@value" ;;
+    "kraftjbod-producer-perf-test --producer-props") echo "@value" ;;
+    "kraftjbod-producer-perf-test --command-config") echo "@file" ;;
+    "kraftjbod-producer-perf-test --producer.config") echo "@value" ;;
+    "kraftjbod-producer-perf-test --transactional-id") echo "@value" ;;
+    "kraftjbod-producer-perf-test --transaction-duration-ms") echo "@value" ;;
+    "kraftjbod-producer-perf-test --warmup-records") echo "@value" ;;
+    "kraftjbod-producer-perf-test --reporting-interval") echo "@value" ;;
     "kraftjbod-reassign-partitions --bootstrap-server") echo "@value" ;;
     "kraftjbod-reassign-partitions --command-config") echo "@file" ;;
     "kraftjbod-reassign-partitions --reassignment-json-file") echo "@value" ;;
@@ -255,4 +286,4 @@ _kraftjbod() {
   esac
 }
 
-complete -o filenames -F _kraftjbod kraftjbod-cluster kraftjbod-configs kraftjbod-console-consumer kraftjbod-console-producer kraftjbod-consumer-groups kraftjbod-delete-records kraftjbod-drain kraftjbod-dump-log kraftjbod-features kraftjbod-gameday kraftjbod-get-offsets kraftjbod-health kraftjbod-leader-election kraftjbod-local kraftjbod-log-dirs kraftjbod-metadata-quorum kraftjbod-pipeline kraftjbod-reassign-partitions kraftjbod-storage kraftjbod-topics kraftjbod-transactions
+complete -o filenames -F _kraftjbod kraftjbod-cluster kraftjbod-configs kraftjbod-console-consumer kraftjbod-console-producer kraftjbod-consumer-groups kraftjbod-consumer-perf-test kraftjbod-delete-records kraftjbod-drain kraftjbod-dump-log kraftjbod-features kraftjbod-gameday kraftjbod-get-offsets kraftjbod-health kraftjbod-leader-election kraftjbod-local kraftjbod-log-dirs kraftjbod-metadata-quorum kraftjbod-pipeline kraftjbod-producer-perf-test kraftjbod-reassign-partitions kraftjbod-storage kraftjbod-topics kraftjbod-transactions

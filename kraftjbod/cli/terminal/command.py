@@ -79,9 +79,9 @@ class ToolGroup(_OneLineEnds, click.Group):
     """Several commands under one name."""
 
 
-def tool(**settings: Any) -> Callable[[Callable[..., Any]], Tool]:
+def tool(kind: type[Tool] = Tool, **settings: Any) -> Callable[[Callable[..., Any]], Tool]:
     """Make a function the command that a tool is; ``settings`` are click's."""
-    return lambda function: _made(Tool, function, settings)
+    return lambda function: _made(kind, function, settings)
 
 
 def tool_group(

@@ -57,6 +57,21 @@ def test_lines_in_are_lines_out(cluster: Cluster) -> None:
     assert of_one_key == [line for line in lines.splitlines() if line.startswith("k3\t")]
 
 
+@pytest.mark.long
+def test_a_cluster_is_measured_in_transactions_too(cluster: Cluster) -> None:
+    create(cluster, "measured", 2)
+    words = ("--topic", "measured", "--record-size", "10", "--throughput", "-1")
+    transaction = ("--transaction-duration-ms", "5")
+    sent = started("producer-perf-test", cluster, *words, "--num-records", "300", *transaction)
+    assert sent.stdout.splitlines()[-1].startswith("300 records sent, "), sent.stderr
+    words = ("--topic", "measured", "--num-records", "300", "--group", "measuring")
+    committed = ("--command-property", "isolation.level=read_committed")
+    read = started("consumer-perf-test", cluster, *words, *committed)
+    head, figures = read.stdout.splitlines()
+    assert head.startswith("start.time, end.time, data.consumed.in.MB"), read.stderr
+    assert figures.split(", ")[4] == "300"
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_what_librdkafka_wrote_is_read_however_compressed(
     cluster: Cluster, compression: str

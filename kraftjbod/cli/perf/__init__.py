@@ -1,0 +1,1 @@
+"""Measuring a cluster from outside, as Kafka's own tools do."""

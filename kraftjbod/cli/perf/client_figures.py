@@ -1,0 +1,35 @@
+"""PURE. ``--print-metrics``: what librdkafka counts, in the table that Kafka's tools print.
+
+Its numbers are not those of the Java client: https://github.com/confluentinc/librdkafka/blob/master/STATISTICS.md
+names them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_HEAD: Final = "Metric Name"
+
+
+def figure_lines(statistics: str) -> Iterator[str]:
+    """:param statistics: librdkafka's document."""
+    figures = dict(sorted(_figures("", json.loads(statistics))))
+    width = max((len(name) for name in figures), default=0)
+    yield ""
+    yield f"{_HEAD:<{width}}   Value"
+    for name, value in figures.items():
+        yield (
+            f"{name:<{width}} : {value:.3f}"
+            if isinstance(value, float)
+            else (f"{name:<{width}} : {value}")
+        )
+
+
+def _figures(prefix: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in part.items():
+        if isinstance(value, dict):
+            yield from _figures(f"{prefix}{key}:", value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + key, value

@@ -1,0 +1,100 @@
+"""PURE. What ``kraftjbod-consumer-perf-test`` prints: Kafka's columns, by its rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from kraftjbod.cli.perf.producer_figures import java_float, java_ratio
+from kraftjbod.core.errors import ConfigError
+
+_MB: Final = 1024.0 * 1024.0
+_MORE: Final = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+_COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec" + _MORE
+#: By letter of Java's SimpleDateFormat, what strftime calls it; milliseconds apart.
+_DATE_LETTERS: Final = {
+    "y": "%Y",
+    "M": "%m",
+    "d": "%d",
+    "H": "%H",
+    "m": "%M",
+    "s": "%S",
+    "Z": "%z",
+}
+_PART: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
+DATE_FORMAT: Final = "yyyy-MM-dd HH:mm:ss:SSS"
+
+
+def header(*, is_detailed: bool) -> str:
+    return f"{'time, threadId' if is_detailed else 'start.time, end.time'}, {_COLUMNS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How much was read until some moment."""
+
+    size_bytes: int = 0
+    records: int = 0
+
+
+def total_line(read: Read, *, times: tuple[str, str], elapsed_ms: int, join_ms: int) -> str:
+    """The line that a run ends with; ``times`` are its beginning and its end."""
+    fetch_ms = elapsed_ms - join_ms
+    mb = read.size_bytes / _MB
+    rates = _per_second(mb, elapsed_ms), _per_second(read.records, elapsed_ms)
+    return (
+        f"{', '.join(times)}, {java_float(mb, 4)}, {rates[0]}, {read.records}, {rates[1]}, "
+        f"{join_ms}, {fetch_ms}, {_per_second(mb, fetch_ms)}, "
+        f"{_per_second(read.records, fetch_ms)}"
+    )
+
+
+def interval_line(read: Read, before: Read, *, at: str, elapsed_ms: int, join_ms: int) -> str:
+    """The line of one interval; ``before`` was read until the last one."""
+    fetch_ms = elapsed_ms - join_ms
+    mb = (read.size_bytes - before.size_bytes) / _MB
+    records = read.records - before.records
+    fetched = (mb, records) if fetch_ms > 0 else (0.0, 0)
+    return (
+        f"{at}, 0, {java_float(read.size_bytes / _MB, 4)}, {_per_second(mb, elapsed_ms)}, "
+        f"{read.records}, {_per_second(records, elapsed_ms)}, {join_ms}, {fetch_ms}, "
+        f"{_per_second(fetched[0], max(1, fetch_ms))}, {_per_second(fetched[1], max(1, fetch_ms))}"
+    )
+
+
+def _per_second(amount: float, elapsed_ms: int) -> str:
+    return java_float(java_ratio(amount, elapsed_ms / 1000.0), 4)
+
+
+def date_words(pattern: str) -> Callable[[datetime], str]:
+    """A function that writes a moment as Java's SimpleDateFormat does.
+
+    :raises ConfigError: for letters other than yMdHmsSZ.
+    """
+    parts: list[str | None] = []
+    end = 0
+    for part in _PART.finditer(pattern):
+        quoted, letter = part.groups()
+        if quoted is not None:
+            parts.append((quoted.replace("''", "'") or "'").replace("%", "%%"))
+        elif letter == "S":
+            parts.append(None)
+        elif letter is not None:
+            if letter not in _DATE_LETTERS:
+                raise ConfigError(f"--date-format {pattern}: {part[0]} is not known here")
+            short = letter == "y" and len(part[0]) == 2
+            parts.append("%y" if short else _DATE_LETTERS[letter])
+        else:
+            parts.append(part[0].replace("%", "%%"))
+        end = part.end()
+    if end != len(pattern):
+        raise ConfigError(f"--date-format {pattern}: a quote has no end")
+
+    def written(moment: datetime) -> str:
+        millis = f"{moment.microsecond // 1000:03d}"
+        return "".join(millis if part is None else moment.strftime(part) for part in parts)
+
+    return written

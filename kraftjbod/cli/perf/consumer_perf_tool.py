@@ -1,0 +1,268 @@
+"""WIRE. ``kraftjbod-consumer-perf-test``: how many records a second a member of a group reads.
+
+Flags, rules and lines are those of Kafka's tool. What it reads with is librdkafka: figures compare
+clusters, not clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from kraftjbod.cli.perf.client_figures import figure_lines
+from kraftjbod.cli.perf.consumer_figures import (
+    DATE_FORMAT,
+    Read,
+    date_words,
+    header,
+    interval_line,
+    total_line,
+)
+from kraftjbod.cli.terminal.command import ClusterAddress, tool
+from kraftjbod.core.errors import OperatingError
+
+_POLL_S: Final = 0.1
+_AT_ONCE: Final = 500
+_GROUPS: Final = 100_000
+_STATISTICS_MS: Final = "1000"
+
+
+@tool()
+@click.option(
+    "--bootstrap-server", required=True, metavar="HOST:PORT,...", help="Brokers to ask first."
+)
+@click.option("--topic", help="Topic to read.")
+@click.option("--include", metavar="REGEX", help="Topics to read, by a regular expression.")
+@click.option("--num-records", type=click.IntRange(min=1), help="How many to read.")
+@click.option("--messages", type=click.IntRange(min=1), help="The old name of that.")
+@click.option("--group", help="Group to read as. [default: perf-consumer- and a number]")
+@click.option("--from-latest", is_flag=True, help="Begin at the end, where nothing is committed.")
+@click.option(
+    "--fetch-size", type=int, default=1024 * 1024, show_default=True, help="Bytes per partition."
+)
+@click.option(
+    "--socket-buffer-size", type=int, default=2 * 1024 * 1024, show_default=True, help="Bytes."
+)
+@click.option(
+    "--command-property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Settings of the consumer.",
+)
+@click.option("--command-config", type=click.Path(dir_okay=False), help="A file of them.")
+@click.option("--consumer.config", "old_config", help="The old name of that.")
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    metavar="MS",
+    help="End when none comes for so long.",
+)
+@click.option("--show-detailed-stats", is_flag=True, help="A line for each interval.")
+@click.option(
+    "--reporting-interval",
+    type=click.IntRange(min=1),
+    default=5_000,
+    show_default=True,
+    metavar="MS",
+    help="Between two lines.",
+)
+@click.option("--date-format", default=DATE_FORMAT, show_default=True, help="Of times, as in Java.")
+@click.option("--hide-header", is_flag=True, help="No line that names the columns.")
+@click.option("--print-metrics", is_flag=True, help="Print what librdkafka counted, at the end.")
+def main(**flags: Any) -> None:
+    """Measure how fast a member of a group reads."""
+    from kraftjbod.cli.terminal.library_client import reach
+
+    topic, include = flags["topic"], flags["include"]
+    if (topic is None) == (include is None):
+        raise click.UsageError(
+            'Exactly one of the following arguments is required: "--topic", "--include"'
+        )
+    if (flags["num_records"] is None) == (flags["messages"] is None):
+        raise click.UsageError(
+            'Exactly one of the following arguments is required: "--num-records", "--messages"'
+        )
+    if flags["command_config"] and flags["old_config"]:
+        raise click.UsageError("--command-config and --consumer.config cannot be given together")
+    run = _Run(
+        # librdkafka takes what begins so for a regular expression; Java's has to match it all.
+        topic=topic if include is None else f"^({include})$",
+        records=flags["num_records"] or flags["messages"],
+        timeout_ms=flags["timeout_ms"],
+        interval_ms=flags["reporting_interval"],
+        is_detailed=flags["show_detailed_stats"],
+        date_format=flags["date_format"],
+        print_metrics=flags["print_metrics"],
+    )
+    settings = _settings(flags)
+    measuring = _Measuring(run, settings)
+    asyncio.run(reach(settings, ClusterAddress(bootstrap_server=settings["bootstrap.servers"])))
+    # From here on the library's own threads do all, and nothing else is to be done.
+    if not flags["hide_header"]:
+        click.echo(header(is_detailed=run.is_detailed))
+    measuring.run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    topic: str
+    records: int
+    timeout_ms: int
+    interval_ms: int
+    is_detailed: bool
+    date_format: str
+    print_metrics: bool
+
+
+def _settings(flags: dict[str, Any]) -> dict[str, str]:
+    from kraftjbod.cli.terminal.library_client import read_settings
+
+    config = flags["command_config"] or flags["old_config"]
+    group = flags["group"] or f"perf-consumer-{secrets.randbelow(_GROUPS)}"
+    return {
+        "client.id": "perf-consumer-client",
+        **read_settings(config, flags["properties"], "--command-property"),
+        "bootstrap.servers": flags["bootstrap_server"],
+        "group.id": group,
+        "receive.buffer.bytes": str(flags["socket_buffer_size"]),
+        "max.partition.fetch.bytes": str(flags["fetch_size"]),
+        "auto.offset.reset": "latest" if flags["from_latest"] else "earliest",
+        "check.crcs": "false",
+    }
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class _Joining:
+    """How long the member has had no partitions."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._since_ms = now_ms
+        self._owned = 0
+        self.total_ms = 0
+        #: Since the last line.
+        self.recent_ms = 0
+
+    def assigned(self, partitions: int) -> None:
+        if not self._owned:
+            elapsed_ms = _now_ms() - self._since_ms
+            self.total_ms += elapsed_ms
+            self.recent_ms += elapsed_ms
+        self._owned += partitions
+
+    def revoked(self, partitions: int) -> None:
+        self._owned = max(0, self._owned - partitions)
+        if not self._owned:
+            self._since_ms = _now_ms()
+
+
+class _Measuring:
+    """One run of the tool."""
+
+    def __init__(self, run: _Run, settings: dict[str, str]) -> None:
+        from kraftjbod.cli.terminal.library_client import make_consumer
+
+        self._run = run
+        self._written = date_words(run.date_format)
+        self._statistics: str | None = None
+        handlers: dict[str, Any] = {}
+        if run.print_metrics:
+            settings = {**settings, "statistics.interval.ms": _STATISTICS_MS}
+            handlers["stats_cb"] = self._count
+        self._consumer = make_consumer(settings, **handlers)
+
+    def run(self) -> None:
+        try:
+            self._measure()
+            if self._run.print_metrics:
+                self._print_metrics()
+        finally:
+            self._consumer.close()
+
+    def _measure(self) -> None:
+        start, start_ms = datetime.now().astimezone(), _now_ms()
+        joining = _Joining(start_ms)
+        self._consumer.subscribe(
+            [self._run.topic],
+            on_assign=lambda _, partitions: joining.assigned(len(partitions)),
+            on_revoke=lambda _, partitions: joining.revoked(len(partitions)),
+        )
+        read = self._read(joining)
+        if read.records < self._run.records:
+            click.echo(
+                "WARNING: Exiting before consuming the expected number of records: timeout "
+                f"({self._run.timeout_ms} ms) exceeded. You can use the --timeout option to "
+                "increase the timeout."
+            )
+        end, end_ms = datetime.now().astimezone(), _now_ms()
+        if not self._run.is_detailed:
+            line = total_line(
+                read,
+                times=(self._written(start), self._written(end)),
+                elapsed_ms=end_ms - start_ms,
+                join_ms=joining.total_ms,
+            )
+            click.echo(line)
+
+    def _read(self, joining: _Joining) -> Read:
+        run = self._run
+        now_ms = reported_ms = arrived_ms = _now_ms()
+        read = reported = Read()
+        while read.records < run.records and now_ms - arrived_ms <= run.timeout_ms:
+            messages = self._take()
+            now_ms = _now_ms()
+            if messages:
+                arrived_ms = now_ms
+                size = sum(len(each.key() or b"") + len(each.value() or b"") for each in messages)
+                read = Read(read.size_bytes + size, read.records + len(messages))
+            if messages and now_ms - reported_ms >= run.interval_ms:
+                if run.is_detailed:
+                    line = interval_line(
+                        read,
+                        reported,
+                        at=self._written(datetime.now().astimezone()),
+                        elapsed_ms=now_ms - reported_ms,
+                        join_ms=joining.recent_ms,
+                    )
+                    click.echo(line)
+                joining.recent_ms = 0
+                reported_ms, reported = now_ms, read
+        return read
+
+    def _take(self) -> list[Any]:
+        """The records that are there now; waits a moment for the first one."""
+        from kraftjbod.cli.terminal.library_client import client_error
+
+        messages = self._consumer.consume(_AT_ONCE, _POLL_S)
+        for each in messages:
+            if (error := each.error()) is not None and not error.retriable():
+                raise client_error(error)
+        return [each for each in messages if each.error() is None]
+
+    def _count(self, statistics: str) -> None:
+        self._statistics = statistics
+
+    def _print_metrics(self) -> None:
+        deadline_ms = _now_ms() + 2 * int(_STATISTICS_MS)
+        while self._statistics is None and _now_ms() < deadline_ms:
+            self._consumer.poll(_POLL_S)
+        if self._statistics is None:
+            raise OperatingError("librdkafka said nothing of its figures in time")
+        for line in figure_lines(self._statistics):
+            click.echo(line)
+
+
+if __name__ == "__main__":
+    main(prog_name="kraftjbod-consumer-perf-test")

@@ -1,0 +1,128 @@
+"""WIRE. Clients of librdkafka, for tools that join groups, write in transactions or measure.
+
+Settings are named as the Java client names them, which is what users of Kafka's tools know: those
+that librdkafka calls otherwise are translated, those that mean something in Java only are left
+out, and one that neither knows is refused.
+Tools that can do without import this late: the library takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from kraftjbod.cli.terminal.command import ClusterAddress, parse_pairs, read_file
+from kraftjbod.core.errors import ConfigError, ConnectionLostError, OperatingError
+from kraftjbod.core.properties import parse_properties
+
+T = TypeVar("T")
+
+_NAMES: Final = {
+    "buffer.memory": "queue.buffering.max.kbytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.request.size": "message.max.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+}
+_ONLY_JAVA: Final = frozenset(
+    {
+        "key.serializer",
+        "value.serializer",
+        "key.deserializer",
+        "value.deserializer",
+        "max.block.ms",
+        "max.poll.records",
+        "metric.reporters",
+    }
+)
+#: Java's default means "what the system likes".
+_SYSTEMS_CHOICE: Final = frozenset({"socket.receive.buffer.bytes", "socket.send.buffer.bytes"})
+_ASSIGNORS: Final = {
+    "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "CooperativeStickyAssignor": "cooperative-sticky",
+}
+#: Where nobody says otherwise, a producer is what Java's is.
+_PRODUCER_DEFAULTS: Final = {"batch.size": "16384", "buffer.memory": "33554432"}
+
+
+def read_settings(path: str | None, pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """Of a properties file and of ``KEY=VALUE`` words, which win.
+
+    :raises ConfigError: if the file cannot be read.
+    """
+    of_file = {} if path is None else parse_properties(read_file(path), path)
+    return {**of_file, **parse_pairs(pairs, option)}
+
+
+def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """``settings``, named as the Java client names them, as librdkafka wants them."""
+    found: dict[str, Any] = {
+        # What its own lines on standard error report is in the errors that are raised.
+        "log_level": "2",
+        "client.id": "kraftjbod-tools",
+    }
+    for key, value in settings.items():
+        name = _NAMES.get(key, key)
+        if name in _ONLY_JAVA or (name in _SYSTEMS_CHOICE and value.strip() == "-1"):
+            continue
+        if key == "buffer.memory" and value.isdigit():
+            value = str(max(1, int(value) // 1024))
+        elif key == "partition.assignment.strategy":
+            classes = (part.strip().rpartition(".")[2] for part in value.split(","))
+            value = ",".join(_ASSIGNORS.get(each, each) for each in classes)
+        found[name] = value
+    return found
+
+
+def make_producer(settings: Mapping[str, str]) -> Producer:
+    """A producer with Java's defaults: idempotent, unless ``acks`` asks for less.
+
+    :raises ConfigError: naming the setting that librdkafka does not know or take.
+    """
+    is_idempotent = settings.get("acks", "all").strip() in ("all", "-1")
+    defaults = {**_PRODUCER_DEFAULTS, "enable.idempotence": str(is_idempotent).lower()}
+    # How many wait is bounded by their bytes, as in Java.
+    limits = {"queue.buffering.max.messages": "0"}
+    return _make(Producer, {**library_settings({**defaults, **settings}), **limits})
+
+
+def make_consumer(settings: Mapping[str, str], **handlers: Callable[..., Any]) -> Consumer:
+    """:raises ConfigError: as for a producer."""
+    return _make(Consumer, {**library_settings(settings), **handlers})
+
+
+def _make(build: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+    try:
+        return build(settings)
+    except KafkaException as e:
+        raise ConfigError(f"a client's setting is wrong: {e.args[0].str()}") from e
+
+
+async def reach(settings: Mapping[str, str], cluster: ClusterAddress) -> None:
+    """Return as soon as the cluster answers; the library would try for ever and say nothing.
+
+    Where a listener speaks more than plain text only the library can ask.
+    """
+    if settings.get("security.protocol", "PLAINTEXT") == "PLAINTEXT":
+        async with cluster.connect():
+            return
+
+
+def client_error(error: KafkaError) -> OperatingError:
+    """An error of the library as one of ours."""
+    if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
+        return ConnectionLostError(error.str())
+    return OperatingError(f"{error.name()}: {error.str()}")
+
+
+@contextmanager
+def refused_as_ours() -> Iterator[None]:
+    """What the library raises inside is one of our errors."""
+    try:
+        yield
+    except KafkaException as e:
+        raise client_error(e.args[0]) from e
