@@ -335,6 +335,7 @@ class BrokerServer:
             incarnation_id = self._rooms.cluster.identity.incarnation_id
         await self._disks.logs.close(broker_epoch, incarnation_id)
         self._disks.metadata_dir.close()
+        await self._disks.metadata_dir.unlocked()
 
 
 def main() -> None:

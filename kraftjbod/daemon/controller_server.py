@@ -64,7 +64,7 @@ class ControllerServer:
         self._cluster_id = ""
         self._parts = PartList(
             (
-                Part(name="metadata dir", start=self._open_dir, close=self._log_dir.close),
+                Part(name="metadata dir", start=self._open_dir, close=self._close_dir),
                 Part(name="controller", start=self._start_controller, close=self._stop_controller),
                 Part(name="door", start=self._open_door, close=self._close_door, failed=self._lost),
             )
@@ -166,6 +166,10 @@ class ControllerServer:
             await self._controller.stop()
         if self._quorum is not None:
             await self._quorum.close()
+
+    async def _close_dir(self) -> None:
+        self._log_dir.close()
+        await self._log_dir.unlocked()
 
     def status(self) -> str:
         doing = "starting" if self._door is None else "running"

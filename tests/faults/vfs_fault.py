@@ -188,7 +188,8 @@ class FaultVfs:
         return self.space_override or found
 
     def try_lock(self, path: str) -> VfsFile | None:
-        return self.do("try_lock", path, lambda: self.inner.try_lock(path))
+        held = self.do("try_lock", path, lambda: self.inner.try_lock(path))
+        return None if held is None else FaultFile(self, path, held)
 
     def let_go(self, root: str) -> None:
         self.inner.let_go(root)

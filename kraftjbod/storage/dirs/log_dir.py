@@ -155,6 +155,9 @@ class LogDir(DirCondition):
         self._device: int | None = None
         #: Held from :meth:`try_lock` to :meth:`close`.
         self._lock_file: VfsFile | None = None
+        #: What gives the lock up, once there is no more to do here.
+        self._unlocking: asyncio.Future[None] | None = None
+        self._io_suspect_s = io_suspect_ms / 1000
         self._cached_reads = True
         #: The kernel copies files into this dir, as far as is known.
         self.kernel_copies = True
@@ -395,7 +398,7 @@ class LogDir(DirCondition):
         for op in [op for op in self.outside_ops if not op.done()]:
             op.set_exception(self.offline_error())
         # A disk in use cannot be unmounted, checked and mounted again.
-        self._farewell.submit_op(lambda: self.vfs.let_go(self.path))
+        self._unlocks(self._farewell.submit_op(lambda: self.vfs.let_go(self.path)))
         self._farewell.shutdown(wait=False)
         if report:
             self._report_change()
@@ -408,11 +411,23 @@ class LogDir(DirCondition):
         """Stop the watches and let the threads end after what they still have to do."""
         self._watch.stop()
         if self.is_online:
-            if self._lock_file is not None:
-                self.submit(OpKind.START, self._lock_file.close)
+            if self._lock_file is not None and self._unlocking is None:
+                self._unlocks(self.submit(OpKind.START, self._lock_file.close))
             self._executor.shutdown(wait=False)
             self._flush_executor.shutdown(wait=False)
             self._compute_executor.shutdown(wait=False)
+
+    def _unlocks(self, unlocking: asyncio.Future[None]) -> None:
+        self._unlocking = unlocking
+        # A disk that fails at the very end was judged for it; nobody needs to wait for this.
+        unlocking.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def unlocked(self) -> bool:
+        """Whether another object may lock the dir, after :meth:`close` or OFFLINE; it may hang."""
+        if self._unlocking is None:
+            return True
+        done, _ = await asyncio.wait({self._unlocking}, timeout=self._io_suspect_s)
+        return bool(done)
 
     # -- judging ----------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ new.
 * By the rules of a start (dir_opener.py), in a fresh object with a thread and files of its own.
   Until it is taken into service nobody else hears of it.
 * A directory of which an old operation is still running is not opened again: what that writes
-  late would fall on the new one's head.
+  late would fall on the new one's head. Nor is one that was not given up yet, which takes a moment.
 * What changes is remembered in the metadata dir, one change at a time.
 * A new one lies below one of the allowed roots, symbolic links resolved. Whoever names a path that
   is not taken hears one answer, whatever lies there or does not; telemetry has the reason.
@@ -70,7 +70,7 @@ class DirAttacher:
         :raises OperatingError: why it cannot be used, and what to do.
         """
         for old in (dead, self._failed.get(dead.path)):
-            if old is not None and old.is_busy:
+            if old is not None and await _hangs(old):
                 raise KafkaStorageError(
                     f"{dead.path} still hangs: an operation from before is running; it can come "
                     f"back when that has ended, or with the next start of the broker",
@@ -101,7 +101,7 @@ class DirAttacher:
         :raises OperatingError: it cannot be used; nothing about what lies there.
         """
         failed = self._failed.get(path)
-        if failed is not None and failed.is_busy:
+        if failed is not None and await _hangs(failed):
             raise KafkaStorageError(f"{path} still hangs: it was tried before", path=path)
         log_dir = self._begin(path)
         try:
@@ -281,6 +281,11 @@ class DirAttacher:
             return KnownDirs() if text is None else parse_known_dirs(text, path)
         except StartupError as e:
             raise KafkaStorageError(str(e), path=path) from e
+
+
+async def _hangs(old: LogDir) -> bool:
+    """An operation of it still runs, or what gives up its files and its lock."""
+    return old.is_busy or not await old.unlocked()
 
 
 def is_below_any(path: str, roots: Sequence[str]) -> bool:

@@ -501,6 +501,7 @@ class LogManager:
         self.cleaner.close()
         for log_dir in self.dirs():
             log_dir.close()
+        await asyncio.gather(*(log_dir.unlocked() for log_dir in self.dirs()))
 
     async def _close_dir(self, log_dir: LogDir, stop: CleanShutdown) -> None:
         """One that cannot be closed keeps no other from it, but the dir from its clean mark."""

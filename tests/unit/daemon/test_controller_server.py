@@ -13,7 +13,7 @@ from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
-from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 
 
 def _server(
@@ -43,12 +43,15 @@ def vfs() -> FaultVfs:
 
 
 async def test_start_and_stop_leave_a_log_to_go_on_with(vfs: FaultVfs) -> None:
+    slow = Fault(effect=Effect.DELAY, kinds=frozenset({"close"}), path="*/.lock", delay_s=0.05)
+    vfs.inject(slow)
     for life in (1, 2):
         environment = Environment()
         server = _server(vfs, environment)
         await server.start()
         assert environment.metrics.snapshot()["LastCommittedRecordOffset"] == life
         await server.stop()
+    assert slow.hits == 2
 
 
 async def test_an_unformatted_dir_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -216,6 +217,19 @@ async def test_what_a_new_disk_is_refused_for_is_undone():
     with capture_logs(), pytest.raises(OperatingError, match="no space for its reserve"):
         await place.attacher.open_new("/d1", [])
     await until(lambda: vfs.inner.try_lock("/d1/.lock") is not None)
+
+
+async def test_a_disk_that_was_refused_is_taken_at_once_when_it_is_in_order():
+    place = Place(reserve_bytes=4096)
+    vfs = place.disk("/d1")
+    assert isinstance(vfs.inner, MemVfs)
+    enough, vfs.inner.usable_bytes = vfs.inner.usable_bytes, 1000
+    let_go = vfs.let_go
+    vfs.let_go = lambda root: (time.sleep(0.05), let_go(root))[1]
+    with capture_logs(), pytest.raises(OperatingError, match="no space for its reserve"):
+        await place.attacher.open_new("/d1", [])
+    vfs.inner.usable_bytes = enough
+    (await place.attacher.open_new("/d1", [])).close()
 
 
 async def test_a_disk_that_was_full_comes_back_full():
