@@ -33,6 +33,7 @@ from kraftjbod.core.errors import (
     ForeignMetadataError,
     LogDirImpairedError,
     NotControllerError,
+    OffsetOutOfRangeError,
     OperatingError,
     StartupError,
 )
@@ -62,6 +63,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
 from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.leader_check import is_followed
 from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.raft.proposals import Proposal
@@ -69,6 +71,7 @@ from kraftjbod.raft.proposals import Proposal
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
 _SNAPSHOT_SLICE_RECORDS: Final = 500
+_MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
 
 
 class QuorumController:
@@ -270,7 +273,12 @@ class QuorumController:
         """
         try:
             return await self._handle(request, connection)
-        except ForeignMetadataError as e:
+        except (ForeignMetadataError, OffsetOutOfRangeError) as e:
+            if not self._driver.is_alone and not await is_followed(self._driver.core):
+                # Who knows more may know it of the one who leads by now.
+                raise NotControllerError(f"{_MAYBE_NOT_LEADING}: {e.message}") from e
+            if not isinstance(e, ForeignMetadataError):
+                raise
             self._decisions.note_foreign_metadata(e)
             raise
 

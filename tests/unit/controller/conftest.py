@@ -16,7 +16,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import rpc_messages as m
-from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.driver import RaftDriver, RaftTransport
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -39,7 +39,10 @@ class Node:
         reserve_bytes: int = 0,
         level: int = 17,
         max_fetch_bytes: int = 1000,
+        quorum: RaftTransport | None = None,
     ) -> None:
+        """:param quorum: the way to voters 2 and 3; this one is the first then."""
+        ids = (9,) if quorum is None else (1, 2, 3)
         self.clock = ManualClock()
         self.nobody_listens = False
         self.metrics = Metrics()
@@ -62,8 +65,11 @@ class Node:
                     vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0
                 ),
                 clock=self.clock,
-                node_id=BrokerId(9),
-                voters=VoterSet.of([ReplicaKey(BrokerId(9))]),
+                node_id=BrokerId(ids[0]),
+                voters=VoterSet.of([ReplicaKey(BrokerId(i)) for i in ids]),
+                transport=quorum,
+                draw_below=None if quorum is None else lambda _: 0,
+                election_timeout_ms=2000,
                 first_payload_of_term=NO_RECORDS,
                 bytes_between_snapshots=1 << 30,
                 max_cached_bytes=1 << 20,
@@ -80,6 +86,10 @@ class Node:
             max_fetch_bytes=max_fetch_bytes,
             is_refused=self.is_refused,
         )
+
+    @property
+    def driver(self) -> RaftDriver:
+        return self.controller.driver
 
     async def is_refused(self, host: str, port: int) -> bool:
         return (host, port) == ("h", 1) and self.nobody_listens

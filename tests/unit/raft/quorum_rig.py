@@ -28,7 +28,9 @@ IDS = (1, 2, 3)
 class Node:
     """A voter and its listener, whose state are the payloads."""
 
-    def __init__(self, net: Net, node_id: int, vfs: FaultVfs) -> None:
+    def __init__(
+        self, net: Net, node_id: int, vfs: FaultVfs, *, election_timeout_ms: int = 200
+    ) -> None:
         self.net, self.node_id, self.vfs = net, node_id, vfs
         self.payloads: list[bytes] = []
         self.offset = -1
@@ -53,7 +55,7 @@ class Node:
             retry_interval_ms=1,
             transport=net,
             draw_below=random.Random(node_id).randrange,
-            election_timeout_ms=200,
+            election_timeout_ms=election_timeout_ms,
         )
 
     # --- what it hears
