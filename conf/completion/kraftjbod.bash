@@ -28,8 +28,10 @@ _kraftjbod_words() {
     "kraftjbod-local status") echo "--data --help --json" ;;
     "kraftjbod-local up") echo "--brokers --config --controllers --data --dirs --help --json --port" ;;
     "kraftjbod-log-dirs") echo "--add --bootstrap-server --broker-list --change-timeout --command-config --describe --force --forget --format --help --json --reattach --strays --timeout --topic-list --version" ;;
-    "kraftjbod-metadata-quorum") echo "describe --bootstrap-controller --bootstrap-server --command-config --help --timeout --version" ;;
+    "kraftjbod-metadata-quorum") echo "add-controller describe remove-controller --bootstrap-controller --bootstrap-server --command-config --help --timeout --version" ;;
+    "kraftjbod-metadata-quorum add-controller") echo "--dry-run --help --json" ;;
     "kraftjbod-metadata-quorum describe") echo "--help --human-readable --json --replication --status" ;;
+    "kraftjbod-metadata-quorum remove-controller") echo "--controller-directory-id --controller-id --dry-run --help --json" ;;
     "kraftjbod-pipeline") echo "--help --version" ;;
     "kraftjbod-producer-perf-test") echo "--bootstrap-server --command-config --command-property --help --num-records --payload-delimiter --payload-file --payload-monotonic --print-metrics --producer-props --producer.config --record-size --reporting-interval --throughput --topic --transaction-duration-ms --transactional-id --version --warmup-records" ;;
     "kraftjbod-reassign-partitions") echo "--additional --bootstrap-server --broker-list --cancel --command-config --disable-rack-aware --disallow-replication-factor-change --execute --generate --help --json --list --preserve-throttles --progress --reassignment-json-file --replica-alter-log-dirs-throttle --throttle --timeout --topics-to-move-json-file --verify --version" ;;
@@ -202,6 +204,10 @@ _kraftjbod_values() {
     "kraftjbod-metadata-quorum --bootstrap-controller") echo "@value" ;;
     "kraftjbod-metadata-quorum --command-config") echo "@file" ;;
     "kraftjbod-metadata-quorum --timeout") echo "@value" ;;
+    "kraftjbod-metadata-quorum remove-controller --controller-id") echo "@value" ;;
+    "kraftjbod-metadata-quorum remove-controller -i") echo "@value" ;;
+    "kraftjbod-metadata-quorum remove-controller --controller-directory-id") echo "@value" ;;
+    "kraftjbod-metadata-quorum remove-controller -d") echo "@value" ;;
     "kraftjbod-producer-perf-test --bootstrap-server") echo "@value" ;;
     "kraftjbod-producer-perf-test --topic") echo "@value" ;;
     "kraftjbod-producer-perf-test --num-records") echo "@value" ;;

@@ -16,7 +16,9 @@ from typing import Final
 import click
 
 from kraftjbod.cli.earlier_life import sign_of_earlier_life
+from kraftjbod.cli.quorum.initial_voters import QuorumFlags
 from kraftjbod.cli.terminal.command import Answer, answering, parse_pairs, read_file, tool_group
+from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import (
     InconsistentStorageError,
     KraftJbodError,
@@ -30,9 +32,10 @@ from kraftjbod.core.metadata_version import (
     SUPPORTED_FEATURES,
     MetadataVersion,
 )
-from kraftjbod.core.node_config import StorageSettings
+from kraftjbod.core.node_config import Endpoint, StorageSettings
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import HEADER_BYTES, check_crc, read_header
+from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK, LOCK_FILE, META_PROPERTIES
 from kraftjbod.storage.identity.applied_metadata import forget_applied_metadata
 from kraftjbod.storage.identity.bootstrap import write_bootstrap
@@ -48,6 +51,9 @@ from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
 _CONFIG_OPTION: Final = click.option(
     "--config", "-c", required=True, type=click.Path(dir_okay=False), help="Daemon configuration."
 )
+
+
+_NO_FLAGS: Final = QuorumFlags()
 
 
 @tool_group()
@@ -75,9 +81,22 @@ def random_uuid(answer: Answer) -> None:
 )
 @click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
 @click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")
-@click.option("--standalone", "-s", is_flag=True, help="Not with controller.quorum.voters.")
-@click.option("--no-initial-controllers", "-N", is_flag=True, help="As --standalone.")
-@click.option("--initial-controllers", "-I", default=None, help="As --standalone.")
+@click.option(
+    "--standalone", "-s", is_flag=True, help="Of a new cluster's first controller: it votes alone."
+)
+@click.option(
+    "--no-initial-controllers",
+    "-N",
+    is_flag=True,
+    help="Of a controller that is added to the voters once it runs.",
+)
+@click.option(
+    "--initial-controllers",
+    "-I",
+    metavar="ID@HOST:PORT:DIRECTORY-ID,...",
+    default=None,
+    help="Who votes at first, in the same words for all of them.",
+)
 @answering
 def format_command(
     answer: Answer,
@@ -93,8 +112,12 @@ def format_command(
 ) -> None:
     """Give every log directory of a node its identity."""
     settings = load_settings(config)
-    dynamic = standalone or no_initial_controllers or initial_controllers is not None
-    _check_quorum(settings, is_dynamic=dynamic)
+    quorum = QuorumFlags(
+        standalone=standalone,
+        no_initial_controllers=no_initial_controllers,
+        initial_controllers=initial_controllers,
+    )
+    quorum.check(settings)
     features = _features(release_version, feature)
     Formatter(
         settings,
@@ -102,6 +125,8 @@ def format_command(
         features,
         ignore_formatted=ignore_formatted,
         replace_lost=replace_lost,
+        quorum=quorum,
+        own_endpoint=_own_endpoint(config) if quorum.names_voters else None,
         answer=answer,
     ).format()
 
@@ -215,8 +240,11 @@ class Formatter:
         *,
         ignore_formatted: bool,
         replace_lost: bool = False,
+        quorum: QuorumFlags = _NO_FLAGS,
+        own_endpoint: Endpoint | None = None,
         answer: Answer,
     ) -> None:
+        """:param own_endpoint: where a controller is reached."""
         if not cluster_id:
             raise StartupError("You must specify a cluster ID.")
         self._settings = settings
@@ -224,6 +252,10 @@ class Formatter:
         self._features = features
         self._ignore_formatted = ignore_formatted
         self._replace_lost = replace_lost
+        self._quorum = quorum
+        self._own_endpoint = own_endpoint
+        self._metadata_dir_id = DirectoryId.random(os.urandom)
+        self._kind = "metadata"
         self._answer = answer
         self._vfs = RealVfs()
 
@@ -252,6 +284,7 @@ class Formatter:
         )
         if is_new_controller:
             self._refuse_lost_controller(metadata_dir)
+        voters = self._voters() if is_new_controller else None
         self._answer.say(
             "Bootstrap metadata: "
             + ", ".join(f"{name}={level}" for name, level in sorted(self._features.items())),
@@ -259,8 +292,24 @@ class Formatter:
         )
         known = known.seen({path: self._format_dir(path) for path in ensemble.empty})
         if is_new_controller:
-            write_bootstrap(self._vfs, metadata_dir, self._features)
+            encoded = None if voters is None else voters.encode()
+            write_bootstrap(self._vfs, metadata_dir, self._features, encoded)
         self._remember(ensemble, known)
+
+    def _voters(self) -> VoterSet | None:
+        """Who votes at first; a controller that is named there gets the directory id it has there.
+
+        :raises StartupError: for what names no controllers.
+        """
+        node_id = self._settings.node_id
+        voters = self._quorum.voters(node_id, self._own_endpoint, self._metadata_dir_id)
+        for key in voters or ():
+            if key.node_id == node_id and key.directory_id is not None:
+                self._metadata_dir_id = key.directory_id
+                self._kind = "dynamic metadata voter"
+        if voters is not None and self._kind == "metadata":
+            self._kind = "dynamic metadata"
+        return voters
 
     def _remember(self, ensemble: MetaPropertiesEnsemble, known: KnownDirs) -> None:
         present = {p: m.directory_id for p, m in ensemble.loaded.items() if m.directory_id}
@@ -313,8 +362,9 @@ class Formatter:
         )
 
     def _format_dir(self, path: str) -> DirectoryId:
-        kind = "metadata" if path == self._settings.metadata_dir else "data"
-        directory_id = DirectoryId.random(os.urandom)
+        is_metadata = path == self._settings.metadata_dir
+        kind = self._kind if is_metadata else "data"
+        directory_id = self._metadata_dir_id if is_metadata else DirectoryId.random(os.urandom)
         self._answer.say(
             f"Formatting {kind} directory {path} with "
             f"{METADATA_VERSION} {MetadataVersion.of(self._features[METADATA_VERSION]).release}.",
@@ -342,17 +392,14 @@ def load_settings(path: str) -> StorageSettings:
     )
 
 
-def _check_quorum(settings: StorageSettings, *, is_dynamic: bool) -> None:
-    is_controller = "controller" in settings.process_roles
-    if is_dynamic and not is_controller:
-        raise StartupError("You can only use --standalone on a controller.")
-    if is_dynamic:
-        raise StartupError(
-            "You cannot use --standalone, --initial-controllers or --no-initial-controllers: "
-            "the voters are those of controller.quorum.voters."
-        )
-    if is_controller and not settings.controller_quorum_voters:
-        raise StartupError("controller.quorum.voters is not set on this controller.")
+def _own_endpoint(path: str) -> Endpoint:
+    """Where the controller of that file is reached.
+
+    :raises ConfigError: if the file does not say it.
+    """
+    values = parse_properties(read_file(path), path)
+    config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
+    return config.advertised_endpoint
 
 
 def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:

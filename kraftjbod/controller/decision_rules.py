@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Final
 
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
-from kraftjbod.metadata.records import MAX_ENTRY_BYTES
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
+from kraftjbod.metadata.records import MAX_ENTRY_BYTES, encode_entry
 from kraftjbod.protocol.rpc_messages import (
     AlterPartitionReassignmentsRequest,
     BrokerHeartbeatRequest,
@@ -17,6 +19,9 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequest,
 )
+
+NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
+"""Payload of an entry without effect."""
 
 
 def grows(request: RpcRequest) -> bool:

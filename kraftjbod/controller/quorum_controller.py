@@ -24,6 +24,7 @@ from kraftjbod.controller.brokers.metadata_fetches import MetadataFetches
 from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.decision_log import DecisionLog
+from kraftjbod.controller.decision_rules import NO_RECORDS as NO_RECORDS
 from kraftjbod.controller.decision_rules import grows, needs_no_write, readable, too_large
 from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
 from kraftjbod.controller.quorum.quorum_apis import QuorumApis
@@ -37,10 +38,9 @@ from kraftjbod.core.errors import (
     OperatingError,
     StartupError,
 )
-from kraftjbod.core.ids import BrokerId, ConnectionId
+from kraftjbod.core.ids import BrokerId, ConnectionId, DirectoryId
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import WorkSlices
-from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.metadata.records import (
     MAX_ENTRY_BYTES,
@@ -50,7 +50,6 @@ from kraftjbod.metadata.records import (
     RegisterBrokerRecord,
     decode_entry,
     encode_entries,
-    encode_entry,
     encode_entry_in_slices,
 )
 from kraftjbod.metadata.state import MetadataState
@@ -61,15 +60,13 @@ from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.leader_check import is_followed
 from kraftjbod.raft.log.snapshot_files import Snapshot
-from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.raft.machine.messages import Entry, EntryKind
+from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.raft.proposals import Proposal
 
-NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
-"""Payload of an entry without effect."""
 _SNAPSHOT_SLICE_RECORDS: Final = 500
 _MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
 
@@ -91,6 +88,7 @@ class QuorumController:
         unclean_interval_ms: int,
         max_fetch_bytes: int,
         is_refused: IsRefused,
+        directories: Callable[[], Mapping[BrokerId, DirectoryId]] = dict,
     ) -> None:
         """
         :param make_managers: called for managers that know nothing yet.
@@ -98,6 +96,7 @@ class QuorumController:
         :param min_insync_replicas: the cluster's, if its metadata does not say one yet.
         :param preferred_interval_ms: how often leaderships go back; None for never.
         :param is_refused: asked about brokers that closed their connections.
+        :param directories: of the controllers, as far as they were heard of.
         """
         #: Whoever needs them asks for them here each time, so that others can take their place.
         self._managers = make_managers()
@@ -109,6 +108,8 @@ class QuorumController:
         self._preferred_interval_ms = preferred_interval_ms
         self._unclean_interval_ms = unclean_interval_ms
         self._make_managers = make_managers
+        self._directories = directories
+        self._is_starting = True
         self._log = get_logger(component="controller")
         self._followers = MetadataFollowers()
         self._fetches = self._make_fetches(max_fetch_bytes)
@@ -159,6 +160,8 @@ class QuorumController:
             clock=self._clock,
             followers=self._followers,
             require_active=self._require_active,
+            directories=self._directories,
+            change=self._change_voters,
         )
 
     @property
@@ -186,6 +189,12 @@ class QuorumController:
         :raises KafkaStorageError: if the metadata dir fails.
         """
         await self._driver.start(self)
+        self._is_starting = False
+        if fork and not self._driver.is_alone:
+            raise StartupError(
+                "another metadata log may only be begun by a controller that votes alone, and "
+                f"this log names {len(self._driver.voters)} voters"
+            )
         if self._driver.is_alone:
             try:
                 await self._activate(fork=fork)
@@ -289,8 +298,9 @@ class QuorumController:
     async def _handle(self, request: RpcRequest, connection: ConnectionId | None) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetches.fetch(request)
-        if isinstance(request, DescribeQuorumRequest):
-            return self._quorum.describe(request)
+        about_quorum = await self._quorum.handle(request)
+        if about_quorum is not None:
+            return about_quorum
         if not is_from_broker(request):
             # Brokers do not wait after a crowd of clients' requests.
             await WorkSlices.of_loop().turn()
@@ -340,6 +350,16 @@ class QuorumController:
             self._require_whole()
             self._apply(result.records, grows=False, is_atomic=result.is_atomic)
         await self._until_committed(self._last_proposal)
+
+    def _change_voters(self, voters: VoterSet) -> asyncio.Future[None]:
+        """In force at once; what it gives is done when that is committed."""
+        self._require_active()
+        proposal = self._driver.change_voters(voters)
+        # No record, and yet an entry: the state is that of the log's end again.
+        offset = proposal.entry.offset
+        self._managers.replay((), offset=offset, epoch=proposal.entry.term)
+        self._last_proposal = proposal
+        return proposal.committed
 
     async def _until_committed(self, proposal: Proposal | None) -> None:
         if proposal is not None and proposal.entry.offset > self._driver.committed_offset:
@@ -439,9 +459,8 @@ class QuorumController:
         """What this node proposed was replayed then; the rest comes from an earlier life."""
         if entry.offset > self._managers.state.offset:
             with readable(f"entry {entry.offset} of the metadata log"):
-                self._managers.replay(
-                    decode_entry(entry.payload), offset=entry.offset, epoch=entry.term
-                )
+                records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
+                self._managers.replay(records, offset=entry.offset, epoch=entry.term)
         follows = not (self._driver.is_alone or self._driver.leads)
         if follows and self._driver.wants_snapshot:
             self._start_snapshot()
@@ -455,7 +474,7 @@ class QuorumController:
         self._managers.take_leadership(self._clock.now_ms())
         self._metrics.count("NewActiveControllersCount")
         self._log.info("controller_active", term=term, offset=self._managers.state.offset)
-        if not self._driver.is_alone:
+        if not self._is_starting:
             self._begin(self._activate_as_leader())
 
     def on_leader_lost(self) -> None:

@@ -122,7 +122,8 @@ class ControllerConfig(NodeConfig):
     def _is_voter(self) -> Self:
         if "controller" not in self.process_roles:
             raise ValueError("process.roles must be controller for this daemon")
-        if self.node_id not in {voter.node_id for voter in self.controller_quorum_voters}:
+        voters = {voter.node_id for voter in self.controller_quorum_voters}
+        if voters and self.node_id not in voters:
             raise ValueError(f"node.id {self.node_id} is not in controller.quorum.voters")
         return self
 
@@ -135,6 +136,19 @@ class ControllerConfig(NodeConfig):
         raise ConfigError(
             f"listeners has none of controller.listener.names {self.controller_listener_names}"
         )
+
+    @property
+    def advertised_endpoint(self) -> Endpoint:
+        """Where the other controllers reach this one."""
+        endpoint = self.endpoint
+        named = [said for said in self.advertised_listeners if said.name == endpoint.name]
+        if named:
+            return named[0]
+        voters = [v for v in self.controller_quorum_voters if v.node_id == self.node_id]
+        if voters:
+            return Endpoint(endpoint.name, voters[0].host, voters[0].port)
+        host = "localhost" if endpoint.host == ANY_HOST else endpoint.host
+        return endpoint._replace(host=host)
 
 
 class DynamicBrokerConfig(TopicDefaults):

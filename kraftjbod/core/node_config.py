@@ -25,6 +25,8 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 
 ALL_LOG_DIRS: Final = "*"
+#: Of an address whose listener has none.
+_ANY_NAME: Final = "CONTROLLER"
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
 
 
@@ -81,7 +83,11 @@ class StorageSettings(KeyedModel):
     """The node's own notes, a controller's metadata log; its loss stops the daemon, so it is
     best on none of the data disks. The first log directory if not set."""
     controller_quorum_voters: tuple[Voter, ...] = ()
-    """Every controller as ``id@host:port``, the same in every file; an odd number, one or three."""
+    """Every controller as ``id@host:port``, the same in every file; an odd number, one or three.
+    Only where the voters are not kept in the metadata log, see ``kraft.version``."""
+    controller_quorum_bootstrap_servers: tuple[Endpoint, ...] = ()
+    """Controllers as ``host:port``, some of them, which know who votes; instead of
+    ``controller.quorum.voters``."""
 
     _base_dir: str = PrivateAttr(default="/")
 
@@ -97,6 +103,23 @@ class StorageSettings(KeyedModel):
         if isinstance(parts, tuple):
             return tuple(Voter.parse(part) if isinstance(part, str) else part for part in parts)
         return parts
+
+    @field_validator("controller_quorum_bootstrap_servers", mode="before")
+    @classmethod
+    def _bootstrap(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            return tuple(
+                Endpoint.parse(f"{_ANY_NAME}://{part}") if isinstance(part, str) else part
+                for part in parts
+            )
+        return parts
+
+    @property
+    def controller_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where controllers are asked first: host and port of each."""
+        named = self.controller_quorum_bootstrap_servers or self.controller_quorum_voters
+        return tuple((one.host, one.port) for one in named)
 
     @model_validator(mode="after")
     def _one_role(self) -> Self:
@@ -264,8 +287,11 @@ class NodeConfig(StorageSettings):
     def _has_quorum(self) -> Self:
         if not self.listeners:
             raise ValueError("listeners names no address")
-        if not self.controller_quorum_voters:
-            raise ValueError("controller.quorum.voters names no controller: write id@host:port")
+        if not (self.controller_quorum_voters or self.controller_quorum_bootstrap_servers):
+            raise ValueError(
+                "controller.quorum.voters names no controller: write id@host:port; or name some "
+                "of them in controller.quorum.bootstrap.servers, as host:port"
+            )
         ids = [voter.node_id for voter in self.controller_quorum_voters]
         if len(set(ids)) != len(ids):
             raise ValueError("controller.quorum.voters names a node twice")

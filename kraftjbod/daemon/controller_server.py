@@ -18,7 +18,7 @@ from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.config import ControllerConfig
-from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
+from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import ConnectionId
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
@@ -41,7 +41,11 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
 from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.identity.bootstrap import forget_fork, read_bootstrap
+from kraftjbod.storage.identity.bootstrap import (
+    forget_fork,
+    read_bootstrap,
+    read_bootstrap_voters,
+)
 from kraftjbod.storage.identity.dir_opener import DirOpener
 
 _SECOND_MS = 1000
@@ -99,16 +103,21 @@ class ControllerServer:
 
     async def _start_controller(self) -> None:
         log_dir = self._log_dir
-        if len(self._config.controller_quorum_voters) > 1:
-            self._quorum = QuorumRoom(self._config, self._environment, log_dir, self._cluster_id)
-            await self._quorum.open()
-        features = await log_dir.run(
-            OpKind.START, lambda: read_bootstrap(log_dir.vfs, log_dir.path)
+        quorum = QuorumRoom(self._config, self._environment, log_dir, self._cluster_id)
+        await quorum.open()
+        self._quorum = quorum
+        features, voters = await log_dir.run(
+            OpKind.START,
+            lambda: (
+                read_bootstrap(log_dir.vfs, log_dir.path),
+                read_bootstrap_voters(log_dir.vfs, log_dir.path),
+            ),
         )
-        self._controller = self._build_controller(self._cluster_id, features)
+        driver = self._build_driver(quorum, self._first_voters(voters))
+        self._controller = self._build_controller(self._cluster_id, features, driver, quorum)
         mark = f"{log_dir.path}/{FORK_MARK}"
         fork = await log_dir.run(OpKind.START, lambda: log_dir.vfs.exists(mark))
-        if fork and self._quorum is not None:
+        if fork and len(self._config.controller_quorum_voters) > 1:
             raise StartupError(
                 f"{mark} wants another metadata log, which only a controller that is alone may "
                 "begin: let controller.quorum.voters name this one only, start it, and take the "
@@ -175,7 +184,13 @@ class ControllerServer:
         doing = "starting" if self._door is None else "running"
         return f"{doing}; {dirs_text([self._log_dir])}"
 
-    def _build_controller(self, cluster_id: str, features: Mapping[str, int]) -> QuorumController:
+    def _build_controller(
+        self,
+        cluster_id: str,
+        features: Mapping[str, int],
+        driver: RaftDriver,
+        quorum: QuorumRoom,
+    ) -> QuorumController:
         config, environment = self._config, self._environment
         make_managers = partial(
             ControlManagers,
@@ -193,30 +208,6 @@ class ControllerServer:
             random_bytes=environment.random_bytes,
             draw_below=environment.rng.randrange,
         )
-        driver = RaftDriver(
-            log_dir=self._log_dir,
-            store=RaftLogStore(
-                vfs=self._log_dir.vfs,
-                directory=f"{self._log_dir.path}/{CLUSTER_METADATA_DIR}",
-                segment_bytes=config.metadata_log_segment_bytes,
-                retained_entries=config.metadata_log_retained_entries,
-            ),
-            clock=environment.clock,
-            node_id=config.node_id,
-            voters=_voters(config),
-            first_payload_of_term=NO_RECORDS,
-            bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
-            max_cached_bytes=config.metadata_max_cached_bytes,
-            max_pending_proposals=config.controller_max_queued_events,
-            kept_free_bytes=config.metadata_log_min_free_bytes,
-            retry_interval_ms=config.log_dir_check_interval_ms,
-            start_timeout_ms=config.log_dir_io_timeout_ms,
-            transport=self._quorum,
-            draw_below=None if self._quorum is None else environment.rng.randrange,
-            election_timeout_ms=config.controller_quorum_election_timeout_ms,
-        )
-        if self._quorum is not None:
-            self._quorum.attach(driver)
         rebalances = config.auto_leader_rebalance_enable
         imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS
         return QuorumController(
@@ -231,18 +222,46 @@ class ControllerServer:
             unclean_interval_ms=config.unclean_leader_election_interval_ms,
             max_fetch_bytes=config.metadata_max_fetch_bytes,
             is_refused=is_refused,
+            directories=quorum.directories,
         )
+
+    def _first_voters(self, formatted: bytes | None) -> VoterSet:
+        """Those that a log begins with: what format said, or else the configuration."""
+        return _voters(self._config) if formatted is None else VoterSet.decode(formatted)
+
+    def _build_driver(self, quorum: QuorumRoom, voters: VoterSet) -> RaftDriver:
+        config, environment = self._config, self._environment
+        driver = RaftDriver(
+            log_dir=self._log_dir,
+            store=RaftLogStore(
+                vfs=self._log_dir.vfs,
+                directory=f"{self._log_dir.path}/{CLUSTER_METADATA_DIR}",
+                segment_bytes=config.metadata_log_segment_bytes,
+                retained_entries=config.metadata_log_retained_entries,
+            ),
+            clock=environment.clock,
+            node_id=config.node_id,
+            voters=voters,
+            directory_id=self._log_dir.directory_id,
+            first_payload_of_term=NO_RECORDS,
+            bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
+            max_cached_bytes=config.metadata_max_cached_bytes,
+            max_pending_proposals=config.controller_max_queued_events,
+            kept_free_bytes=config.metadata_log_min_free_bytes,
+            retry_interval_ms=config.log_dir_check_interval_ms,
+            start_timeout_ms=config.log_dir_io_timeout_ms,
+            transport=quorum,
+            draw_below=environment.rng.randrange,
+            election_timeout_ms=config.controller_quorum_election_timeout_ms,
+        )
+        quorum.attach(driver)
+        return driver
 
     async def _handle(self, request: RpcRequest, connection: ConnectionId) -> RpcResponse:
         assert self._controller is not None, "it starts before the door"
         if not isinstance(request, QuorumMessagesRequest):
             return await self._controller.handle(request, connection)
-        if self._quorum is None:
-            raise OperatingError(
-                f"controller {self._config.node_id} is alone: its controller.quorum.voters names "
-                "no other one",
-                code=ErrorCode.INVALID_VOTER_KEY,
-            )
+        assert self._quorum is not None, "it comes before the controller"
         return await self._quorum.receive(request)
 
     def _is_of_cluster(self, request: RpcRequest) -> bool:

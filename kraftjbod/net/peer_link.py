@@ -73,6 +73,12 @@ class PeerLink(Generic[T]):
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
+    def abandon(self) -> None:
+        """The peer is elsewhere by now; what waited for it is dropped."""
+        if self._task is not None:
+            self._task.cancel()
+        self._client.close()
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()

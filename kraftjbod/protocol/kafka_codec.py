@@ -91,6 +91,8 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
     #: Ours; kafka_extensions.py says why.
     ALTER_LOG_DIRS = 10_000
 
@@ -143,6 +145,8 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    ApiKey.ADD_RAFT_VOTER: (0, 1),
+    ApiKey.REMOVE_RAFT_VOTER: (0, 0),
     ApiKey.ALTER_LOG_DIRS: (0, 0),
 }
 

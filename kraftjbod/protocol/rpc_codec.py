@@ -49,7 +49,12 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequest,
 )
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, QuorumMessagesRequest
+from kraftjbod.protocol.rpc_quorum_messages import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    QuorumMessagesRequest,
+    RemoveRaftVoterRequest,
+)
 
 #: Every request by its ``api``.
 REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
@@ -73,6 +78,8 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         UnregisterBrokerRequest,
         QuorumMessagesRequest,
         DescribeQuorumRequest,
+        AddRaftVoterRequest,
+        RemoveRaftVoterRequest,
     )
 }
 

@@ -385,6 +385,7 @@ class FetchMetadataResponse(RpcResponse):
     ``metadata_log_id`` says which log that is; None from software before logs had ids.
     ``controller_epoch`` is the term of who answers. Each controller makes snapshots of its own:
     pieces of two of them are no state, even where they end at the same offset.
+    ``controllers`` are the voters, as ``id@host:port``, if the metadata log names them.
     """
 
     high_watermark: Offset
@@ -394,6 +395,7 @@ class FetchMetadataResponse(RpcResponse):
     snapshot_offset: Offset = -1
     snapshot_chunk: bytes = b""
     snapshot_next_position: int = -1
+    controllers: tuple[RepeatedText, ...] = ()
 
 
 class FetchMetadataRequest(RpcRequest):

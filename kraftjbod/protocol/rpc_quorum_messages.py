@@ -93,6 +93,7 @@ class SnapshotSliceBody(RpcBody):
     position: Annotated[int, Field(ge=0)]
     data: bytes
     is_last: bool
+    voters: bytes = b""
 
 
 class SnapshotReplyBody(RpcBody):
@@ -145,7 +146,8 @@ class QuorumMessagesRequest(RpcRequest):
 
     ``sender_directory_id`` is of the disk that holds the sender's vote and its log: the same node
     with another one has forgotten what it promised. ``receiver_id`` is whom it takes the receiver
-    for.
+    for; ``receiver_directory_id`` likewise, None where voters are told by their node alone.
+    ``sender_endpoint``, ``NAME://host:port``, is where it is reached.
     """
 
     api = "QuorumMessages"
@@ -155,6 +157,8 @@ class QuorumMessagesRequest(RpcRequest):
     sender_id: WireBrokerId
     sender_directory_id: WireDirectoryId
     receiver_id: WireBrokerId
+    receiver_directory_id: WireDirectoryId | None = None
+    sender_endpoint: RepeatedText = ""
     messages: tuple[QuorumMessageBody, ...] = Field(max_length=MAX_MESSAGES)
 
 
@@ -197,3 +201,33 @@ class DescribeQuorumRequest(RpcRequest):
     Response = DescribeQuorumResponse
 
     of_any: bool = False
+
+
+class AddRaftVoterResponse(RpcResponse):
+    """It votes, or will once that is committed."""
+
+
+class AddRaftVoterRequest(RpcRequest):
+    """Let a controller vote that follows the log and has caught up (KIP-853)."""
+
+    api = "AddRaftVoter"
+    Response = AddRaftVoterResponse
+
+    voter_id: WireBrokerId
+    directory_id: WireDirectoryId
+    endpoints: Annotated[tuple[RepeatedText, ...], Field(max_length=MAX_ENDPOINTS)]
+    ack_when_committed: bool = True
+
+
+class RemoveRaftVoterResponse(RpcResponse):
+    """It votes no more."""
+
+
+class RemoveRaftVoterRequest(RpcRequest):
+    """Let a controller vote no more, whether it is there or not."""
+
+    api = "RemoveRaftVoter"
+    Response = RemoveRaftVoterResponse
+
+    voter_id: WireBrokerId
+    directory_id: WireDirectoryId

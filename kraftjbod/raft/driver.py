@@ -1,7 +1,7 @@
 """LOOP. ``RaftDriver``: carries out what ``RaftCore`` asks on a metadata log dir, and beyond it.
 
-* one task persists term and vote, and sends what promises nothing but them; with several voters
-  another one persists entries (replica_work.py), so that a slow write holds up no message;
+* one task persists term and vote, and sends what promises nothing but them; another one persists
+  entries (replica_work.py), so that a slow write holds up no message;
 * what is proposed while a sync runs shares the next one (group commit);
 * an entry is given to the listener, and its proposer answered, once it is committed, in order;
 * with the leadership goes everything that was proposed and not committed: its proposers hear
@@ -17,8 +17,8 @@ One voter leads when :meth:`RaftDriver.start` returns; of several nobody knows w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from kraftjbod.core.errors import (
     KafkaStorageError,
@@ -27,12 +27,13 @@ from kraftjbod.core.errors import (
     OperatingError,
     StartupError,
 )
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.raft.committed_log import CommittedLog, RaftListener
+from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS, ElectionTicks
 from kraftjbod.raft.entry_cache import size_bytes_of
 from kraftjbod.raft.log.log_space import LogSpace
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
@@ -44,15 +45,10 @@ from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import Entry, Message, Ready, SnapshotId
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.raft.proposals import Proposal, Proposals
-from kraftjbod.raft.quorum_view import QuorumView, view_of
-from kraftjbod.raft.replica_work import ReplicaWork
+from kraftjbod.raft.quorum_view import QuorumView, seeks_leader, view_of
+from kraftjbod.raft.replica_work import ReplicaWork, first_failure
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
-
-#: Of an election time-out.
-_ELECTION_TICKS: Final = 20
-#: Between two signs of a leader's life.
-_HEARTBEAT_TICKS: Final = 2
 
 
 class RaftTransport(Protocol):
@@ -74,6 +70,7 @@ class RaftDriver:
         clock: Clock,
         node_id: BrokerId,
         voters: VoterSet,
+        directory_id: DirectoryId | None = None,
         first_payload_of_term: bytes,
         bytes_between_snapshots: int,
         max_cached_bytes: int,
@@ -86,6 +83,7 @@ class RaftDriver:
         election_timeout_ms: int = 1_000,
     ) -> None:
         """
+        :param voters: where neither the log nor its snapshot names any, by ``directory_id``.
         :param kept_free_bytes: what is never used up of a full disk, but to start again.
         :param retry_interval_ms: how often an impaired disk is tried again.
         :param start_timeout_ms: how long a start waits for an impaired disk.
@@ -98,11 +96,11 @@ class RaftDriver:
         self._store = store
         self._clock = clock
         self._node_id = node_id
+        self._directory_id = directory_id
         self._voters = voters
         self._first_payload_of_term = first_payload_of_term
         self._transport = transport
         self._draw_below = draw_below or _no_draw
-        self._election_timeout_ms = election_timeout_ms
         self._log = get_logger(component="raft", node_id=node_id)
         self._space = LogSpace(log_dir=log_dir, last_bytes=kept_free_bytes)
         self._proposals = Proposals(space=self._space, max_pending=max_pending_proposals)
@@ -126,13 +124,23 @@ class RaftDriver:
         self._led_term: int | None = None
         #: Terms of leading that are over.
         self._terms_lost = 0
-        self._ticked_ms = clock.now_ms()
+        self._ticks = self._make_ticks(election_timeout_ms)
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
         self._replica_work: ReplicaWork | None = None
         self._living: asyncio.Task[None] | None = None
 
     # --- life ------------------------------------------------------------------------------------
+
+    def _make_ticks(self, election_timeout_ms: int) -> ElectionTicks:
+        return ElectionTicks(
+            clock=self._clock,
+            election_timeout_ms=election_timeout_ms,
+            log=self._log,
+            is_disk_stuck=lambda: self._is_disk_stuck,
+            is_alone=lambda: self.is_alone,
+            changed=self._note_change,
+        )
 
     def _make_maker(self, bytes_between_snapshots: int) -> SnapshotMaker:
         return SnapshotMaker(
@@ -164,26 +172,24 @@ class RaftDriver:
             self._remember(entry)
         if self.is_alone:
             await self._lead(core)
-            self._led_term = core.term
-            listener.on_leader(core.term)
         else:
-            self._replica_work = self._make_replica_work()
             # Where a leader lives it is heard of before, or nobody hears this node.
             core.stand_soon()
+        self._replica_work = self._make_replica_work()
         self._living = asyncio.create_task(self._live(core))
 
     def _machine(self, stored: StoredLog) -> RaftCore:
         found = stored.snapshot
         return RaftCore(
-            key=ReplicaKey(self._node_id),
-            voters=self._voters,
+            key=ReplicaKey(self._node_id, self._directory_id),
+            voters=VoterSet.decode(found.voters) if found and found.voters else self._voters,
             hard_state=stored.hard_state,
             first_payload_of_term=self._first_payload_of_term,
             draw_below=self._draw_below,
             snapshot=NOTHING if found is None else SnapshotId(found.last_offset, found.term),
             entries=stored.entries,
-            election_ticks=_ELECTION_TICKS,
-            heartbeat_ticks=_HEARTBEAT_TICKS,
+            election_ticks=ELECTION_TICKS,
+            heartbeat_ticks=HEARTBEAT_TICKS,
         )
 
     def _make_replica_work(self) -> ReplicaWork:
@@ -241,7 +247,8 @@ class RaftDriver:
     @property
     def is_alone(self) -> bool:
         """There is no other voter."""
-        return self._transport is None
+        core = self._required_core()
+        return len(core.log.voters) == 1 and core.is_voter
 
     @property
     def leads(self) -> bool:
@@ -249,14 +256,23 @@ class RaftDriver:
         have been voted out without having heard of it."""
         if self._led_term is None:
             return False
-        silent_ms = self._clock.now_ms() - self._ticked_ms
-        return self.is_alone or silent_ms < self._election_timeout_ms
+        return self.is_alone or self._ticks.are_fresh
 
     @property
     def leader(self) -> BrokerId | None:
         """Who leads, as far as is known here."""
         core = self._core
         return None if core is None or core.leader is None else core.leader.node_id
+
+    @property
+    def voters(self) -> VoterSet:
+        """In force, committed or not; before the start those it was given."""
+        return self._voters if self._core is None else self._core.log.voters
+
+    @property
+    def seeks_leader(self) -> bool:
+        """It hears of nobody who would give it the log."""
+        return self._core is not None and seeks_leader(self._core)
 
     @property
     def core(self) -> RaftCore:
@@ -272,7 +288,7 @@ class RaftDriver:
     def note_connection_lost(self, voter: BrokerId) -> None:
         """The connection to a voter was closed, or refused."""
         core = self._core
-        if core is not None and core.leader == ReplicaKey(voter):
+        if core is not None and core.leader is not None and core.leader.node_id == voter:
             core.note_leader_gone()
 
     def resign(self) -> None:
@@ -297,6 +313,8 @@ class RaftDriver:
         self._log.warning("raft_leadership_lost", term=self._led_term, now_term=core.term)
         self._led_term = None
         self._terms_lost += 1
+        # What is committed is answered as such: a leader that removed itself ends with that.
+        self._publish(core)
         self._proposals.fail(self.not_controller())
         self._listener.on_leader_lost()
         if self._proposals.last_offset > self.committed_offset:
@@ -310,29 +328,15 @@ class RaftDriver:
             who = "it has only just begun to lead"
         return NotControllerError(f"node {self._node_id} is not the active controller: {who}")
 
-    async def _tick(self, core: RaftCore) -> None:
-        while True:
-            before_ms = self._ticked_ms
-            await asyncio.sleep(self._election_timeout_ms / _ELECTION_TICKS / 1000)
-            self._ticked_ms = self._clock.now_ms()
-            stood_still = self._ticked_ms - before_ms >= self._election_timeout_ms
-            if core.leadership is not None and (stood_still or self._is_disk_stuck):
-                reason = "disk" if self._is_disk_stuck else "pause"
-                self._log.warning("raft_leader_resigns", reason=reason, term=core.term)
-                core.resign()
-            elif not self._is_disk_stuck:
-                # Without a disk it could not lead, so it does not stand.
-                core.tick()
-            self._note_change()
-
     @property
     def _is_disk_stuck(self) -> bool:
         return self._log_dir.state is LogDirState.STALLED or self._space.is_waiting
 
     def view(self) -> QuorumView:
         """How the quorum is, as far as it is known here."""
-        tick_ms = self._election_timeout_ms / _ELECTION_TICKS
-        return view_of(self._required_core(), wall_ms=self._clock.wall_ms(), tick_ms=tick_ms)
+        return view_of(
+            self._required_core(), wall_ms=self._clock.wall_ms(), tick_ms=self._ticks.tick_ms
+        )
 
     # --- proposing -------------------------------------------------------------------------------
 
@@ -358,6 +362,24 @@ class RaftDriver:
         entry = self._required_core().propose(payload)
         self._work.set()
         return self._proposals.add(entry)
+
+    def change_voters(self, voters: VoterSet) -> Proposal:
+        """Add, remove or name a voter; in force at once, and certain when it is committed.
+
+        :raises NotControllerError: if this node does not lead.
+        :raises RequestTimedOutError: not now, and why.
+        :raises LogDirImpairedError: if the disk is full.
+        """
+        self._require_open([voters.encode()], grows=False)
+        entry = self._required_core().change_voters(voters)
+        self._log.info("voters_changed", offset=entry.offset, voters=[str(key) for key in voters])
+        self._work.set()
+        return self._proposals.add(entry)
+
+    def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
+        """Of controllers that were found elsewhere than in the own log."""
+        self._required_core().ask_for_log(of)
+        self._note_change()
 
     def require_may_propose(self, payloads: Sequence[bytes], *, grows: bool = False) -> None:
         """Pass if :meth:`propose` takes all of ``payloads`` now; raises as that does."""
@@ -433,7 +455,9 @@ class RaftDriver:
 
         ``slices`` is drawn from piece by piece, between other work of the loop.
         """
-        self._maker.start(SnapshotId(last_offset, term), slices)
+        voters = self._required_core().log.voters_at(last_offset)
+        named = b"" if voters.is_static or not len(voters) else voters.encode()
+        self._maker.start(SnapshotId(last_offset, term), slices, named)
 
     async def _until_committed(self, snapshot: SnapshotId) -> bool:
         """False if there will be none, or it is another entry."""
@@ -470,12 +494,9 @@ class RaftDriver:
 
     async def _live(self, core: RaftCore) -> None:
         work = self._replica_work
+        assert work is not None, "start() made it"
         try:
-            if work is None:
-                await self._run(core)
-            else:
-                self._ticked_ms = self._clock.now_ms()
-                await _first_failure(work.failed, self._run(core), work.run(core), self._tick(core))
+            await first_failure(work.failed, self._run(core), work.run(core), self._ticks.run(core))
         except OperatingError as e:
             # Whatever kept the entry from the disk, nobody may build on it any more.
             lost = KafkaStorageError(f"the metadata log cannot be written: {e.message}")
@@ -539,7 +560,7 @@ class RaftDriver:
     def _note_leading(self, core: RaftCore) -> None:
         """Not before the first entry of the term was given to the listener."""
         leadership = core.leadership
-        if leadership is None or self._led_term is not None or self.is_alone:
+        if leadership is None or self._led_term is not None:
             return
         if self.committed_offset >= leadership.start_offset and not self.committed.is_reloading:
             assert self._listener is not None
@@ -571,19 +592,6 @@ class RaftDriver:
             self._note_change()
         elif not work.failed.done():
             work.failed.set_exception(error)
-
-
-async def _first_failure(failed: asyncio.Future[None], *works: Coroutine[Any, Any, None]) -> None:
-    """Raise what ends any of them; the others end with it."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait({failed, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        for ended in done:
-            ended.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _no_draw(_bound: int) -> int:

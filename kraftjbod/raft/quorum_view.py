@@ -87,3 +87,9 @@ def _replica(
         last_caught_up_ms=when(peer.caught_up_tick),
         endpoints=endpoints,
     )
+
+
+def seeks_leader(core: RaftCore) -> bool:
+    """Who leads is to be found elsewhere than among the voters that it knows: those may have been
+    removed, and in a static quorum there are no others."""
+    return core.leader is None and not (core.is_voter and core.log.voters.is_static)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from kraftjbod.core.errors import (
     CorruptRecordError,
@@ -31,6 +32,7 @@ from kraftjbod.raft.machine.messages import (
     SnapshotId,
     SnapshotSlice,
 )
+from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
@@ -119,7 +121,9 @@ class ReplicaWork:
             old, self._part = self._part, None
             if old is not None:
                 await run(old.discard)
-            self._part = await run(partial(self._store.begin_snapshot, *taken.snapshot))
+            self._part = await run(
+                partial(self._store.begin_snapshot, *taken.snapshot, taken.voters)
+            )
         part = self._part
         if part is None or part.size_bytes != taken.position:
             core.snapshot_discarded()
@@ -132,7 +136,9 @@ class ReplicaWork:
         snapshot = await run(part.finish)
         await self._before_install()
         await self._writer.write(partial(self._store.install_snapshot, snapshot, replaces_log=True))
-        core.snapshot_installed(taken.snapshot, core.log.voters)
+        # Without voters of its own it is of a log that never named any: the configured ones.
+        voters = VoterSet.decode(taken.voters) if taken.voters else core.log.base_voters
+        core.snapshot_installed(taken.snapshot, voters)
         self._installed(taken.snapshot)
         self._log.info(
             "metadata_snapshot_received",
@@ -159,8 +165,8 @@ class ReplicaWork:
                 )
                 core.entries_read(wanted, found)
             else:
-                data, is_last = await self._read_slice(wanted)
-                core.slice_read(wanted, data, is_last=is_last)
+                data, is_last, voters = await self._read_slice(wanted)
+                core.slice_read(wanted, data, is_last=is_last, voters=voters)
         except LogDirImpairedError:
             # The next heartbeat asks again.
             if isinstance(wanted, ReadEntries):
@@ -170,14 +176,16 @@ class ReplicaWork:
             raise KafkaStorageError(f"the metadata log is damaged: {e.message}") from e
         self._changed()
 
-    async def _read_slice(self, wanted: ReadSnapshot) -> tuple[bytes | None, bool]:
-        found = await self._log_dir.run(
+    async def _read_slice(self, wanted: ReadSnapshot) -> tuple[bytes | None, bool, bytes]:
+        last_offset = wanted.snapshot.last_offset
+        found, voters = await self._log_dir.run(
             OpKind.READ,
-            lambda: self._store.read_snapshot(
-                wanted.snapshot.last_offset, wanted.position, SNAPSHOT_PIECE_BYTES
+            lambda: (
+                self._store.read_snapshot(last_offset, wanted.position, SNAPSHOT_PIECE_BYTES),
+                self._store.voters_of(last_offset),
             ),
         )
-        return (None, False) if found is None else (found[0], found[1] < 0)
+        return (None, False, b"") if found is None else (found[0], found[1] < 0, voters)
 
     def _read_ended(self, task: asyncio.Task[None]) -> None:
         self._reads.discard(task)
@@ -191,3 +199,16 @@ class ReplicaWork:
         await asyncio.gather(*self._reads, return_exceptions=True)
         if self.failed.done():
             self.failed.exception()
+
+
+async def first_failure(failed: asyncio.Future[None], *works: Coroutine[Any, Any, None]) -> None:
+    """Raise what ends any of them; the others end with it."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait({failed, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for ended in done:
+            ended.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kraftjbod.protocol.rpc_quorum_messages import (
@@ -55,8 +55,12 @@ def size_bytes_of(message: m.Message) -> int:
     return 100 + (len(message.data) if isinstance(message, m.SnapshotSlice) else 0)
 
 
-def messages_in(request: QuorumMessagesRequest) -> Sequence[m.Message]:
-    sender, to = ReplicaKey(request.sender_id), ReplicaKey(request.receiver_id)
+def messages_in(
+    request: QuorumMessagesRequest, known_as: Callable[[ReplicaKey], ReplicaKey]
+) -> Sequence[m.Message]:
+    """:param known_as: what the voters in force call a replica."""
+    sender = known_as(ReplicaKey(request.sender_id, request.sender_directory_id))
+    to = known_as(ReplicaKey(request.receiver_id, request.receiver_directory_id))
     return [_message(body, sender, to) for body in request.messages]
 
 

@@ -22,6 +22,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "raft_leader_resigns": "Its disk does not take writes, or the process stood still for so long "
     "that others may have elected; another controller is asked to take over.",
+    "voters_changed": "An entry of the metadata log says who votes from there on; it is in force "
+    "before it is committed.",
+    "quorum_search_failed": "A controller without a vote asked one of its addresses who votes, and "
+    "got no answer that helps; it asks the next one, and all of them again.",
     "raft_leadership_lost": "This controller is not the active one any more; requests that were "
     "not committed are answered with NOT_CONTROLLER, and made again by who asked.",
     "replica_move_refused": "A move to another directory was asked for and cannot be made.",

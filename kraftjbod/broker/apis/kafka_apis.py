@@ -38,6 +38,7 @@ from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AddRaftVoterRequest,
     AlterConfigsRequest,
     AlterLogDirsRequest,
     AlterPartitionReassignmentsRequest,
@@ -75,6 +76,7 @@ from kraftjbod.protocol.messages import (
     OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
+    RemoveRaftVoterRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
     SyncGroupRequest,
@@ -142,6 +144,8 @@ class KafkaApis:
         self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
         self._serve(DescribeQuorumRequest, quorum.describe_quorum)
+        self._serve(AddRaftVoterRequest, quorum.add_raft_voter)
+        self._serve(RemoveRaftVoterRequest, quorum.remove_raft_voter)
         self._serve(FindCoordinatorRequest, coordinators.find_coordinator)
         self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
         self._serve(DescribeProducersRequest, transaction_log.describe_producers)

@@ -48,6 +48,9 @@ R_co = TypeVar("R_co", bound=RpcResponse, covariant=True)
 #: How long a forwarded request may wait at most, whatever its client would put up with.
 MAX_FORWARD_TIMEOUT_MS: Final = 60_000
 
+Address = tuple[str, int]
+"""Host and port."""
+
 
 class Asks(Protocol[R_co]):
     """A request class whose answer is ``R_co``: how a call knows the type of what it returns."""
@@ -68,7 +71,8 @@ class ControllerChannel:
     def __init__(
         self,
         *,
-        voters: Sequence[Voter],
+        addresses: Sequence[Address],
+        voters: Sequence[Voter] = (),
         clock: Clock,
         random_unit: Callable[[], float],
         level: Callable[[], MetadataVersion] = lambda: LATEST_METADATA_VERSION,
@@ -77,33 +81,38 @@ class ControllerChannel:
         retry_backoff_max_ms: int = 500,
     ) -> None:
         """
+        :param addresses: of controllers, which may say that others vote.
+        :param voters: those of the configuration, if it names them.
         :param level: of ``metadata.version`` as far as it is known: what requests are written for.
         :param request_timeout_ms: what a long-poll may take beyond its own wait. After half of it
             without an answer the other voters are asked whether one of them is active.
         """
-        assert voters, "a broker needs a controller"
-        self._voters = tuple(voters)
+        assert addresses, "a broker needs a controller"
+        self._configured = tuple(addresses)
+        self._addresses = self._configured
+        #: As far as somebody said it.
+        self._node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
         self._clock = clock
         self._level = level
         self._request_timeout_ms = request_timeout_ms
         self._backoff = ExponentialBackoff(
             initial_ms=retry_backoff_ms, max_ms=retry_backoff_max_ms, random_unit=random_unit
         )
-        #: Index of the voter to ask first.
-        self._active = 0
-        #: Index of the voter that answered last.
-        self._answered: int | None = None
+        #: Whom to ask first.
+        self._active = self._addresses[0]
+        #: Who answered last.
+        self._answered: Address | None = None
         self._search: asyncio.Task[None] | None = None
-        #: One per purpose and voter at most.
-        self._clients: dict[tuple[_Purpose, int], RpcClient] = {}
+        #: One per purpose and address at most.
+        self._clients: dict[tuple[_Purpose, Address], RpcClient] = {}
         self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
         #: Called when the connection goes by which the active controller knows that we live.
         self.on_control_lost: Callable[[], None] | None = None
         self._log = get_logger(component="controller_channel")
 
     def __repr__(self) -> str:
-        voter = self._voters[self._active]
-        return f"<ControllerChannel {voter.node_id}@{voter.host}:{voter.port}>"
+        host, port = self._active
+        return f"<ControllerChannel {host}:{port}>"
 
     async def call(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
         """Ask the active controller.
@@ -136,7 +145,26 @@ class ControllerChannel:
     async def fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
         """One long-poll; same errors as :meth:`call`."""
         timeout_ms = request.max_wait_ms + self._request_timeout_ms
-        return await self._call(_Purpose.METADATA, request, timeout_ms)
+        response = await self._call(_Purpose.METADATA, request, timeout_ms)
+        if response.controllers:
+            self._follow_voters([Voter.parse(text) for text in response.controllers])
+        return response
+
+    def _follow_voters(self, voters: Sequence[Voter]) -> None:
+        """Who votes now is asked first, and those of the configuration when none of them answers.
+
+        A controller that was asked before keeps its connections, as far as it is asked again.
+        """
+        node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
+        addresses = tuple(dict.fromkeys([*node_ids, *self._configured]))
+        if addresses == self._addresses:
+            return
+        self._addresses = addresses
+        self._node_ids = node_ids
+        if self._active not in addresses:
+            self._active = addresses[0]
+        for key in [key for key in self._clients if key[1] not in addresses]:
+            self._clients.pop(key).close()
 
     def close(self) -> None:
         """Close all connections; what is on its way fails."""
@@ -150,19 +178,19 @@ class ControllerChannel:
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
         failures = 0
         while True:
-            index = self._active
+            address = self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             try:
-                with self._suspecting(purpose, index):
-                    response = await self._client(purpose, index).call(
+                with self._suspecting(purpose, address):
+                    response = await self._client(purpose, address).call(
                         request, timeout_ms=remaining_ms, version=request.version_at(self._level())
                     )
             except OperatingError as e:
                 if not _is_about_the_voter(e):
                     raise
-                self._leave(index)
+                self._leave(address)
                 if purpose is _Purpose.CONTROL and e.code is ErrorCode.REQUEST_TIMED_OUT:
-                    self._give_up_poll(index)
+                    self._give_up_poll(address)
                 failures += 1
                 wait_ms = self._wait_ms(failures)
                 is_too_late = deadline.remaining_ms(self._clock.now_ms()) <= wait_ms
@@ -171,39 +199,37 @@ class ControllerChannel:
                 self._log.debug("controller_call_repeated", api=request.api, reason=str(e))
             else:
                 assert isinstance(response, request.Response), response
-                if index == self._active:
-                    self._note_answer(index)
+                if address == self._active:
+                    self._note_answer(address)
                 return response
             await asyncio.sleep(wait_ms / 1000)
 
-    def _client(self, purpose: _Purpose, index: int) -> RpcClient:
-        client = self._clients.get((purpose, index))
+    def _client(self, purpose: _Purpose, address: Address) -> RpcClient:
+        client = self._clients.get((purpose, address))
         if client is None:
-            voter = self._voters[index]
-            client = self._clients[purpose, index] = RpcClient(
-                voter.host,
-                voter.port,
+            client = self._clients[purpose, address] = RpcClient(
+                *address,
                 backoff=self._backoff,
                 connect_timeout_ms=self._request_timeout_ms,
-                on_lost=partial(self._connection_lost, purpose, index),
+                on_lost=partial(self._connection_lost, purpose, address),
             )
         return client
 
-    def _connection_lost(self, purpose: _Purpose, index: int) -> None:
-        is_control = purpose is _Purpose.CONTROL and index == self._active
+    def _connection_lost(self, purpose: _Purpose, address: Address) -> None:
+        is_control = purpose is _Purpose.CONTROL and address == self._active
         if is_control and self.on_control_lost is not None:
             self.on_control_lost()
 
-    def _give_up_poll(self, index: int) -> None:
+    def _give_up_poll(self, address: Address) -> None:
         """Of a voter that answers no heartbeat; another one may know more by now."""
-        client = self._clients.get((_Purpose.METADATA, index))
-        if client is not None and len(self._voters) > 1:
+        client = self._clients.get((_Purpose.METADATA, address))
+        if client is not None and len(self._addresses) > 1:
             client.drop("the controller does not answer")
 
     @contextlib.contextmanager
-    def _suspecting(self, purpose: _Purpose, index: int) -> Iterator[None]:
+    def _suspecting(self, purpose: _Purpose, address: Address) -> Iterator[None]:
         """Meanwhile silence is looked into, again and again; that of a long-poll is none."""
-        if purpose is _Purpose.METADATA or len(self._voters) == 1:
+        if purpose is _Purpose.METADATA or len(self._addresses) == 1:
             yield
             return
         loop = asyncio.get_running_loop()
@@ -213,8 +239,8 @@ class ControllerChannel:
         def suspect() -> None:
             nonlocal timer
             is_searching = self._search is not None and not self._search.done()
-            if index == self._active and not is_searching:
-                self._search = loop.create_task(self._find_another(index))
+            if address == self._active and not is_searching:
+                self._search = loop.create_task(self._find_another(address))
             timer = loop.call_later(silence_s, suspect)
 
         try:
@@ -222,44 +248,50 @@ class ControllerChannel:
         finally:
             timer.cancel()
 
-    async def _find_another(self, silent: int) -> None:
+    async def _find_another(self, silent: Address) -> None:
         """Ask each of the other voters once whether it is active."""
         # Nothing is asked for; but only the active controller answers, and only once all that it
         # decided until then is committed.
         question = ListPartitionReassignmentsRequest(partitions={})
         version = question.version_at(self._level())
-        for turn in range(1, len(self._voters)):
-            index = (silent + turn) % len(self._voters)
-            client = self._client(_Purpose.CLIENTS, index)
+        for address in [one for one in self._addresses if one != silent]:
+            client = self._client(_Purpose.CLIENTS, address)
             try:
                 await client.call(
                     question, timeout_ms=max(1, self._request_timeout_ms // 2), version=version
                 )
             except OperatingError as e:
-                node_id = self._voters[index].node_id
-                self._log.debug("controller_not_active", node_id=node_id, reason=str(e))
+                host, port = address
+                self._log.debug(
+                    "controller_not_active",
+                    node_id=self._node_ids.get(address),
+                    host=host,
+                    port=port,
+                    reason=str(e),
+                )
                 continue
             if self._active == silent:
-                self._active = index
-                self._note_answer(index)
+                self._active = address
+                self._note_answer(address)
             return
 
-    def _note_answer(self, index: int) -> None:
+    def _note_answer(self, address: Address) -> None:
         """Whoever waits for another voter than the active one is let go, and asks again."""
-        if self._answered == index:
+        if self._answered == address:
             return
-        self._answered = index
+        self._answered = address
         for (_, voter), client in self._clients.items():
-            if voter != index:
+            if voter != address:
                 client.drop("another controller is active")
 
-    def _leave(self, index: int) -> None:
+    def _leave(self, address: Address) -> None:
         """Ask the next voter from now on, unless another call has moved on already."""
-        if self._active == index:
-            self._active = (index + 1) % len(self._voters)
+        if self._active == address:
+            addresses = self._addresses
+            self._active = addresses[(addresses.index(address) + 1) % len(addresses)]
 
     def _wait_ms(self, failures: int) -> int:
-        rounds, within_round = divmod(failures, len(self._voters))
+        rounds, within_round = divmod(failures, len(self._addresses))
         return 0 if within_round else self._backoff.wait_ms(rounds)
 
 

@@ -1,4 +1,4 @@
-"""LOOP. DescribeQuorum, forwarded to the controller: who votes on the metadata, who follows it.
+"""LOOP. DescribeQuorum, AddRaftVoter and RemoveRaftVoter, forwarded to the controller.
 
 There is one partition to ask for, ``__cluster_metadata-0``, although nobody else may read it.
 """
@@ -8,23 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, InvalidUuidText, OperatingError
+from kraftjbod.core.ids import MAX_BROKER_ID, BrokerId, DirectoryId
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.protocol import rpc_quorum_messages as rpc
-from kraftjbod.protocol.messages import DescribeQuorumRequest, DescribeQuorumResponse
+from kraftjbod.protocol.messages import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
 
 _TOPIC: Final = "__cluster_metadata"
 _PARTITION: Final = 0
 #: DescribeQuorum: the first version with directories and endpoints.
 _WITH_NODES: Final = 2
+#: AddRaftVoter: the first version that can be answered before it is committed.
+_WITH_EARLY_ACK: Final = 1
 _PartitionData = DescribeQuorumResponse.PartitionData
 
 
 class QuorumApis:
-    def __init__(self, *, channel: ControllerChannel, timeout_ms: int) -> None:
+    def __init__(self, *, cluster_id: str, channel: ControllerChannel, timeout_ms: int) -> None:
         """:param timeout_ms: for the controller to answer."""
+        self._cluster_id = cluster_id
         self._channel = channel
         self._timeout_ms = timeout_ms
 
@@ -54,6 +65,63 @@ class QuorumApis:
         if context.api_version >= _WITH_NODES:
             response.nodes = list(_nodes(found.voters))
         return response
+
+    async def add_raft_voter(
+        self, request: AddRaftVoterRequest, context: RequestContext
+    ) -> AddRaftVoterResponse:
+        response = AddRaftVoterResponse(error_message=None)
+        says_when = context.api_version >= _WITH_EARLY_ACK
+        try:
+            wanted = rpc.AddRaftVoterRequest(
+                voter_id=self._voter_of(request),
+                directory_id=_directory_of(request),
+                endpoints=tuple(
+                    Endpoint(listener.name, listener.host, listener.port).text
+                    for listener in request.listeners[: rpc.MAX_ENDPOINTS]
+                ),
+                ack_when_committed=request.ack_when_committed if says_when else True,
+            )
+            timeout_ms = forward_timeout_ms(request.timeout_ms)
+            await self._channel.forward(wanted, timeout_ms=timeout_ms)
+        except OperatingError as e:
+            response.error_code, response.error_message = e.code, e.message
+        return response
+
+    async def remove_raft_voter(
+        self, request: RemoveRaftVoterRequest, _context: RequestContext
+    ) -> RemoveRaftVoterResponse:
+        response = RemoveRaftVoterResponse(error_message=None)
+        try:
+            wanted = rpc.RemoveRaftVoterRequest(
+                voter_id=self._voter_of(request), directory_id=_directory_of(request)
+            )
+            await self._channel.forward(wanted, timeout_ms=self._timeout_ms)
+        except OperatingError as e:
+            response.error_code, response.error_message = e.code, e.message
+        return response
+
+    def _voter_of(self, request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> BrokerId:
+        """:raises OperatingError: it is of another cluster, or names none."""
+        if request.cluster_id not in (None, self._cluster_id):
+            raise OperatingError(
+                f"this is cluster {self._cluster_id}, not {request.cluster_id}",
+                code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            )
+        if not 0 <= request.voter_id <= MAX_BROKER_ID:
+            raise OperatingError(
+                f"{request.voter_id} is the id of no controller", code=ErrorCode.INVALID_REQUEST
+            )
+        return BrokerId(request.voter_id)
+
+
+def _directory_of(request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> DirectoryId:
+    """:raises OperatingError: INVALID_REQUEST, if it names none."""
+    try:
+        if any(request.voter_directory_id):
+            return DirectoryId(request.voter_directory_id)
+    except InvalidUuidText as e:
+        raise OperatingError(str(e), code=ErrorCode.INVALID_REQUEST) from e
+    raise OperatingError("no directory id is given", code=ErrorCode.INVALID_REQUEST)
 
 
 def _partition(

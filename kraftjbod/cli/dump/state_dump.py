@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from kraftjbod.raft.log.snapshot_files import (
     SNAPSHOT_FILE,
     SNAPSHOT_PIECE_BYTES,
     read_payload,
-    sound_payload_bytes,
+    sound_snapshot,
 )
 from kraftjbod.storage.checkpoints import parse_leader_epochs, parse_offsets
 from kraftjbod.storage.log.producer_state import snapshot_entries
@@ -91,14 +92,18 @@ def dump_metadata_snapshot(path: str) -> Iterator[DumpItem]:
     vfs, reader = RealVfs(), EntryReader()
     file = vfs.open(path, OpenMode.READ)
     try:
-        size = sound_payload_bytes(file)
+        sound = sound_snapshot(file)
     finally:
         file.close()
-    if size is None:
+    if sound is None:
         raise DamagedFileError(f"{path}: damaged: its head, length or CRC is wrong")
+    size, voters = sound
+    if voters:
+        yield DumpItem(f"| voters: {voters.decode()}", {"voters": json.loads(voters)})
     try:
         for position in range(0, size, SNAPSHOT_PIECE_BYTES):
-            piece = read_payload(vfs, path, position, min(SNAPSHOT_PIECE_BYTES, size - position))
+            piece_bytes = min(SNAPSHOT_PIECE_BYTES, size - position)
+            piece = read_payload(vfs, path, position, piece_bytes, voters)
             for record in reader.feed(piece):
                 text = metadata_record_text(record)
                 yield DumpItem(f"| payload: {text}", {"payload": text})

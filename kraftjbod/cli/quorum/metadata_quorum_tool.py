@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import click
@@ -18,8 +19,12 @@ import click
 from kraftjbod.cli.quorum.quorum_admin import (
     QuorumDescription,
     QuorumReplica,
+    VoterToChange,
+    add_voter,
+    change_by_controllers,
     describe_quorum,
     describe_quorum_by_controllers,
+    remove_voter,
     require_leader,
 )
 from kraftjbod.cli.terminal.command import (
@@ -27,11 +32,18 @@ from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     answering,
     config_option,
+    read_file,
     report,
     timeout_option,
     tool_group,
 )
-from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.core.config import ControllerConfig
+from kraftjbod.core.errors import InvalidUuidText, KraftJbodError
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.storage.dir_names import META_PROPERTIES
+from kraftjbod.storage.meta_properties import read_meta_properties
+from kraftjbod.storage.vfs import RealVfs
 
 _LABEL_WIDTH: Final = 24
 _COLUMNS: Final = (
@@ -55,19 +67,32 @@ class Quorum:
     command_config: str | None
     timeout_ms: int
 
+    async def change(self, voter: VoterToChange) -> None:
+        """Add it if it has endpoints, else remove it."""
+        if self.controllers is not None:
+            await change_by_controllers(
+                self.controllers, voter, timeout_ms=self.timeout_ms, report=report
+            )
+            return
+        async with self._brokers().connect() as client:
+            # Not tried again: whoever does not hear of it asks who votes.
+            await (add_voter if voter.endpoints else remove_voter)(client, voter)
+
     async def describe(self) -> QuorumDescription:
         if self.controllers is not None:
             return await describe_quorum_by_controllers(
                 self.controllers, timeout_ms=self.timeout_ms, report=report
             )
+        async with self._brokers().connect() as client:
+            return await client.retry(lambda: describe_quorum(client))
+
+    def _brokers(self) -> ClusterAddress:
         assert self.brokers is not None, "one of them is given"
-        cluster = ClusterAddress(
+        return ClusterAddress(
             bootstrap_server=self.brokers,
             command_config=self.command_config,
             timeout_ms=self.timeout_ms,
         )
-        async with cluster.connect() as client:
-            return await client.retry(lambda: describe_quorum(client))
 
 
 @tool_group()
@@ -232,6 +257,90 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+_DRY_RUN_OPTION: Final = click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+
+
+@main.command("add-controller")
+@_DRY_RUN_OPTION
+@answering
+@click.pass_obj
+def add_command(quorum: Quorum, answer: Answer, dry_run: bool) -> None:
+    """Let a controller vote that follows already; --command-config is its own file."""
+    if quorum.command_config is None:
+        raise QuorumCommandError(
+            "You must supply the configuration file of the controller you are adding when using "
+            "add-controller."
+        )
+    voter = _controller_of(quorum.command_config)
+    # The file is a controller's, and no client's.
+    asked = replace(quorum, command_config=None)
+    if not dry_run:
+        asyncio.run(asked.change(voter))
+    what = "DRY RUN of adding" if dry_run else "Added"
+    endpoints = [endpoint.text for endpoint in voter.endpoints]
+    answer.say(
+        f"{what} controller {voter.node_id} with directory id {voter.directory_id} and endpoints: "
+        f"{', '.join(endpoints)}",
+        added={
+            "id": voter.node_id,
+            "directoryId": str(voter.directory_id),
+            "endpoints": endpoints,
+        },
+        dryRun=dry_run,
+    )
+
+
+@main.command("remove-controller")
+@click.option("--controller-id", "-i", type=int, required=True, help="Node id.")
+@click.option("--controller-directory-id", "-d", required=True, help="Id of its metadata dir.")
+@_DRY_RUN_OPTION
+@answering
+@click.pass_obj
+def remove_command(
+    quorum: Quorum,
+    answer: Answer,
+    controller_id: int,
+    controller_directory_id: str,
+    dry_run: bool,
+) -> None:
+    """Let a controller vote no more, whether it lives or not."""
+    if controller_id < 0:
+        raise QuorumCommandError(f"Invalid negative --controller-id: {controller_id}")
+    try:
+        directory_id = DirectoryId.parse(controller_directory_id)
+    except InvalidUuidText as e:
+        raise QuorumCommandError(f"Failed to parse --controller-directory-id: {e}") from e
+    if not dry_run:
+        asyncio.run(quorum.change(VoterToChange(node_id=controller_id, directory_id=directory_id)))
+    what = "DRY RUN of removing" if dry_run else "Removed"
+    answer.say(
+        f"{what} KRaft controller {controller_id} with directory id {directory_id}",
+        removed={"id": controller_id, "directoryId": str(directory_id)},
+        dryRun=dry_run,
+    )
+
+
+def _controller_of(path: str) -> VoterToChange:
+    """The controller whose configuration file that is.
+
+    :raises KraftJbodError: it is none, or its metadata directory was not formatted.
+    """
+    values = parse_properties(read_file(path), path)
+    config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
+    found = read_meta_properties(RealVfs(), f"{config.metadata_dir}/{META_PROPERTIES}")
+    if found is None or found.directory_id is None:
+        raise QuorumCommandError(
+            f"{config.metadata_dir} has no {META_PROPERTIES} with a directory id: format it first"
+        )
+    return VoterToChange(
+        node_id=config.node_id,
+        directory_id=found.directory_id,
+        endpoints=(config.advertised_endpoint,),
+    )
 
 
 if __name__ == "__main__":

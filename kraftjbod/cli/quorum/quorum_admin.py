@@ -10,12 +10,14 @@ from kraftjbod.cli.clients.cluster_admin import require_ok
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.first_contact import controllers_at
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.core.ids import Uuid
+from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.protocol.messages import (
+    AddRaftVoterRequest,
     DescribeClusterRequest,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
 )
 
 _TOPIC: Final = "__cluster_metadata"
@@ -134,6 +136,67 @@ async def describe_quorum_by_controllers(
         voters=tuple(map(replica, found.voters)),
         observers=tuple(map(replica, found.observers)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterToChange:
+    """A controller that is to vote, or not; ``endpoints`` only of one to be added."""
+
+    node_id: int
+    directory_id: DirectoryId
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+async def add_voter(client: ClusterClient, voter: VoterToChange) -> None:
+    """:raises OperatingError: what the cluster has against it."""
+    response = await client.request_any(
+        AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=client.request_timeout_ms,
+            voter_id=voter.node_id,
+            voter_directory_id=voter.directory_id,
+            listeners=[
+                AddRaftVoterRequest.Listener(name=name, host=host, port=port)
+                for name, host, port in voter.endpoints
+            ],
+        )
+    )
+    require_ok(response, f"controller {voter.node_id}")
+
+
+async def remove_voter(client: ClusterClient, voter: VoterToChange) -> None:
+    """:raises OperatingError: what the cluster has against it."""
+    response = await client.request_any(
+        RemoveRaftVoterRequest(
+            cluster_id=None, voter_id=voter.node_id, voter_directory_id=voter.directory_id
+        )
+    )
+    require_ok(response, f"controller {voter.node_id}")
+
+
+async def change_by_controllers(
+    addresses: str,
+    voter: VoterToChange,
+    *,
+    timeout_ms: int,
+    report: Callable[[str], None],
+) -> None:
+    """Add ``voter`` if it has endpoints, else remove it; asked of the active controller itself."""
+    from kraftjbod.cli.clients.controller_client import ControllerClient
+    from kraftjbod.protocol import rpc_quorum_messages as rpc
+
+    node_id, directory_id = BrokerId(voter.node_id), voter.directory_id
+    endpoints = tuple(endpoint.text for endpoint in voter.endpoints)
+    request = (
+        rpc.AddRaftVoterRequest(voter_id=node_id, directory_id=directory_id, endpoints=endpoints)
+        if endpoints
+        else rpc.RemoveRaftVoterRequest(voter_id=node_id, directory_id=directory_id)
+    )
+    async with (
+        controllers_at(addresses, timeout_ms=timeout_ms, report=report),
+        ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+    ):
+        await client.call(request)
 
 
 def require_leader(found: QuorumDescription) -> QuorumReplica:

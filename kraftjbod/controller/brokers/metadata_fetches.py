@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from kraftjbod.controller.brokers.foreign_metadata import require_same_log
 from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
 from kraftjbod.core.errors import OffsetOutOfRangeError
 from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
+from kraftjbod.metadata.records import encode_entry
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
     FetchMetadataRequest,
@@ -16,6 +19,14 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES
+from kraftjbod.raft.machine.messages import Entry, EntryKind
+
+_NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
+
+
+def _payload(entry: Entry) -> bytes:
+    """Who votes is no metadata of brokers."""
+    return entry.payload if entry.kind is EntryKind.DATA else _NO_RECORDS
 
 
 class MetadataFetches:
@@ -76,6 +87,7 @@ class MetadataFetches:
                 high_watermark=committed,
                 controller_epoch=self._driver.term,
                 metadata_log_id=self._state().metadata_log_id,
+                controllers=self._controllers(),
             )
         entries = await self._driver.read(max(0, request.fetch_offset), max_bytes)
         if not entries:
@@ -85,9 +97,21 @@ class MetadataFetches:
             controller_epoch=self._driver.term,
             metadata_log_id=self._state().metadata_log_id,
             entries=tuple(
-                MetadataEntry(offset=entry.offset, epoch=entry.term, payload=entry.payload)
+                MetadataEntry(offset=entry.offset, epoch=entry.term, payload=_payload(entry))
                 for entry in entries
             ),
+            controllers=self._controllers(),
+        )
+
+    def _controllers(self) -> tuple[str, ...]:
+        """Where the voters are, once the log says it; else brokers know it from their files."""
+        voters = self._driver.voters
+        if voters.is_static:
+            return ()
+        return tuple(
+            f"{key.node_id}@{endpoint.partition('://')[2]}"
+            for key in voters
+            for endpoint in voters.endpoints_of(key)[:1]
         )
 
     async def _snapshot_piece(

@@ -1,19 +1,43 @@
-"""LOOP. ``QuorumApis``: what a controller answers about its quorum."""
+"""LOOP. ``QuorumApis``: what a controller answers about its quorum, and changes of that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
 
 from kraftjbod.controller.quorum.metadata_followers import Follower, MetadataFollowers
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.controller.quorum.voter_changes import (
+    KRAFT_VERSION,
+    after_adding,
+    after_naming,
+    after_removing,
+    is_about_voters,
+    problem_of_update,
+)
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import Clock
+from kraftjbod.protocol.rpc_messages import (
+    FeatureOutcome,
+    RpcRequest,
+    RpcResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from kraftjbod.protocol.rpc_quorum_messages import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     QuorumReplica,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
 )
 from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.raft.quorum_view import ReplicaView
+
+ChangeVoters = Callable[[VoterSet], asyncio.Future[None]]
+"""Puts a set in force at once; what it gives is done when that is committed, or never will be."""
 
 
 class QuorumApis:
@@ -27,16 +51,56 @@ class QuorumApis:
         clock: Clock,
         followers: MetadataFollowers,
         require_active: Callable[[], None],
+        directories: Callable[[], Mapping[BrokerId, DirectoryId]],
+        change: ChangeVoters,
     ) -> None:
-        """:param require_active: raises where this controller does not decide."""
+        """
+        :param require_active: raises where this controller does not decide.
+        :param directories: of the controllers of a static quorum.
+        """
         self._cluster_id = cluster_id
         self._driver = driver
         self._clock = clock
         self._followers = followers
         self._require_active = require_active
+        self._directories = directories
+        self._change = change
 
-    def describe(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-        """:raises NotControllerError: only the active controller knows it, and this is none."""
+    async def handle(self, request: RpcRequest) -> RpcResponse | None:
+        """None if it is about something else.
+
+        :raises NotControllerError: only the active controller does it, and this is none.
+        :raises OperatingError: what stands against a change of the voters.
+        """
+        if isinstance(request, DescribeQuorumRequest):
+            return self._describe(request)
+        if isinstance(request, AddRaftVoterRequest):
+            self._require_active()
+            committed = self._change(after_adding(self._driver.voters, request))
+            if request.ack_when_committed:
+                await asyncio.shield(committed)
+            return AddRaftVoterResponse()
+        if isinstance(request, RemoveRaftVoterRequest):
+            self._require_active()
+            await asyncio.shield(self._change(after_removing(self._driver.voters, request)))
+            return RemoveRaftVoterResponse()
+        if isinstance(request, UpdateFeaturesRequest) and is_about_voters(request):
+            self._require_active()
+            return await self._update(request)
+        return None
+
+    async def _update(self, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+        voters = self._driver.voters
+        problem = problem_of_update(voters, request)
+        if problem is not None:
+            return UpdateFeaturesResponse(results=(problem,))
+        if voters.is_static and request.updates[0].level:
+            named = after_naming(voters, self._directories())
+            if not request.validate_only:
+                await asyncio.shield(self._change(named))
+        return UpdateFeaturesResponse(results=(FeatureOutcome(name=KRAFT_VERSION),))
+
+    def _describe(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
         if not request.of_any:
             self._require_active()
         view = self._driver.view()

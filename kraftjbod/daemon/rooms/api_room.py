@@ -155,7 +155,9 @@ class ApiRoom:
 
     def _build_quorum(self) -> QuorumApis:
         return QuorumApis(
-            channel=self._cluster.channel, timeout_ms=self._config.controller_request_timeout_ms
+            cluster_id=self._disks.cluster_id,
+            channel=self._cluster.channel,
+            timeout_ms=self._config.controller_request_timeout_ms,
         )
 
     def _build_transaction_log(self) -> TransactionLogApis:

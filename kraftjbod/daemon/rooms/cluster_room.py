@@ -53,6 +53,7 @@ class ClusterRoom:
             lambda dynamic: self.topic_configs.take(config.topic_defaults(dynamic))
         )
         self.channel = ControllerChannel(
+            addresses=config.controller_addresses,
             voters=config.controller_quorum_voters,
             clock=around.clock,
             random_unit=around.rng.random,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.rooms.quorum_search import QuorumSearch
 from kraftjbod.net.peer_link import PeerLink
 from kraftjbod.protocol.rpc_quorum_messages import (
     MAX_MESSAGES,
@@ -21,17 +24,23 @@ from kraftjbod.raft import wire
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.known_voters import KnownVoters
 from kraftjbod.raft.machine.messages import Message
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.dirs.log_dir import LogDir
 
 #: Kafka's: a controller that was away is asked again soon.
-_BACKOFF_MS = (50, 500)
-_MAX_BATCH_BYTES = 1024 * 1024
-_REFUSAL_INTERVAL_MS = 30_000
+_BACKOFF_MS: Final = (50, 500)
+_MAX_BATCH_BYTES: Final = 1024 * 1024
+_REFUSAL_INTERVAL_MS: Final = 30_000
+#: Replicas without a vote whose addresses are remembered; the oldest goes first.
+_MAX_HEARD: Final = 100
 
 
 class QuorumRoom:
-    """The ``RaftTransport`` of a controller that is not alone; for the loop's thread."""
+    """The ``RaftTransport`` of a controller; for the loop's thread.
+
+    A voter is reached where the set in force says, anybody else where it said itself that it is.
+    """
 
     def __init__(
         self, config: ControllerConfig, around: Environment, log_dir: LogDir, cluster_id: str
@@ -44,27 +53,18 @@ class QuorumRoom:
         self._known = KnownVoters(
             log_dir=log_dir, directory=f"{log_dir.path}/{CLUSTER_METADATA_DIR}"
         )
-        backoff = ExponentialBackoff(
+        self._backoff = ExponentialBackoff(
             initial_ms=_BACKOFF_MS[0], max_ms=_BACKOFF_MS[1], random_unit=around.rng.random
         )
-        self._links = {
-            voter.node_id: PeerLink(
-                voter.host,
-                voter.port,
-                make_request=partial(self._request, voter.node_id),
-                size_of=wire.size_bytes_of,
-                backoff=backoff,
-                timeout_ms=config.controller_quorum_request_timeout_ms,
-                max_queued=config.controller_quorum_max_queued_messages,
-                max_queued_bytes=config.controller_quorum_max_queued_bytes,
-                max_batch=MAX_MESSAGES,
-                max_batch_bytes=_MAX_BATCH_BYTES,
-                on_lost=partial(self._lost, voter.node_id),
-                on_refused=partial(self._refused, voter.node_id),
-            )
-            for voter in config.controller_quorum_voters
-            if voter.node_id != config.node_id
-        }
+        self._search = QuorumSearch(
+            addresses=config.controller_addresses,
+            interval_ms=config.controller_quorum_election_timeout_ms,
+            timeout_ms=config.controller_quorum_request_timeout_ms,
+            backoff=self._backoff,
+            found=self._hear_of,
+        )
+        self._links: dict[ReplicaKey, tuple[Endpoint, PeerLink[Message]]] = {}
+        self._heard: dict[ReplicaKey, Endpoint] = {}
         #: When each peer's refusal may be logged again.
         self._refusal_due_ms: dict[BrokerId, int] = {}
         self._log = get_logger(component="quorum", node_id=config.node_id)
@@ -76,22 +76,72 @@ class QuorumRoom:
     def attach(self, driver: RaftDriver) -> None:
         """Whom messages that come are for."""
         self._driver = driver
+        self._search.begin(driver)
 
     async def close(self) -> None:
-        for link in self._links.values():
+        await self._search.stop()
+        for _, link in self._links.values():
             await link.close()
+
+    def directories(self) -> Mapping[BrokerId, DirectoryId]:
+        """From which directory each controller speaks, as far as a static quorum noted it."""
+        return {**self._known.directories, self._config.node_id: self._log_dir.directory_id}
+
+    @property
+    def _voters(self) -> VoterSet:
+        assert self._driver is not None, "messages come and go once there is a driver"
+        return self._driver.voters
 
     # --- out -------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
-        self._links[message.to.node_id].send(message)
+        link = self._link(message.to)
+        if link is not None:
+            link.send(message)
 
-    def _request(self, to: BrokerId, messages: Sequence[Message]) -> QuorumMessagesRequest:
+    def _link(self, to: ReplicaKey) -> PeerLink[Message] | None:
+        """None while nobody has said where that is."""
+        endpoint = self._endpoint_of(to)
+        if endpoint is None:
+            return None
+        known = self._links.get(to)
+        if known is not None:
+            if known[0] == endpoint:
+                return known[1]
+            known[1].abandon()
+        link = self._make_link(to, endpoint)
+        self._links[to] = endpoint, link
+        return link
+
+    def _endpoint_of(self, key: ReplicaKey) -> Endpoint | None:
+        said = self._voters.endpoints_of(key)
+        return Endpoint.parse(said[0]) if said else self._heard.get(key)
+
+    def _make_link(self, to: ReplicaKey, endpoint: Endpoint) -> PeerLink[Message]:
+        config = self._config
+        return PeerLink(
+            endpoint.host,
+            endpoint.port,
+            make_request=partial(self._request, to),
+            size_of=wire.size_bytes_of,
+            backoff=self._backoff,
+            timeout_ms=config.controller_quorum_request_timeout_ms,
+            max_queued=config.controller_quorum_max_queued_messages,
+            max_queued_bytes=config.controller_quorum_max_queued_bytes,
+            max_batch=MAX_MESSAGES,
+            max_batch_bytes=_MAX_BATCH_BYTES,
+            on_lost=partial(self._lost, to.node_id),
+            on_refused=partial(self._refused, to.node_id),
+        )
+
+    def _request(self, to: ReplicaKey, messages: Sequence[Message]) -> QuorumMessagesRequest:
         return QuorumMessagesRequest(
             cluster_id=self._cluster_id,
             sender_id=self._config.node_id,
             sender_directory_id=self._log_dir.directory_id,
-            receiver_id=to,
+            receiver_id=to.node_id,
+            receiver_directory_id=to.directory_id,
+            sender_endpoint=self._config.advertised_endpoint.text,
             messages=tuple(map(wire.body_of, messages)),
         )
 
@@ -110,7 +160,11 @@ class QuorumRoom:
 
     def speaks_here(self, request: QuorumMessagesRequest) -> bool:
         """Whether only another controller of this quorum can have sent it."""
-        return request.cluster_id == self._cluster_id and request.sender_id in self._links
+        return (
+            request.cluster_id == self._cluster_id
+            and request.sender_id != self._config.node_id
+            and self._voters.known_as(_sender(request)) in self._voters
+        )
 
     async def receive(self, request: QuorumMessagesRequest) -> QuorumMessagesResponse:
         """:raises OperatingError: who speaks is none of this quorum, or not what it was."""
@@ -120,17 +174,56 @@ class QuorumRoom:
                 f"{request.cluster_id}",
                 code=ErrorCode.INCONSISTENT_CLUSTER_ID,
             )
-        if request.receiver_id != self._config.node_id or request.sender_id not in self._links:
-            raise OperatingError(
-                f"controller {request.sender_id} takes this one for {request.receiver_id}, but it "
-                f"is {self._config.node_id}, and its controller.quorum.voters are "
-                f"{sorted([*self._links, self._config.node_id])}; make that key the same in all "
-                "controllers' files",
-                code=ErrorCode.INVALID_VOTER_KEY,
-            )
-        if not self._known.is_known(request.sender_id, request.sender_directory_id):
-            await self._known.require(request.sender_id, request.sender_directory_id)
+        self._require_receiver(request)
+        if self._voters.is_static:
+            await self._require_static_voter(request)
+        elif request.sender_endpoint:
+            self._hear_of({_sender(request): request.sender_endpoint})
         assert self._driver is not None, "the door opens after the driver"
-        for message in wire.messages_in(request):
+        for message in wire.messages_in(request, self._voters.known_as):
             self._driver.receive(message)
         return QuorumMessagesResponse()
+
+    def _require_receiver(self, request: QuorumMessagesRequest) -> None:
+        node_id, directory_id = self._config.node_id, self._log_dir.directory_id
+        if request.receiver_id != node_id or request.sender_id == node_id:
+            raise self._refusal(request)
+        if request.receiver_directory_id not in (None, directory_id):
+            raise OperatingError(
+                f"controller {request.sender_id} takes this one for {node_id} with directory "
+                f"{request.receiver_directory_id}, but it has {directory_id}: remove the former "
+                "one from the voters, and add this one, with kraftjbod-metadata-quorum",
+                code=ErrorCode.INVALID_VOTER_KEY,
+            )
+
+    async def _require_static_voter(self, request: QuorumMessagesRequest) -> None:
+        """Nobody is named by the log yet: voters are those of the files, each with one disk."""
+        if self._voters.known_as(_sender(request)) not in self._voters:
+            raise self._refusal(request)
+        if not self._known.is_known(request.sender_id, request.sender_directory_id):
+            await self._known.require(request.sender_id, request.sender_directory_id)
+
+    def _refusal(self, request: QuorumMessagesRequest) -> OperatingError:
+        return OperatingError(
+            f"controller {request.sender_id} takes this one for {request.receiver_id}, but it "
+            f"is {self._config.node_id}, and its controller.quorum.voters are "
+            f"{sorted(key.node_id for key in self._voters)}; make that key the same in all "
+            "controllers' files, or raise kraft.version to 1 and add it as a voter",
+            code=ErrorCode.INVALID_VOTER_KEY,
+        )
+
+    def _hear_of(self, endpoints: Mapping[ReplicaKey, str]) -> None:
+        """Where replicas say, or others say of them, that they are reached."""
+        for key, text in endpoints.items():
+            try:
+                endpoint = Endpoint.parse(text)
+            except ValueError:
+                continue
+            self._heard.pop(key, None)
+            self._heard[key] = endpoint
+            while len(self._heard) > _MAX_HEARD:
+                del self._heard[next(iter(self._heard))]
+
+
+def _sender(request: QuorumMessagesRequest) -> ReplicaKey:
+    return ReplicaKey(request.sender_id, request.sender_directory_id)

@@ -311,6 +311,18 @@ OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
+_OUTCOME: Final[Sequence[Mapping[str, Any]]] = (
+    {"name": "ThrottleTimeMs", "type": "int32", "versions": "0+"},
+    {"name": "ErrorCode", "type": "int16", "versions": "0+"},
+    {
+        "name": "ErrorMessage",
+        "type": "string",
+        "versions": "0+",
+        "nullableVersions": "0+",
+        "ignorable": True,
+    },
+)
+
 #: Kafka's own, with Kafka's number.
 _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
     "UnregisterBrokerRequest": {
@@ -318,6 +330,56 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
         "validVersions": "0",
         "flexibleVersions": "0+",
         "fields": ({"name": "BrokerId", "type": "int32", "versions": "0+"},),
+    },
+    "AddRaftVoterRequest": {
+        "apiKey": 80,
+        "validVersions": "0-1",
+        "flexibleVersions": "0+",
+        "fields": (
+            {"name": "ClusterId", "type": "string", "versions": "0+", "nullableVersions": "0+"},
+            {"name": "TimeoutMs", "type": "int32", "versions": "0+"},
+            {"name": "VoterId", "type": "int32", "versions": "0+"},
+            {"name": "VoterDirectoryId", "type": "uuid", "versions": "0+"},
+            {
+                "name": "Listeners",
+                "type": "[]Listener",
+                "versions": "0+",
+                "fields": (
+                    {"name": "Name", "type": "string", "versions": "0+"},
+                    {"name": "Host", "type": "string", "versions": "0+"},
+                    {"name": "Port", "type": "uint16", "versions": "0+"},
+                ),
+            },
+            {
+                "name": "AckWhenCommitted",
+                "type": "bool",
+                "versions": "1+",
+                "default": "true",
+                "ignorable": True,
+            },
+        ),
+    },
+    "AddRaftVoterResponse": {
+        "apiKey": 80,
+        "validVersions": "0-1",
+        "flexibleVersions": "0+",
+        "fields": _OUTCOME,
+    },
+    "RemoveRaftVoterRequest": {
+        "apiKey": 81,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": (
+            {"name": "ClusterId", "type": "string", "versions": "0+", "nullableVersions": "0+"},
+            {"name": "VoterId", "type": "int32", "versions": "0+"},
+            {"name": "VoterDirectoryId", "type": "uuid", "versions": "0+"},
+        ),
+    },
+    "RemoveRaftVoterResponse": {
+        "apiKey": 81,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": _OUTCOME,
     },
     "UnregisterBrokerResponse": {
         "apiKey": 64,

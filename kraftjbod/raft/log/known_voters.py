@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from kraftjbod.core.errors import (
@@ -35,6 +36,10 @@ class KnownVoters:
         self._path = f"{directory}/{VOTER_DIRECTORIES}"
         self._known: dict[BrokerId, DirectoryId] = {}
         self._writing = asyncio.Lock()
+
+    @property
+    def directories(self) -> Mapping[BrokerId, DirectoryId]:
+        return self._known
 
     async def load(self) -> None:
         """:raises InconsistentStorageError: the file is damaged."""

@@ -38,7 +38,7 @@ from kraftjbod.raft.log.snapshot_files import (
     Snapshot,
     SnapshotPart,
     read_payload,
-    sound_payload_bytes,
+    sound_snapshot,
 )
 from kraftjbod.raft.machine.messages import Entry, HardState
 from kraftjbod.raft.machine.voter_set import ReplicaKey
@@ -188,12 +188,17 @@ class RaftLogStore:
                 found.append((int(matched[1]) - 1, int(matched[2]), name))
         for last_offset, term, name in sorted(found, reverse=True):
             file = self._vfs.open(self._path(name), OpenMode.READ)
-            size_bytes = sound_payload_bytes(file)
+            sound = sound_snapshot(file)
             file.close()
-            if size_bytes is None:
+            if sound is None:
                 warnings.append(f"snapshot {self._path(name)} is damaged and was passed over")
                 continue
-            snapshot = Snapshot(last_offset=last_offset, term=term, size_bytes=size_bytes)
+            snapshot = Snapshot(
+                last_offset=last_offset,
+                term=term,
+                size_bytes=sound.size_bytes,
+                voters=sound.voters,
+            )
             self._snapshots.insert(0, snapshot)
 
     def _load_segments(self, names: Iterable[str], warnings: list[str]) -> list[Entry]:
@@ -343,10 +348,13 @@ class RaftLogStore:
 
     # --- snapshots -------------------------------------------------------------------------------
 
-    def begin_snapshot(self, last_offset: int, term: int) -> SnapshotPart:
-        """A snapshot without a payload yet, under a name that loading passes over."""
+    def begin_snapshot(self, last_offset: int, term: int, voters: bytes = b"") -> SnapshotPart:
+        """A snapshot without a payload yet, under a name that loading passes over.
+
+        :param voters: in force at its end, see :class:`Snapshot`.
+        """
         name = Snapshot(last_offset=last_offset, term=term, size_bytes=0).file_name
-        return SnapshotPart(self._vfs, self._path(name) + PART_SUFFIX, last_offset, term)
+        return SnapshotPart(self._vfs, self._path(name) + PART_SUFFIX, last_offset, term, voters)
 
     def install_snapshot(self, snapshot: Snapshot, *, replaces_log: bool = False) -> None:
         """Give the written part its name; then old snapshots and the log before it may go.
@@ -373,6 +381,10 @@ class RaftLogStore:
         wanted = min(older, snapshot.last_offset - self._retained_entries) + 1
         self._drop_segments(sum(s.next_offset <= wanted for s in self._segments[:-1]))
 
+    def voters_of(self, last_offset: int) -> bytes:
+        """What that snapshot says of the voters."""
+        return next((s.voters for s in self._snapshots if s.last_offset == last_offset), b"")
+
     def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
     ) -> tuple[bytes, int] | None:
@@ -385,7 +397,9 @@ class RaftLogStore:
             return None
         snapshot = found[0]
         size = max(0, min(max_bytes, snapshot.size_bytes - position))
-        chunk = read_payload(self._vfs, self._path(snapshot.file_name), position, size)
+        chunk = read_payload(
+            self._vfs, self._path(snapshot.file_name), position, size, snapshot.voters
+        )
         after = position + size
         return chunk, -1 if after >= snapshot.size_bytes else after
 

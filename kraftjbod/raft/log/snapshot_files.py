@@ -1,5 +1,8 @@
 """DISK. Snapshots of the metadata as files: written piece by piece, checked and read likewise.
 
+Where entries of the log named the voters, those in force at the snapshot's end stand before its
+payload; a file without them is as older versions write and read it.
+
 A :class:`SnapshotPart` may be written beside the log's appends, because nobody else knows its file.
 No snapshot is held in memory as a whole.
 """
@@ -10,7 +13,7 @@ import re
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
@@ -22,6 +25,10 @@ SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
 #: Length and CRC-32 of a snapshot's payload, which follows.
 _SNAPSHOT_HEADER: Final = struct.Struct(">8sQI")
 _SNAPSHOT_MAGIC: Final = b"KJB-SNAP"
+#: With voters: the length of what says them follows, and that itself, which the CRC covers too.
+_MAGIC_WITH_VOTERS: Final = b"KJB-SNPV"
+_VOTERS_LENGTH: Final = struct.Struct(">I")
+_MAX_VOTERS_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,8 @@ class Snapshot:
     last_offset: int
     term: int
     size_bytes: int
+    voters: bytes = b""
+    """A ``VoterSet``, encoded; empty if no entry of the log has named the voters."""
 
     @property
     def file_name(self) -> str:
@@ -43,12 +52,16 @@ class SnapshotPart:
     What fails leaves no file, and nothing more may be done then.
     """
 
-    def __init__(self, vfs: Vfs, path: str, last_offset: int, term: int) -> None:
+    def __init__(
+        self, vfs: Vfs, path: str, last_offset: int, term: int, voters: bytes = b""
+    ) -> None:
         self._vfs = vfs
         self._path = path
         self._last_offset = last_offset
         self._term = term
-        self._crc = 0
+        self._voters = voters
+        self._block = _voters_block(voters)
+        self._crc = zlib.crc32(self._block)
         self.size_bytes = 0
         # Of all this only the sync is a flush.
         with FailsAs(OpKind.CHECKPOINT):
@@ -58,43 +71,81 @@ class SnapshotPart:
 
     def append(self, piece: bytes) -> None:
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
-            self._file.write_at(_SNAPSHOT_HEADER.size + self.size_bytes, [piece])
+            self._file.write_at(_SNAPSHOT_HEADER.size + len(self._block) + self.size_bytes, [piece])
         self._crc = zlib.crc32(piece, self._crc)
         self.size_bytes += len(piece)
 
     def finish(self) -> Snapshot:
         """Make it durable; :meth:`RaftLogStore.install_snapshot` gives it its name."""
-        header = _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, self.size_bytes, self._crc)
+        magic = _MAGIC_WITH_VOTERS if self._block else _SNAPSHOT_MAGIC
+        header = _SNAPSHOT_HEADER.pack(magic, self.size_bytes, self._crc)
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
-            self._file.write_at(0, [header])
+            self._file.write_at(0, [header + self._block])
             with FailsAs(OpKind.FLUSH):
                 self._file.sync()
         self._file.close()
-        return Snapshot(last_offset=self._last_offset, term=self._term, size_bytes=self.size_bytes)
+        return Snapshot(
+            last_offset=self._last_offset,
+            term=self._term,
+            size_bytes=self.size_bytes,
+            voters=self._voters,
+        )
 
     def discard(self) -> None:
         self._file.close()
         self._vfs.unlink_if_exists(self._path)
 
 
-def read_payload(vfs: Vfs, path: str, position: int, size: int) -> bytes:
+def read_payload(vfs: Vfs, path: str, position: int, size: int, voters: bytes = b"") -> bytes:
+    """:param voters: what the file says before its payload."""
     file = vfs.open(path, OpenMode.READ)
-    chunk = bytes(file.read_at(_SNAPSHOT_HEADER.size + position, size))
+    chunk = bytes(file.read_at(_payload_position(voters) + position, size))
     file.close()
     return chunk
 
 
-def sound_payload_bytes(file: VfsFile) -> int | None:
-    """How long the payload of a snapshot file is; None if it is not whole and right."""
+class SoundSnapshot(NamedTuple):
+    """What a file that is whole and right holds."""
+
+    size_bytes: int
+    voters: bytes
+
+
+def sound_snapshot(file: VfsFile) -> SoundSnapshot | None:
+    """Of a snapshot file; None if it is not whole and right."""
     header = file.read_at(0, _SNAPSHOT_HEADER.size)
     if len(header) < _SNAPSHOT_HEADER.size:
         return None
     magic, size_bytes, crc = _SNAPSHOT_HEADER.unpack(header)
-    if magic != _SNAPSHOT_MAGIC or file.size() != _SNAPSHOT_HEADER.size + size_bytes:
+    voters = _read_voters(file) if magic == _MAGIC_WITH_VOTERS else b""
+    if voters is None or magic not in (_SNAPSHOT_MAGIC, _MAGIC_WITH_VOTERS):
         return None
-    found_crc, position = 0, 0
+    block = _voters_block(voters)
+    begin = _SNAPSHOT_HEADER.size + len(block)
+    if file.size() != begin + size_bytes:
+        return None
+    found_crc, position = zlib.crc32(block), 0
     while position < size_bytes:
-        piece = file.read_at(_SNAPSHOT_HEADER.size + position, SNAPSHOT_PIECE_BYTES)
+        piece = file.read_at(begin + position, SNAPSHOT_PIECE_BYTES)
         found_crc = zlib.crc32(piece, found_crc)
         position += len(piece)
-    return int(size_bytes) if found_crc == crc else None
+    return SoundSnapshot(int(size_bytes), voters) if found_crc == crc else None
+
+
+def _read_voters(file: VfsFile) -> bytes | None:
+    """None if they cannot be there."""
+    length = file.read_at(_SNAPSHOT_HEADER.size, _VOTERS_LENGTH.size)
+    if len(length) < _VOTERS_LENGTH.size:
+        return None
+    (size,) = _VOTERS_LENGTH.unpack(length)
+    if not 0 < size <= _MAX_VOTERS_BYTES:
+        return None
+    return bytes(file.read_at(_SNAPSHOT_HEADER.size + _VOTERS_LENGTH.size, size))
+
+
+def _payload_position(voters: bytes) -> int:
+    return _SNAPSHOT_HEADER.size + len(_voters_block(voters))
+
+
+def _voters_block(voters: bytes) -> bytes:
+    return _VOTERS_LENGTH.pack(len(voters)) + voters if voters else b""

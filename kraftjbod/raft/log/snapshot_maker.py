@@ -65,10 +65,10 @@ class SnapshotMaker:
     def note_written(self, size_bytes: int) -> None:
         self._bytes_since_snapshot += size_bytes
 
-    def start(self, snapshot: SnapshotId, slices: Iterable[bytes]) -> None:
+    def start(self, snapshot: SnapshotId, slices: Iterable[bytes], voters: bytes = b"") -> None:
         """Make one of the state after ``snapshot``, which may not be committed yet."""
         self._bytes_since_snapshot = 0
-        self._task = asyncio.create_task(self._make(snapshot, slices))
+        self._task = asyncio.create_task(self._make(snapshot, slices, voters))
         self._task.add_done_callback(self._note_end)
 
     async def stop(self) -> None:
@@ -77,10 +77,10 @@ class SnapshotMaker:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _make(self, of: SnapshotId, slices: Iterable[bytes]) -> None:
+    async def _make(self, of: SnapshotId, slices: Iterable[bytes], voters: bytes) -> None:
         # The flush queue, so that entries are appended meanwhile.
         run = partial(self._log_dir.run, OpKind.FLUSH)
-        part = await run(lambda: self._store.begin_snapshot(*of))
+        part = await run(lambda: self._store.begin_snapshot(*of, voters))
         for piece in _gathered(slices):
             await asyncio.sleep(0)
             needed_bytes = part.size_bytes + len(piece)

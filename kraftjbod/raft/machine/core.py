@@ -173,6 +173,20 @@ class RaftCore(Following):
             self.leader = None
             self.stand_soon()
 
+    def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
+        """Of replicas that were found elsewhere than in the own log, which may be empty."""
+        if self.leader is None:
+            self._messages += [
+                Observe(sender=self.key, to=key, term=self.term) for key in of if key != self.key
+            ]
+
+    def _rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
+        super()._rename(known_as)
+        self._granted = set(map(known_as, self._granted))
+        self._refused = set(map(known_as, self._refused))
+        if self._leadership is not None:
+            self._leadership.rename(known_as)
+
     def stand_soon(self) -> None:
         """Nobody was heard of yet: ask the others before an election time-out is over."""
         self._timeout_ticks = 1 + self._draw_below(max(1, self._election_ticks // 4))
@@ -201,6 +215,7 @@ class RaftCore(Following):
         entry = Entry(self.log.last_offset + 1, self.term, payload, kind)
         self.log.append([entry])
         if kind is EntryKind.VOTERS:
+            self._follow_voter_names()
             leadership.follow_voters()
         leadership.send_news()
         return entry
@@ -261,9 +276,11 @@ class RaftCore(Following):
         if self._leadership is not None:
             self._leadership.entries_read(read, entries)
 
-    def slice_read(self, read: ReadSnapshot, data: bytes | None, *, is_last: bool) -> None:
+    def slice_read(
+        self, read: ReadSnapshot, data: bytes | None, *, is_last: bool, voters: bytes = b""
+    ) -> None:
         if self._leadership is not None:
-            self._leadership.slice_read(read, data, is_last)
+            self._leadership.slice_read(read, data, is_last, voters)
 
     def compact(self, snapshot: SnapshotId) -> None:
         """A snapshot of what was applied is durable; the log before it is not needed for long."""
@@ -360,6 +377,9 @@ class RaftCore(Following):
 
     def _on_pre_vote(self, message: PreVote) -> None:
         """Changes nothing here, whatever term it comes from."""
+        if self._leadership is not None:
+            # It may have been voted out while it was away: that is what the log says.
+            self._leadership.observe(message.sender)
         granted = (
             message.term >= self.term
             and not self._hears_leader
@@ -380,7 +400,10 @@ class RaftCore(Following):
     def _may_vote_for(self, candidate: ReplicaKey) -> bool:
         """Once in a term; again for the same one, whose answer may have been lost."""
         voted_for = self._hard_state.voted_for
-        return voted_for == candidate or (voted_for is None and self.leader is None)
+        if voted_for is None:
+            return self.leader is None
+        # Before the voters were named by entries, a vote was recorded for a node alone.
+        return self.log.voters.known_as(voted_for) == candidate
 
     def _count_votes(self) -> None:
         voters = self.log.voters
@@ -454,12 +477,11 @@ class RaftCore(Following):
 
     def _advance_commit(self, leadership: Leadership) -> None:
         leadership.advance_commit()
-        if leadership.committed_offset <= self.committed_offset:
-            return
-        self.committed_offset = leadership.committed_offset
-        leadership.spread_commit()
-        if not self.is_voter and self.log.voters_offset <= self.committed_offset:
-            # It led on until the set without it was certain.
+        if leadership.committed_offset > self.committed_offset:
+            self.committed_offset = leadership.committed_offset
+            leadership.spread_commit()
+        if not self.is_voter and self.log.voters_offset <= self.applicable_offset:
+            # It led on until the set without it was certain, and can be answered here.
             self.resign()
 
     # --- sending ---------------------------------------------------------------------------------

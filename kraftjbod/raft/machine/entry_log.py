@@ -59,6 +59,11 @@ class EntryLog:
         return self._voter_sets[-1][0]
 
     @property
+    def base_voters(self) -> VoterSet:
+        """In force at the base."""
+        return self._voter_sets[0][1]
+
+    @property
     def former_voters(self) -> VoterSet:
         """In force before :attr:`voters`; the same if nothing is known of others."""
         return self._voter_sets[max(0, len(self._voter_sets) - 2)][1]

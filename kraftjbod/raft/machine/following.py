@@ -33,7 +33,10 @@ class Following:
 
     def __init__(self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState) -> None:
         """:param log: durable, and committed up to its base."""
-        self.key = key
+        #: As it calls itself; :attr:`key` is what the voters in force call it.
+        self._own_key = key
+        self._named_by = log.voters
+        self.key = self._named_by.known_as(key)
         self.log = log
         self._hard_state = hard_state
         #: Whom this replica follows, or itself; None while nobody is known to lead.
@@ -68,6 +71,16 @@ class Following:
         """Somebody else leads."""
         return self.leader is not None and self.leader != self.key
 
+    def _follow_voter_names(self) -> None:
+        """The set in force may be another one, which calls the same replicas otherwise."""
+        if self._named_by is not self.log.voters:
+            self._named_by = self.log.voters
+            self._rename(self._named_by.known_as)
+
+    def _rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
+        self.key = known_as(self._own_key)
+        self.leader = None if self.leader is None else known_as(self.leader)
+
     # --- entries ---------------------------------------------------------------------------------
 
     def _on_append(self, message: Append) -> None:
@@ -100,6 +113,7 @@ class Following:
                 entry.offset, entry.term
             ):
                 self.log.append(entries[i:])
+                self._follow_voter_names()
                 return True
         return False
 
@@ -160,6 +174,7 @@ class Following:
         self._is_installing = False
         self._receiving = (NOTHING, 0)
         self.log.reset(snapshot, voters)
+        self._follow_voter_names()
         self.committed_offset = max(self.committed_offset, snapshot.last_offset)
         self._handed_commit = max(self._handed_commit, snapshot.last_offset)
         if self._follows:

@@ -69,8 +69,6 @@ class Progress:
     #: Of its last acknowledgement, and where the log ended then.
     acked_tick: int = 0
     end_at_ack: int | None = None
-    #: When it was last heard of, it held all that was committed.
-    is_caught_up: bool = False
 
 
 class Leadership:
@@ -104,12 +102,23 @@ class Leadership:
         if key != self._key and key not in self.peers:
             self.peers[key] = Progress(self._log.last_offset + 1, heard_tick=self.now)
 
+    def rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
+        """The set in force calls its replicas so."""
+        self._key = known_as(self._key)
+        self.peers = {known_as(key): peer for key, peer in self.peers.items()}
+        self.successor = None if self.successor is None else known_as(self.successor)
+
+    def _peer(self, key: ReplicaKey) -> Progress | None:
+        """Whom a read was for, which may be called otherwise by now."""
+        return self.peers.get(self._log.voters.known_as(key))
+
     def require_may_change(self, then: VoterSet, within_ticks: int) -> None:
         """Pass if ``then`` may follow the set in force now.
 
         :raises RequestTimedOutError: not now, and why.
         """
-        now = set(self._log.voters)
+        # In a static quorum nobody's directory is known; naming them changes nothing else.
+        now = set(map(then.known_as, self._log.voters))
         assert len(now ^ set(then)) <= 1, (now, then)
         assert len(then), "somebody has to vote"
         if self.committed_offset < self.start_offset:
@@ -118,8 +127,8 @@ class Leadership:
             raise RequestTimedOutError("another change of the voters is under way")
         for key in set(then) - now:
             peer = self.peers.get(key)
-            is_here = peer is not None and self.now - peer.heard_tick <= within_ticks
-            if peer is None or not is_here or not peer.is_caught_up:
+            caught_up = None if peer is None else peer.caught_up_tick
+            if caught_up is None or self.now - caught_up > within_ticks:
                 raise RequestTimedOutError(f"replica {key} does not observe, or is not caught up")
 
     def forget_silent(self, after_ticks: int) -> None:
@@ -226,7 +235,7 @@ class Leadership:
 
     def entries_read(self, read: ReadEntries, entries: list[Entry]) -> None:
         """What :class:`ReadEntries` asked for; nothing if the log does not hold it any more."""
-        peer = self.peers.get(read.peer)
+        peer = self._peer(read.peer)
         if read.term != self.term or peer is None or not peer.is_reading:
             return
         peer.is_reading = False
@@ -277,9 +286,11 @@ class Leadership:
         peer.is_waiting = True
         self.reads.append(ReadSnapshot(key, self.term, peer.snapshot, peer.position))
 
-    def slice_read(self, read: ReadSnapshot, data: bytes | None, is_last: bool) -> None:
+    def slice_read(
+        self, read: ReadSnapshot, data: bytes | None, is_last: bool, voters: bytes = b""
+    ) -> None:
         """What :class:`ReadSnapshot` asked for; None if that snapshot is gone."""
-        peer = self.peers.get(read.peer)
+        peer = self._peer(read.peer)
         if read.term != self.term or peer is None or peer.pace is not Pace.SNAPSHOT:
             return
         if (peer.snapshot, peer.position) != (read.snapshot, read.position):
@@ -296,6 +307,7 @@ class Leadership:
                 position=read.position,
                 data=data,
                 is_last=is_last,
+                voters=voters,
             )
         )
 
@@ -312,7 +324,6 @@ class Leadership:
         if peer is None:
             return
         peer.durable_offset = max(peer.durable_offset, reply.durable_offset)
-        peer.is_caught_up = peer.durable_offset >= self.committed_offset >= self.start_offset
         self._note_caught_up(peer)
         if peer.in_flight:
             peer.in_flight = [last for last in peer.in_flight if last > peer.durable_offset]

@@ -109,6 +109,8 @@ class SnapshotSlice(Message):
     position: int
     data: bytes
     is_last: bool
+    voters: bytes = b""
+    """In force at its end, encoded; empty if no entry of the log has named them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,29 @@ class VoterSet:
     def __len__(self) -> int:
         return len(self.voters)
 
+    @property
+    def is_static(self) -> bool:
+        """Voters are told apart by their node alone: no entry of the log has named them yet."""
+        return any(key.directory_id is None for key in self)
+
+    def known_as(self, key: ReplicaKey) -> ReplicaKey:
+        """What the voter that ``key`` is, is called in this set; ``key`` itself if it is none.
+
+        Where one side does not say a directory, the node decides.
+        """
+        for known in self:
+            if known.node_id == key.node_id and (
+                None in (known.directory_id, key.directory_id) or known == key
+            ):
+                return known
+        return key
+
+    def with_voter(self, voter: Voter) -> VoterSet:
+        return VoterSet(tuple(sorted((*self.voters, voter), key=_node_of)))
+
+    def without(self, key: ReplicaKey) -> VoterSet:
+        return VoterSet(tuple(voter for voter in self.voters if voter.key != key))
+
     def endpoints_of(self, key: ReplicaKey) -> tuple[str, ...]:
         """Nothing of one that does not vote."""
         return next((voter.endpoints for voter in self.voters if voter.key == key), ())
@@ -85,6 +108,10 @@ class VoterSet:
         if version != _VERSION:
             raise CorruptRecordError(f"no set of voters that is known here: version {version}")
         return cls(voters)
+
+
+def _node_of(voter: Voter) -> BrokerId:
+    return voter.key.node_id
 
 
 def _decode_voter(fields: dict[str, Any]) -> Voter:

@@ -1,7 +1,7 @@
 """DISK. ``bootstrap.json``: what a controller's very first metadata log starts from.
 
 ``format`` writes it into the metadata dir of a controller; the first active controller turns it
-into records. It holds feature levels only.
+into records. It holds feature levels, and who votes at first, where no configuration says it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from kraftjbod.storage.dir_names import BOOTSTRAP_FILE, FORK_MARK
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 
-def write_bootstrap(vfs: Vfs, metadata_dir: str, features: Mapping[str, int]) -> None:
-    text = json.dumps({"version": 1, "features": dict(sorted(features.items()))}, indent=2)
+def write_bootstrap(
+    vfs: Vfs, metadata_dir: str, features: Mapping[str, int], voters: bytes | None = None
+) -> None:
+    """:param voters: a ``VoterSet``, encoded."""
+    document: dict[str, object] = {"version": 1, "features": dict(sorted(features.items()))}
+    if voters is not None:
+        document["voters"] = json.loads(voters)
+    text = json.dumps(document, indent=2)
     write_atomically(vfs, f"{metadata_dir}/{BOOTSTRAP_FILE}", f"{text}\n".encode())
 
 
@@ -43,6 +49,22 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
         ) from e
     MetadataVersion.of(metadata_version)
     return levels
+
+
+def read_bootstrap_voters(vfs: Vfs, metadata_dir: str) -> bytes | None:
+    """A ``VoterSet``, encoded; None if the file says none.
+
+    :raises StartupError: if the file is there and damaged.
+    """
+    path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
+    data = vfs.read_if_exists(path)
+    try:
+        voters = None if data is None else json.loads(bytes(data)).get("voters")
+    except (ValueError, AttributeError) as e:
+        raise InconsistentStorageError(
+            f"{path} is damaged ({e}); restore it from a backup (docs/metadata-backup.md)"
+        ) from e
+    return None if voters is None else json.dumps(voters).encode()
 
 
 def forget_fork(vfs: Vfs, metadata_dir: str) -> None:

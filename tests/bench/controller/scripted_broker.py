@@ -26,7 +26,6 @@ from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
-from kraftjbod.core.node_config import Voter
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.metadata.records import decode_entry
@@ -144,12 +143,12 @@ def _wrong(key: TopicIdPartition, found: DirectoryId | None) -> str:
 
 @asynccontextmanager
 async def _channel_to(address: str) -> AsyncIterator[ControllerChannel]:
-    voters = []
-    for number, one in enumerate(address.split(",")):
+    addresses = []
+    for one in address.split(","):
         host, _, port = one.rpartition(":")
-        voters.append(Voter(BrokerId(100 + number), host, int(port)))
+        addresses.append((host, int(port)))
     channel = ControllerChannel(
-        voters=voters,
+        addresses=addresses,
         clock=SystemClock(),
         random_unit=random.random,
         request_timeout_ms=_TIMEOUT_MS,

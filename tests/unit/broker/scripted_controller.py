@@ -68,7 +68,7 @@ async def serving(*controllers: ScriptedController) -> AsyncIterator[None]:
 @asynccontextmanager
 async def channel_to(*voters: Voter) -> AsyncIterator[ControllerChannel]:
     channel = ControllerChannel(
-        voters=voters,
+        addresses=[(voter.host, voter.port) for voter in voters],
         clock=RealClock(),
         random_unit=lambda: 0.5,
         retry_backoff_ms=1,

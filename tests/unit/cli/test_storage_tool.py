@@ -131,9 +131,9 @@ def test_controller_gets_its_bootstrap_features(tmp_path: Path):
     base = f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
     config.write_text(base)
     refused = format_it(str(config))
-    assert "controller.quorum.voters is not set" in refused.output
+    assert "Because controller.quorum.voters is not set on this" in refused.output
     config.write_text(base + "controller.quorum.voters=9@127.0.0.1:9999\n")
-    assert "You cannot use --standalone" in format_it(str(config), "-s").output
+    assert "You cannot specify controller.quorum.voters and" in format_it(str(config), "-s").output
     done = format_it(str(config), "-r", "3.7-IV2")
     assert done.exit_code == 0, done.output
     assert read_bootstrap(RealVfs(), f"{tmp_path}/c") == {"metadata.version": 17}

@@ -70,6 +70,7 @@ class Node:
                 transport=quorum,
                 draw_below=None if quorum is None else lambda _: 0,
                 election_timeout_ms=2000,
+                directory_id=directory("m"),
                 first_payload_of_term=NO_RECORDS,
                 bytes_between_snapshots=1 << 30,
                 max_cached_bytes=1 << 20,
@@ -85,6 +86,7 @@ class Node:
             unclean_interval_ms=10,
             max_fetch_bytes=max_fetch_bytes,
             is_refused=self.is_refused,
+            directories=lambda: {BrokerId(ids[0]): directory("m")},
         )
 
     @property

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log.snapshot_files import Snapshot
-from kraftjbod.raft.machine.messages import Entry, Message, node
-from kraftjbod.raft.machine.voter_set import VoterSet
+from kraftjbod.raft.machine.messages import Entry, EntryKind, Message, node
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from tests.faults.rig import open_dir
 from tests.faults.vfs_fault import FaultVfs
 
@@ -23,6 +24,10 @@ NO_OP = b"no-op"
 
 
 IDS = (1, 2, 3)
+
+
+def directory_of(node_id: int) -> DirectoryId:
+    return DirectoryId(bytes(15) + bytes([node_id]))
 
 
 class Node:
@@ -49,6 +54,7 @@ class Node:
             clock=SystemClock(),
             node_id=BrokerId(node_id),
             voters=VoterSet.of(map(node, IDS)),
+            directory_id=directory_of(node_id),
             first_payload_of_term=NO_OP,
             bytes_between_snapshots=1 << 30,
             max_cached_bytes=1000,
@@ -73,7 +79,7 @@ class Node:
     def on_commit(self, entry: Entry) -> None:
         assert entry.offset == self.offset + 1
         self.offset = entry.offset
-        if entry.payload != NO_OP:
+        if entry.payload != NO_OP and entry.kind is EntryKind.DATA:
             self.payloads.append(entry.payload)
 
     def on_leader(self, term: int) -> None:
@@ -121,7 +127,9 @@ class Net:
 
     def _deliver(self, message: Message) -> None:
         if not {message.sender.node_id, message.to.node_id} & self.cut:
-            self.nodes[message.to.node_id].driver.receive(message)
+            driver = self.nodes[message.to.node_id].driver
+            sender = ReplicaKey(message.sender.node_id, directory_of(message.sender.node_id))
+            driver.receive(replace(message, sender=driver.voters.known_as(sender)))
 
     async def leader(self, *, but: int = 0) -> Node:
         found: list[Node] = []

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.errors import NotControllerError
+from kraftjbod.core.errors import NotControllerError, RequestTimedOutError
+from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.machine.messages import Append, Entry, SnapshotId, SnapshotSlice
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from tests.faults.vfs_fault import Effect, Fault
-from tests.unit.raft.quorum_rig import Net, until
+from tests.unit.raft.quorum_rig import IDS, Net, directory_of, until
 
 
 async def test_one_leads_and_all_are_given_what_is_committed(net: Net) -> None:
@@ -117,3 +119,35 @@ async def test_nothing_is_given_while_a_snapshot_takes_the_place_of_the_log(net:
     await until(lambda: not committed.is_reloading)
     assert committed.publish(late, entry.offset, given.append)
     assert late.payloads == [b"a", b"b", b"c"]
+
+
+async def test_voters_are_named_and_change_while_entries_come(net: Net) -> None:
+    """A static quorum names its voters, loses one of them, and takes it in again."""
+    leader = await net.leader()
+    named = VoterSet.of(ReplicaKey(BrokerId(i), directory_of(i)) for i in IDS)
+    before, change, after = (
+        leader.driver.propose(b"a"),
+        leader.driver.change_voters(named),
+        leader.driver.propose(b"b"),
+    )
+    await asyncio.gather(before.committed, change.committed, after.committed)
+    assert leader.driver.leads, "it is the same one under another name"
+    await until(lambda: all(n.payloads == [b"a", b"b"] for n in net.nodes.values()))
+    with pytest.raises(RequestTimedOutError, match="not caught up"):
+        leader.driver.change_voters(named.with_voter(Voter(ReplicaKey(BrokerId(4)))))
+    # Who leads removes itself: that is answered, and another one leads.
+    itself = ReplicaKey(BrokerId(leader.node_id), directory_of(leader.node_id))
+    await leader.driver.change_voters(named.without(itself)).committed
+    new = await net.leader(but=leader.node_id)
+    await new.propose(b"c")
+    await until(lambda: leader.driver.core.leader is not None)
+    await until(lambda: leader.payloads == [b"a", b"b", b"c"])
+    await until(lambda: itself in new.driver.core.leadership.peers)
+    await until(lambda: new.driver.core.leadership.peers[itself].caught_up_tick is not None)
+    await new.driver.change_voters(named).committed
+    assert len(new.driver.voters) == 3
+    # A snapshot says who votes, to whoever is given it instead of the log.
+    await new.snapshot()
+    found = await new.driver.newest_snapshot()
+    assert found is not None
+    assert VoterSet.decode(found.voters) == named

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.protocol.rpc_codec import decode_request, encode_request
 from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
 from kraftjbod.raft import wire
 from kraftjbod.raft.machine import messages as m
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 BETWEEN = {"sender": m.node(1), "to": m.node(2), "term": 3}
 ENTRIES = (m.Entry(4, 2, b"data"), m.Entry(5, 3, b"{}", m.EntryKind.VOTERS))
@@ -42,7 +43,11 @@ def test_every_kind_of_message_arrives_as_it_was_sent() -> None:
     )
     received = decode_request(encode_request(7, request)[4:]).body
     assert isinstance(received, QuorumMessagesRequest)
-    assert tuple(wire.messages_in(received)) == MESSAGES
+    known_as = VoterSet.of(map(m.node, (1, 2))).known_as
+    assert tuple(wire.messages_in(received, known_as)) == MESSAGES
+    # Once entries of the log name the voters, they are told apart by their directories too.
+    (named, *_) = wire.messages_in(received, VoterSet().known_as)
+    assert named.sender == ReplicaKey(BrokerId(1), received.sender_directory_id)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)

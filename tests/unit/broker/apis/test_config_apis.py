@@ -80,7 +80,7 @@ def apis() -> ConfigApis:
         topic_configs=TopicConfigs(defaults=config.topic_defaults(), cache=cache),
         dynamic_configs=dynamic_configs,
         channel=ControllerChannel(
-            voters=config.controller_quorum_voters, clock=RealClock(), random_unit=lambda: 0.5
+            addresses=config.controller_addresses, clock=RealClock(), random_unit=lambda: 0.5
         ),
         own_dirs=tuple,
     )

@@ -89,7 +89,7 @@ async def test_requests_are_written_for_the_level_of_the_moment() -> None:
     levels = list(MetadataVersion)
     async with serving(controller):
         channel = ControllerChannel(
-            voters=[controller.voter()],
+            addresses=[("127.0.0.1", controller.server.port)],
             clock=RealClock(),
             random_unit=lambda: 0.5,
             level=lambda: levels[len(controller.seen)],
@@ -173,7 +173,7 @@ async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is
     still, other = ScriptedController(ids), ScriptedController(standby)
     async with serving(still, other):
         channel = ControllerChannel(
-            voters=[still.voter(), other.voter(3001)],
+            addresses=[(one.host, one.port) for one in (still.voter(), other.voter())],
             clock=RealClock(),
             random_unit=lambda: 0.5,
             request_timeout_ms=100,

@@ -1,11 +1,29 @@
-"""DescribeQuorum, asked of a controller that leads alone."""
+"""DescribeQuorum and changes of the voters, asked of a controller that leads alone at first."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.protocol import rpc_messages as m
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, DescribeQuorumResponse
-from tests.unit.controller.conftest import Node
+from kraftjbod.protocol.rpc_quorum_messages import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
+)
+from kraftjbod.raft.machine.messages import AppendReply, Observe
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+from tests.golden.transcript import directory
+from tests.unit.controller.conftest import ONE, TWO, Node
+
+EIGHT = ReplicaKey(BrokerId(8), directory("n"))
+ADD_EIGHT = AddRaftVoterRequest(
+    voter_id=EIGHT.node_id, directory_id=directory("n"), endpoints=("C://c8:9090",)
+)
 
 
 async def test_a_leader_knows_its_log_and_who_fetches_it(node: Node) -> None:
@@ -22,3 +40,51 @@ async def test_a_leader_knows_its_log_and_who_fetches_it(node: Node) -> None:
     assert voter.last_fetch_ms == voter.last_caught_up_ms > 0
     assert (observer.node_id, observer.log_end_offset) == (1, 0)
     assert observer.last_caught_up_ms == -1
+
+
+async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_next_change(
+    node: Node,
+) -> None:
+    """The entry of the change is no record, and yet part of the log that decisions go into."""
+    driver = node.controller.driver
+
+    def acknowledge() -> None:
+        core = driver.core
+        driver.receive(
+            AppendReply(sender=EIGHT, to=core.key, term=core.term, durable_offset=core.last_offset)
+        )
+
+    with pytest.raises(OperatingError, match=r"raise kraft\.version"):
+        await node.controller.handle(ADD_EIGHT)
+    name = m.FeatureUpdate(name="kraft.version", level=1, upgrade_type=1)
+    await asyncio.gather(
+        node.controller.handle(m.UpdateFeaturesRequest(updates=(name,))),
+        node.register(),
+        node.register("b", broker_id=TWO),
+    )
+    with pytest.raises(RequestTimedOutError, match="not caught up"):
+        await node.controller.handle(ADD_EIGHT)
+    driver.receive(Observe(sender=EIGHT, to=driver.core.key, term=0))
+    acknowledge()
+    await node.controller.handle(ADD_EIGHT.model_copy(update={"ack_when_committed": False}))
+    assert len(driver.voters) == 2
+    # Nothing is committed without the second voter any more.
+    end = driver.next_offset
+    waiting = asyncio.create_task(node.register("c", broker_id=BrokerId(3)))
+    remove = RemoveRaftVoterRequest(voter_id=BrokerId(9), directory_id=directory("m"))
+    with pytest.raises(RequestTimedOutError, match="another change") as refused:
+        await node.controller.handle(remove)
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    while driver.next_offset == end:
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    acknowledge()
+    assert await waiting > 0
+    assert set(node.managers.state.brokers) == {ONE, TWO, BrokerId(3)}
+    # Who led alone may go: the answer comes with the entry, and then it leads no more.
+    removing = asyncio.create_task(node.controller.handle(remove))
+    while driver.core.is_voter:
+        await asyncio.sleep(0)
+    acknowledge()
+    await removing
+    assert not driver.leads

@@ -9,10 +9,12 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.quorum_room import QuorumRoom
 from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
+from kraftjbod.raft.machine.messages import Message, node
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir, open_dir
 
@@ -31,6 +33,50 @@ SAID = {
 }
 
 
+DIRECTORIES = {i: DirectoryId(bytes([i]) * 16) for i in (1, 2, 3)}
+STATIC = VoterSet.of(map(node, (1, 2, 3)))
+NAMED = VoterSet.of(ReplicaKey(BrokerId(i), directory) for i, directory in DIRECTORIES.items())
+
+
+class Driver:
+    """What a room asks of it, and what it is told."""
+
+    seeks_leader = False
+
+    def __init__(self, voters: VoterSet) -> None:
+        self.voters = voters
+        self.received: list[Message] = []
+
+    def receive(self, message: Message) -> None:
+        self.received.append(message)
+
+
+def room_with(voters: VoterSet) -> tuple[QuorumRoom, Driver]:
+    memory = MemVfs()
+    format_dir(memory, "/d1", 1)
+    config = ControllerConfig.from_properties(CONFIG, source="test", base_dir="/")
+    room, driver = QuorumRoom(config, Environment(), open_dir(memory), "c"), Driver(voters)
+    room.attach(driver)  # type: ignore[arg-type] - as much of one as is needed
+    return room, driver
+
+
+async def test_once_voters_are_named_anybody_may_observe_and_no_former_disk_is_served() -> None:
+    room, driver = room_with(NAMED)
+    said = [{"kind": "Observe", "term": 0}]
+    request = QuorumMessagesRequest.model_validate(
+        {**SAID, "sender_id": 4, "sender_endpoint": "C://127.0.0.1:4", "messages": said}
+    )
+    await room.receive(request)
+    (message,) = driver.received
+    assert message.sender == ReplicaKey(BrokerId(4), request.sender_directory_id)
+    assert not room.speaks_here(request)
+    former = request.model_copy(update={"receiver_directory_id": DIRECTORIES[3]})
+    with pytest.raises(OperatingError, match="remove the former one from the voters") as refused:
+        await room.receive(former)
+    assert refused.value.code is ErrorCode.INVALID_VOTER_KEY
+    await room.close()
+
+
 @pytest.mark.parametrize(
     ("field", "value", "code"),
     [
@@ -41,10 +87,7 @@ SAID = {
     ],
 )
 async def test_a_stranger_is_refused(field: str, value: Any, code: ErrorCode) -> None:
-    memory = MemVfs()
-    format_dir(memory, "/d1", 1)
-    config = ControllerConfig.from_properties(CONFIG, source="test", base_dir="/")
-    room = QuorumRoom(config, Environment(), open_dir(memory), "c")
+    room, _ = room_with(STATIC)
     request = QuorumMessagesRequest.model_validate({**SAID, field: value})
     assert room.speaks_here(request) == (field == "receiver_id")
     with pytest.raises(OperatingError) as refused:

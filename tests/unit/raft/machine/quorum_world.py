@@ -2,16 +2,19 @@
 
 Each step is one small thing: a tick, a message that arrives (late, twice, never), one write that
 ends, a crash that loses what was not written, a partition, a change of the voters.
+Some begin with voters that are known by their nodes alone, and name them on the way (KIP-853).
 After each, Raft's laws hold (Ongaro's figure 3.2), or ``LawBroken`` says which does not.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import (
@@ -209,8 +212,8 @@ class World:
         self.rng = random.Random(seed)
         self.core_type = core_type
         self.network: list[Message] = []
-        #: Who is cut off from all others.
-        self.islands: dict[ReplicaKey, int] = {}
+        #: Who is cut off from all others, by node.
+        self.islands: dict[BrokerId, int] = {}
         self.leaders: dict[int, ReplicaKey] = {}
         self.entries: dict[tuple[int, int], tuple[int | None, Entry]] = {}
         self.applied: dict[int, Entry] = {}
@@ -219,10 +222,11 @@ class World:
         #: How often all work of a machine is done before the next thing happens.
         self.diligence = self.rng.choice([0.3, 0.6, 0.95])
         self.steps = 0
-        first = VoterSet.of(node(i) for i in range(1, voters + 1))
-        self.nodes = {
-            key: Node(self, key, first) for key in map(node, range(1, voters + observers + 1))
-        }
+        keys = [_named(i) for i in range(1, voters + observers + 1)]
+        named = VoterSet.of(keys[:voters])
+        static = VoterSet.of(node(key.node_id) for key in named)
+        first = static if self.rng.random() < 0.4 else named
+        self.nodes = {key.node_id: Node(self, key, first) for key in keys}
 
     # --- laws ------------------------------------------------------------------------------------
 
@@ -259,11 +263,20 @@ class World:
         self.network += messages
 
     def deliver(self, message: Message) -> None:
-        receiver = self.nodes[message.to]
-        apart = self.islands.get(message.to, 0) != self.islands.get(message.sender, 0)
-        if receiver.core is not None and not apart:
-            receiver.core.step(message)
+        """As the daemons do it: each calls the other what the voters in force here call it."""
+        receiver, sender = self.nodes[message.to.node_id], self.nodes[message.sender.node_id]
+        apart = self._island(receiver) != self._island(sender)
+        if receiver.core is None or apart:
+            return
+        voters = receiver.core.log.voters
+        said_by = voters.known_as(sender.key)
+        if not voters.is_static or said_by in voters:
+            to = voters.known_as(message.to)
+            receiver.core.step(dataclasses.replace(message, sender=said_by, to=to))
             self.check_leader(receiver)
+
+    def _island(self, at: Node) -> int:
+        return self.islands.get(at.key.node_id, 0)
 
     # --- a bad time ------------------------------------------------------------------------------
 
@@ -310,7 +323,7 @@ class World:
         if luck < 0.1:
             self.network.append(message)
         self.deliver(message)
-        return self.nodes[message.to]
+        return self.nodes[message.to.node_id]
 
     def _propose(self, at: Node) -> None:
         leader = next((n for n in self.nodes.values() if n.leads), at)
@@ -358,8 +371,12 @@ class World:
                 return
 
     def _change_voters(self, core: RaftCore) -> None:
-        key = self.rng.choice(list(self.nodes))
-        keys = set(core.log.voters) ^ {key}
+        voters = core.log.voters
+        if voters.is_static and self.rng.random() < 0.5:
+            core.change_voters(VoterSet.of(_named(key.node_id) for key in voters))
+            return
+        node_id = self.rng.choice(list(self.nodes))
+        keys = set(voters) ^ {node(node_id) if voters.is_static else _named(node_id)}
         if keys:
             core.change_voters(VoterSet.of(sorted(keys)))
 
@@ -391,7 +408,7 @@ class World:
 
     # --- a good time -----------------------------------------------------------------------------
 
-    def run_well(self, ticks: int, cut_off: ReplicaKey | None = None) -> None:
+    def run_well(self, ticks: int, cut_off: BrokerId | None = None) -> None:
         """Everything arrives, in order, and every write ends; who is cut off hears nothing."""
         self.islands = {} if cut_off is None else {cut_off: 1}
         for _ in range(ticks):
@@ -428,20 +445,27 @@ class World:
         assert leader is not None and leader.core is not None
         entry = leader.core.propose(b"the last")
         self.run_well(2 * ELECTION_TICKS)
-        for key in leader.core.log.voters:
-            require(self.nodes[key].applied >= entry.offset, "liveness: not applied", key)
+        voters = leader.core.log.voters
+        for at in self.nodes.values():
+            # Who votes no more is given the log like any other; a static quorum hears its own.
+            if not voters.is_static or voters.known_as(at.key) in voters:
+                require(at.applied >= entry.offset, "liveness: not applied", at.key, at.core)
         self._check_one_cut_off(leader)
 
     def _check_one_cut_off(self, leader: Node) -> None:
         """Who was cut off and comes back does not cost the others their leader."""
         assert leader.core is not None
-        others = [key for key in leader.core.log.voters if key != leader.key]
+        others = [key.node_id for key in leader.core.log.voters if key != leader.core.key]
         if len(others) < 2:
             return
         term = leader.core.term
         self.run_well(4 * ELECTION_TICKS, cut_off=self.rng.choice(others))
         self.run_well(2 * ELECTION_TICKS)
         require(leader.leads and leader.core.term == term, "a healthy leader stays", leader.core)
+
+
+def _named(node_id: int) -> ReplicaKey:
+    return ReplicaKey(BrokerId(node_id), DirectoryId(bytes(15) + bytes([node_id])))
 
 
 def run(seed: int, *, voters: int, steps: int, core_type: type[RaftCore] = RaftCore) -> World:

@@ -1,0 +1,108 @@
+"""PURE. What a change of the voters is checked for, and which set it leads to (KIP-853).
+
+One change at a time, and only of a quorum whose voters the metadata log names: that is what
+``kraft.version`` 1 says. In a static one, 0, the files of all controllers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.node_config import Endpoint
+from kraftjbod.protocol.rpc_messages import FeatureOutcome, UpdateFeaturesRequest
+from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequest, RemoveRaftVoterRequest
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
+
+KRAFT_VERSION: Final = "kraft.version"
+_NAMED: Final = 1
+
+
+def after_adding(voters: VoterSet, request: AddRaftVoterRequest) -> VoterSet:
+    """:raises OperatingError: UNSUPPORTED_VERSION, INVALID_REQUEST or DUPLICATE_VOTER."""
+    _require_named(voters)
+    try:
+        endpoints = tuple(Endpoint.parse(text).text for text in request.endpoints)
+    except ValueError as e:
+        raise OperatingError(str(e), code=ErrorCode.INVALID_REQUEST) from e
+    if not endpoints:
+        raise OperatingError(
+            f"controller {request.voter_id} says no endpoint to reach it at",
+            code=ErrorCode.INVALID_REQUEST,
+        )
+    if any(key.node_id == request.voter_id for key in voters):
+        raise OperatingError(
+            f"controller {request.voter_id} votes already; if its disk was replaced, remove the "
+            "voter with the former directory id first",
+            code=ErrorCode.DUPLICATE_VOTER,
+        )
+    return voters.with_voter(Voter(ReplicaKey(request.voter_id, request.directory_id), endpoints))
+
+
+def after_removing(voters: VoterSet, request: RemoveRaftVoterRequest) -> VoterSet:
+    """:raises OperatingError: UNSUPPORTED_VERSION or VOTER_NOT_FOUND."""
+    _require_named(voters)
+    key = ReplicaKey(request.voter_id, request.directory_id)
+    if key not in voters:
+        raise OperatingError(
+            f"no voter is {request.voter_id} with directory {request.directory_id}",
+            code=ErrorCode.VOTER_NOT_FOUND,
+        )
+    if len(voters) == 1:
+        raise OperatingError(
+            f"controller {request.voter_id} is the last voter", code=ErrorCode.VOTER_NOT_FOUND
+        )
+    return voters.without(key)
+
+
+def _require_named(voters: VoterSet) -> None:
+    if voters.is_static:
+        raise OperatingError(
+            "the voters are those of controller.quorum.voters; once every controller runs this "
+            f"version, raise {KRAFT_VERSION}: kraftjbod-features upgrade --feature "
+            f"{KRAFT_VERSION}={_NAMED}",
+            code=ErrorCode.UNSUPPORTED_VERSION,
+        )
+
+
+def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) -> VoterSet:
+    """The same voters, each with its directory.
+
+    :raises OperatingError: INVALID_UPDATE_VERSION, if one of them was not heard of yet.
+    """
+    unheard = sorted(key.node_id for key in voters if key.node_id not in directories)
+    if unheard:
+        raise OperatingError(
+            f"the active controller has not heard of {unheard} yet, so it does not know their "
+            "directories; start them, and try again",
+            code=ErrorCode.INVALID_UPDATE_VERSION,
+        )
+    return VoterSet(
+        tuple(
+            Voter(ReplicaKey(voter.key.node_id, directories[voter.key.node_id]), voter.endpoints)
+            for voter in voters.voters
+        )
+    )
+
+
+def is_about_voters(request: object) -> bool:
+    """Whether it raises or lowers ``kraft.version``, which is no level of the metadata."""
+    return isinstance(request, UpdateFeaturesRequest) and any(
+        update.name == KRAFT_VERSION for update in request.updates
+    )
+
+
+def problem_of_update(voters: VoterSet, request: UpdateFeaturesRequest) -> FeatureOutcome | None:
+    """What stands against it; None if the voters are to be named, or are already."""
+    (update, *others) = request.updates
+    if others:
+        code, why = ErrorCode.INVALID_REQUEST, f"{KRAFT_VERSION} cannot change with other features"
+    elif update.level > _NAMED:
+        code, why = ErrorCode.INVALID_UPDATE_VERSION, f"level {update.level} is not known"
+    elif update.level < _NAMED and not voters.is_static:
+        code, why = ErrorCode.INVALID_UPDATE_VERSION, "it cannot be lowered"
+    else:
+        return None
+    return FeatureOutcome(name=KRAFT_VERSION, error_code=code, error_message=why)

@@ -1,0 +1,86 @@
+"""Which changes of the voters are refused, by which error, and what the others lead to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kraftjbod.controller.quorum.voter_changes import (
+    KRAFT_VERSION,
+    after_adding,
+    after_naming,
+    after_removing,
+    problem_of_update,
+)
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequest
+from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequest, RemoveRaftVoterRequest
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
+
+DIRS = {BrokerId(i): DirectoryId(bytes(15) + bytes([i])) for i in (1, 2, 3)}
+
+
+def voter(node: int) -> Voter:
+    return Voter(ReplicaKey(BrokerId(node), DIRS[BrokerId(node)]), (f"C://c{node}:9090",))
+
+
+STATIC = VoterSet(tuple(Voter(ReplicaKey(BrokerId(i)), (f"C://c{i}:9090",)) for i in (1, 2)))
+NAMED = VoterSet((voter(1), voter(2)))
+
+
+def add(node: int, *endpoints: str) -> AddRaftVoterRequest:
+    return AddRaftVoterRequest(
+        voter_id=BrokerId(node), directory_id=DIRS[BrokerId(node)], endpoints=endpoints
+    )
+
+
+def remove(node: int, directory: int | None = None) -> RemoveRaftVoterRequest:
+    directory_id = DIRS[BrokerId(directory or node)]
+    return RemoveRaftVoterRequest(voter_id=BrokerId(node), directory_id=directory_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "voters", "request_", "code"),
+    [
+        (after_adding, STATIC, add(3, "C://c3:9090"), ErrorCode.UNSUPPORTED_VERSION),
+        (after_adding, NAMED, add(3), ErrorCode.INVALID_REQUEST),
+        (after_adding, NAMED, add(3, "c3"), ErrorCode.INVALID_REQUEST),
+        (after_adding, NAMED, add(2, "C://c2:1"), ErrorCode.DUPLICATE_VOTER),
+        (after_removing, STATIC, remove(2), ErrorCode.UNSUPPORTED_VERSION),
+        (after_removing, NAMED, remove(3), ErrorCode.VOTER_NOT_FOUND),
+        (after_removing, NAMED, remove(2, 3), ErrorCode.VOTER_NOT_FOUND),
+        (after_removing, VoterSet((voter(1),)), remove(1), ErrorCode.VOTER_NOT_FOUND),
+    ],
+)
+def test_what_is_refused(change: Any, voters: VoterSet, request_: Any, code: ErrorCode) -> None:
+    with pytest.raises(OperatingError) as refused:
+        change(voters, request_)
+    assert refused.value.code is code
+
+
+def test_what_changes_lead_to() -> None:
+    with pytest.raises(OperatingError, match=r"has not heard of \[2\] yet"):
+        after_naming(STATIC, {BrokerId(1): DIRS[BrokerId(1)]})
+    assert after_naming(STATIC, DIRS) == NAMED
+    three = after_adding(NAMED, add(3, "C://c3:9090"))
+    assert three == VoterSet((voter(1), voter(2), voter(3)))
+    assert after_removing(three, remove(3)) == NAMED
+    assert VoterSet.decode(three.encode()) == three
+
+
+@pytest.mark.parametrize(
+    ("voters", "level", "is_refused"),
+    [
+        (STATIC, 1, False),
+        (STATIC, 0, False),
+        (NAMED, 1, False),
+        (NAMED, 0, True),
+        (STATIC, 2, True),
+    ],
+)
+def test_kraft_version_goes_up_only(voters: VoterSet, level: int, is_refused: bool) -> None:
+    update = FeatureUpdate(name=KRAFT_VERSION, level=level, upgrade_type=1)
+    problem = problem_of_update(voters, UpdateFeaturesRequest(updates=(update,)))
+    assert (problem is not None) is is_refused

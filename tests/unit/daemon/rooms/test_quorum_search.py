@@ -1,0 +1,54 @@
+"""A controller without a vote looks for whom to follow, at the addresses that it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from kraftjbod.core.errors import NotControllerError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.daemon.rooms.quorum_search import QuorumSearch
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumReplica
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+from tests.unit.broker.scripted_controller import ScriptedController, serving
+
+VOTER = ReplicaKey(BrokerId(3), DirectoryId(bytes(15) + b"\x03"))
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.seeks_leader = True
+        self.asked: asyncio.Future[list[ReplicaKey]] = asyncio.get_running_loop().create_future()
+
+    def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
+        if not self.asked.done():
+            self.asked.set_result(list(of))
+
+
+async def test_voters_are_found_where_one_of_the_addresses_answers() -> None:
+    def refuse(_: RpcRequest) -> RpcResponse:
+        raise NotControllerError("starting")
+
+    def answer(_: RpcRequest) -> RpcResponse:
+        voter = QuorumReplica(
+            node_id=VOTER.node_id, directory_id=VOTER.directory_id, endpoints=("C://c3:9090",)
+        )
+        return DescribeQuorumResponse(node_id=BrokerId(1), cluster_id="c", voters=(voter,))
+
+    first, second = ScriptedController(refuse), ScriptedController(answer)
+    heard: dict[ReplicaKey, str] = {}
+    async with serving(first, second):
+        search = QuorumSearch(
+            addresses=[("127.0.0.1", one.server.port) for one in (first, second)],
+            interval_ms=1,
+            timeout_ms=10_000,
+            backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
+            found=heard.update,
+        )
+        driver = Driver()
+        search.begin(driver)  # type: ignore[arg-type] - as much of one as is needed
+        assert await driver.asked == [VOTER]
+        assert heard == {VOTER: "C://c3:9090"}
+        await search.stop()
