@@ -422,7 +422,12 @@ class ReplicaAppends:
             return
         partition.note_idle_followers(self._clock.now_ms())
         has_committed = partition.log_end_moved(handle.log_end_offset)
+        # The producer first: whoever waits for its records is woken in the same turn.
+        self._answer(pending, partition, result)
         self._replicas.log_end_moved(replica, size_bytes, has_committed=has_committed)
+
+    def _answer(self, pending: PendingAppend, partition: Partition, result: AppendResult) -> None:
+        """What is in the log is answered now, or when it is replicated."""
         if not partition.is_leader or partition.leader_epoch != pending.leader_epoch:
             pending.set_result(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return

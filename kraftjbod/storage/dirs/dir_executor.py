@@ -265,20 +265,18 @@ class LogDirExecutor(Executor):
         with self._wakeup_lock:
             self._wakeup_sent = False
             batch, self._done = self._done, deque()
-        for done in batch:
-            job = done[0]
+        for job, result, error, elapsed_ms in batch:
             if self._waiting.pop(job, _ABSENT) is _ABSENT:
                 continue  # Abandoned: answered already.
             self._queued_bytes -= job.size_bytes
-            self._answer(done)
+            self._answer(job, result, error)
+            if self._statistics is not None:
+                is_error = isinstance(error, OSError)
+                self._statistics.record(job.group, elapsed_ms, job.size_bytes, is_error=is_error)
         if self.on_answers is not None:
             self.on_answers()
 
-    def _answer(self, done: _Done) -> None:
-        job, result, error, elapsed_ms = done
-        if self._statistics is not None:
-            is_error = isinstance(error, OSError)
-            self._statistics.record(job.group, elapsed_ms, job.size_bytes, is_error=is_error)
+    def _answer(self, job: _Job, result: Any, error: BaseException | None) -> None:
         try:
             if error is None:
                 if job.settle is not None:
