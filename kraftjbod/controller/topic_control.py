@@ -1,6 +1,8 @@
 """PURE. ``TopicControlManager``: create, grow and delete topics.
 
 Each topic of a request succeeds or fails by itself; a limit on the whole request refuses it all.
+A topic that has the id which the request wants for it was made by that very request, which is asked
+again because its answer was lost.
 """
 
 from __future__ import annotations
@@ -85,12 +87,15 @@ class TopicControlManager:
         taken = self._taken_names(named)
         records: list[Record] = []
         created: list[CreatedTopic] = []
-        for topic in request.topics:
+        for topic, wanted_id in zip(request.topics, _wanted_ids(request), strict=True):
+            if (made_before := self._made_before(topic, wanted_id)) is not None:
+                created.append(made_before)
+                continue
             try:
                 if named[topic.name] > 1:
                     raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 self._require_free_name(topic.name, taken)
-                made, answer = self._create_topic(topic)
+                made, answer = self._create_topic(topic, wanted_id)
             except OperatingError as e:
                 created.append(
                     CreatedTopic(name=topic.name, error_code=e.code, error_message=e.message)
@@ -102,6 +107,17 @@ class TopicControlManager:
         return ControllerResult(
             records=() if request.validate_only else tuple(records),
             response=CreateTopicsResponse(topics=tuple(created)),
+        )
+
+    def _made_before(self, topic: NewTopic, wanted_id: TopicId | None) -> CreatedTopic | None:
+        made = None if wanted_id is None else self._state.topics.get(wanted_id)
+        if made is None or made.name != topic.name:
+            return None
+        return CreatedTopic(
+            name=made.name,
+            topic_id=made.topic_id,
+            num_partitions=len(made.partitions),
+            replication_factor=len(made.partitions[0].replicas),
         )
 
     def _taken_names(self, wanted: Iterable[str]) -> dict[str, str]:
@@ -125,10 +141,14 @@ class TopicControlManager:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with topic '{other}'."
             )
 
-    def _create_topic(self, topic: NewTopic) -> tuple[list[Record], CreatedTopic]:
+    def _create_topic(
+        self, topic: NewTopic, wanted_id: TopicId | None
+    ) -> tuple[list[Record], CreatedTopic]:
         configs = self._configuration.new_topic(topic.name, topic.configs)
         replicas = self._manual(topic) if topic.assignments else self._automatic(topic)
-        topic_id = TopicId.random(self._random_bytes)
+        topic_id = wanted_id
+        if topic_id is None or topic_id in self._state.topics:
+            topic_id = TopicId.random(self._random_bytes)
         records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id), *configs]
         records += self._partition_records(topic_id, 0, replicas)
         return records, CreatedTopic(
@@ -325,6 +345,12 @@ class TopicControlManager:
             raise _error(
                 ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
             )
+
+
+def _wanted_ids(request: CreateTopicsRequest) -> Sequence[TopicId | None]:
+    if len(request.topic_ids) == len(request.topics):
+        return request.topic_ids
+    return [None] * len(request.topics)
 
 
 def _require_legal_name(name: str) -> None:

@@ -69,7 +69,7 @@ PathText = Annotated[str, Field(max_length=4_096)]
 Offset = Annotated[int, Field(ge=-1)]
 
 MAX_DIRECTORIES = 1_000
-MAX_PARTITIONS_PER_REQUEST = MAX_ITEMS_PER_REQUEST
+MAX_PARTITIONS_PER_REQUEST = MAX_NEW_TOPICS = MAX_ITEMS_PER_REQUEST
 
 
 class RpcBody(BaseModel):
@@ -451,10 +451,14 @@ class CreateTopicsResponse(RpcResponse):
 
 class CreateTopicsRequest(RpcRequest):
     api = "CreateTopics"
+    version = 1
+    first_levels = {0: MetadataVersion.IV_3_6_IV2, 1: MetadataVersion.IV_4_3_IV0}
     Response = CreateTopicsResponse
 
-    topics: tuple[NewTopic, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+    topics: tuple[NewTopic, ...] = Field(max_length=MAX_NEW_TOPICS)
     validate_only: bool = False
+    #: In the order of ``topics``, drawn by who asks: asking again finds what was made before.
+    topic_ids: Annotated[tuple[WireTopicId, ...], Since(1)] = Field((), max_length=MAX_NEW_TOPICS)
 
 
 class TopicRef(RpcBody):

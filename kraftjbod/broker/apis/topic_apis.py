@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kraftjbod.broker.apis.admin.forwarding import forward
@@ -50,12 +50,14 @@ class TopicApis:
         *,
         channel: ControllerChannel,
         auto_create_timeout_ms: int,
+        random_bytes: Callable[[int], bytes],
         default_partitions: int | None = None,
         default_replication_factor: int | None = None,
         max_remembered_outcomes: int = 1_000,
     ) -> None:
         """The defaults are those of this broker's file; what it leaves out the controller has."""
         self._channel = channel
+        self._random_bytes = random_bytes
         self._auto_create_timeout_ms = auto_create_timeout_ms
         self._default_partitions = default_partitions or _UNSET
         self._default_replication_factor = default_replication_factor or _UNSET
@@ -155,7 +157,9 @@ class TopicApis:
             self._channel,
             topics,
             ask=lambda part: rpc_messages.CreateTopicsRequest(
-                topics=part, validate_only=validate_only
+                topics=part,
+                validate_only=validate_only,
+                topic_ids=tuple(TopicId.random(self._random_bytes) for _ in part),
             ),
             outcomes=lambda response: response.topics,
             refuse=lambda topic, error: _not_created(topic.name, error),

@@ -80,6 +80,7 @@ class ApiRoom:
         topics = TopicApis(
             channel=cluster.channel,
             auto_create_timeout_ms=config.controller_request_timeout_ms,
+            random_bytes=around.random_bytes,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
         )

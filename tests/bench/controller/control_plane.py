@@ -91,7 +91,10 @@ def run_scripted_broker(local: ClusterProcesses, partitions: int) -> dict[str, f
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    printed: dict[str, float] = json.loads(done.stdout)
+    *events, figures = done.stdout.splitlines()
+    for event in events:
+        print(event, file=sys.stderr)
+    printed: dict[str, float] = json.loads(figures)
     return printed
 
 

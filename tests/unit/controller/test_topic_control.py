@@ -37,6 +37,28 @@ def test_topics_of_one_request_collide_with_each_other(world: World) -> None:
     ]
 
 
+def test_a_request_that_is_made_again_finds_what_it_made(world: World) -> None:
+    def ask(*ids: bytes) -> list[m.CreatedTopic]:
+        topics = (_topic("a", 2), _topic("b"))
+        wanted = tuple(TopicId(one * 16) for one in ids)
+        response = world.ask(m.CreateTopicsRequest(topics=topics, topic_ids=wanted))
+        assert isinstance(response, m.CreateTopicsResponse)
+        return list(response.topics)
+
+    made = ask(b"x", b"y")
+    assert [t.topic_id for t in made] == [TopicId(b"x" * 16), TopicId(b"y" * 16)]
+    assert ask(b"x", b"y") == made
+    exists = ErrorCode.TOPIC_ALREADY_EXISTS
+    assert [t.error_code for t in ask(b"y", b"x")] == [exists, exists], "others' ids are no proof"
+    assert [t.error_code for t in ask()] == [exists, exists]
+    response = world.ask(
+        m.CreateTopicsRequest(topics=(_topic("c"),), topic_ids=(TopicId(b"x" * 16),))
+    )
+    assert isinstance(response, m.CreateTopicsResponse)
+    (other,) = response.topics
+    assert not other.error_code and other.topic_id != TopicId(b"x" * 16)
+
+
 def test_the_limit_counts_the_whole_request(world: World) -> None:
     with pytest.raises(OperatingError) as refused:
         _create(world, _topic("a", 60), _topic("b", 60))
