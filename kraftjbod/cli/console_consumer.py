@@ -1,59 +1,51 @@
 """WIRE. ``kraftjbod-console-consumer``: prints the records of a topic, one per line.
 
-Reads all partitions, or one, without a consumer group: nothing is committed, and each run starts
-where its flags say.
+Without a group it reads all partitions, or one, from where its flags say, each time. With one, with
+a regular expression for topics, or where only what is committed shall be read, it is a consumer of
+librdkafka, with the settings and rules of Kafka's own tool.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
+import secrets
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import BinaryIO, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, Final
 
 import click
 
 from kraftjbod.cli.clients.cluster_admin import EARLIEST, LATEST, list_offsets
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.consumer import Consumer
-from kraftjbod.cli.console_producer import unescape
+from kraftjbod.cli.console.record_printer import (
+    PRINTER_KEYS,
+    JsonPrinter,
+    RecordPrinter,
+    UnreadableRecordError,
+)
 from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
     connection_options,
     parse_pairs,
     progress,
+    read_file,
     report,
     tool,
 )
-from kraftjbod.core.errors import ErrorCode, KraftJbodError
+from kraftjbod.core.errors import ConfigError, ErrorCode, KraftJbodError
+from kraftjbod.core.properties import parse_properties
 from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
 
 _POLL_MS: Final = 500
-_PRINT_KEYS: Final = frozenset(
-    {
-        "print.timestamp",
-        "print.partition",
-        "print.offset",
-        "print.headers",
-        "print.key",
-        "print.value",
-        "key.separator",
-        "line.separator",
-        "headers.separator",
-        "null.literal",
-    }
-)
-_NO_TIMESTAMP: Final = -1
-_TIMESTAMP_TYPES: Final = {
-    TimestampType.CREATE_TIME: "CreateTime",
-    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
-}
+_GROUPS: Final = 100_000
+_ISOLATION: Final = "isolation.level"
+_RESET: Final = "auto.offset.reset"
 
 
 class NothingToReadError(KraftJbodError):
@@ -61,116 +53,58 @@ class NothingToReadError(KraftJbodError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordPrinter:
-    """How a record becomes a line: the fields of Kafka's own formatter, in its order."""
+class _Asked:
+    """What shall be read, and until when."""
 
-    fields: frozenset[str]
-    key_separator: bytes
-    line_separator: bytes
-    headers_separator: bytes
-    null_literal: bytes
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> RecordPrinter:
-        unknown = sorted(set(properties) - _PRINT_KEYS)
-        if unknown:
-            raise click.BadParameter(f"unknown: {', '.join(unknown)}", param_hint="--property")
-        shown = {"print.value": "true", **properties}
-        return cls(
-            fields=frozenset(
-                key.removeprefix("print.")
-                for key, value in shown.items()
-                if key.startswith("print.") and value.strip().lower() == "true"
-            ),
-            key_separator=unescape(properties.get("key.separator", "\t")).encode(),
-            line_separator=unescape(properties.get("line.separator", "\n")).encode(),
-            headers_separator=unescape(properties.get("headers.separator", ",")).encode(),
-            null_literal=properties.get("null.literal", "null").encode(),
-        )
-
-    def line(self, partition: int, record: Record, timestamp_type: TimestampType) -> bytes:
-        parts = self._parts(partition, record, timestamp_type)
-        return self.key_separator.join(parts) + self.line_separator
-
-    def _parts(
-        self, partition: int, record: Record, timestamp_type: TimestampType
-    ) -> Iterator[bytes]:
-        if "timestamp" in self.fields:
-            yield _timestamp(record.timestamp_ms, timestamp_type)
-        if "partition" in self.fields:
-            yield b"Partition:%d" % partition
-        if "offset" in self.fields:
-            yield b"Offset:%d" % record.offset
-        if "headers" in self.fields:
-            yield self._headers(record)
-        if "key" in self.fields:
-            yield self._or_null(record.key)
-        if "value" in self.fields:
-            yield self._or_null(record.value)
-
-    def _headers(self, record: Record) -> bytes:
-        if not record.headers:
-            return b"NO_HEADERS"
-        return self.headers_separator.join(
-            name.encode() + b":" + self._or_null(value) for name, value in record.headers
-        )
-
-    def _or_null(self, value: bytes | None) -> bytes:
-        return self.null_literal if value is None else value
-
-
-@dataclass(frozen=True, slots=True)
-class JsonPrinter:
-    """A record as a JSON document, with all that it has."""
-
-    topic: str
-
-    def line(self, partition: int, record: Record, timestamp_type: TimestampType) -> bytes:
-        document = {
-            "topic": self.topic,
-            "partition": partition,
-            "offset": record.offset,
-            "timestampMs": None if record.timestamp_ms == _NO_TIMESTAMP else record.timestamp_ms,
-            "timestampType": _TIMESTAMP_TYPES[timestamp_type],
-            **_text("key", record.key),
-            **_text("value", record.value),
-            "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
-        }
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
-
-
-def _text(name: str, value: bytes | None) -> dict[str, str | None]:
-    if value is None:
-        return {name: None}
-    try:
-        return {name: bytes(value).decode()}
-    except UnicodeDecodeError:
-        return {f"{name}Base64": base64.b64encode(value).decode()}
-
-
-def _timestamp(timestamp_ms: int, timestamp_type: TimestampType) -> bytes:
-    if timestamp_ms == _NO_TIMESTAMP:
-        return b"NO_TIMESTAMP"
-    return f"{_TIMESTAMP_TYPES[timestamp_type]}:{timestamp_ms}".encode()
+    topic: str | None
+    include: str | None
+    partition: int | None
+    #: A number, ``earliest`` or ``latest``.
+    start: str
+    max_messages: int | None
+    timeout_ms: int | None
+    skips_unreadable: bool
 
 
 @tool()
 @connection_options
-@click.option("--topic", required=True, help="Topic to read.")
+@click.option("--topic", help="Topic to read.")
+@click.option("--include", metavar="REGEX", help="Topics to read, by a regular expression.")
+@click.option("--group", help="Group to read as a member of; it commits what was printed.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
 @click.option("--offset", metavar="N|earliest|latest", help="Where to start; needs --partition.")
-@click.option("--from-beginning", is_flag=True, help="Start at the oldest records.")
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Start at the oldest records; a group that has committed goes on from there.",
+)
 @click.option("--max-messages", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("--timeout-ms", type=click.IntRange(min=0), help="End when none comes for so long.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    help="read_committed leaves out what transactions did not commit.",
+)
+@click.option(
+    "--command-property",
+    "--consumer-property",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Settings of the consumer, as group.id or session.timeout.ms.",
+)
 @click.option(
     "--property",
     "--formatter-property",
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
-    help="print.key, print.value, print.timestamp, print.partition, print.offset, print.headers, "
-    "key.separator, line.separator, headers.separator, null.literal.",
+    help=f"{', '.join(PRINTER_KEYS)}.",
 )
+@click.option("--formatter-config", type=click.Path(dir_okay=False), help="A file of these.")
+@click.option("--key-deserializer", help="Kafka's class for keys, as StringDeserializer.")
+@click.option("--value-deserializer", help="The same for values.")
+@click.option("--skip-message-on-error", is_flag=True, help="Go on after what it cannot read.")
 @click.option(
     "--json",
     "as_json",
@@ -178,54 +112,183 @@ def _timestamp(timestamp_ms: int, timestamp_type: TimestampType) -> bytes:
     help="A JSON document for each record. What is no UTF-8 is in base64, under keyBase64 and "
     "valueBase64.",
 )
-def main(
-    cluster: ClusterAddress,
-    topic: str,
-    partition: int | None,
-    offset: str | None,
-    from_beginning: bool,
-    max_messages: int | None,
-    timeout_ms: int | None,
-    properties: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def main(cluster: ClusterAddress, **flags: Any) -> None:
     """Print the records of a topic."""
+    asked = _asked(flags)
+    settings = _settings(cluster, flags)
+    printing = _Printing(asked, _printer(flags))
+    if settings is None:
+        asyncio.run(_Reading(asked, printing).run(cluster))
+    else:
+        asyncio.run(_reach(cluster, asked, settings))
+        # From here on the library's own threads do all, and nothing else is to be done.
+        _read_as_member(asked, settings, printing)
+
+
+def _asked(flags: Mapping[str, Any]) -> _Asked:
+    """:raises click.UsageError: in the words of Kafka's tool, where it refuses too."""
+    topic, partition, offset = flags["topic"], flags["partition"], flags["offset"]
+    if (topic is None) == (flags["include"] is None):
+        if partition is not None and topic is None:
+            raise click.UsageError("The topic is required when partition is specified.")
+        raise click.UsageError(
+            "Exactly one of the following arguments is required: --topic, --include"
+        )
+    if topic is None and partition is not None:
+        raise click.UsageError("The topic is required when partition is specified.")
     if offset is not None and partition is None:
         raise click.UsageError("The partition is required when offset is specified.")
-    if offset is not None and from_beginning:
+    if offset is not None and flags["from_beginning"]:
         raise click.UsageError("From-beginning and offset cannot be specified together.")
-    start = offset or ("earliest" if from_beginning else "latest")
+    start = (offset or ("earliest" if flags["from_beginning"] else "latest")).lower()
     if start not in ("earliest", "latest") and not start.isdigit():
         raise click.BadParameter(f"{start!r}: a number, earliest or latest", param_hint="--offset")
-    if as_json and properties:
+    return _Asked(
+        topic=topic,
+        include=flags["include"],
+        partition=partition,
+        start=start,
+        max_messages=flags["max_messages"],
+        timeout_ms=flags["timeout_ms"],
+        skips_unreadable=flags["skip_message_on_error"],
+    )
+
+
+def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, str] | None:
+    """Those of a consumer of librdkafka, as Kafka's tool makes them; None if none is needed."""
+    path = cluster.command_config
+    of_file = {} if path is None else parse_properties(read_file(path), path)
+    given = parse_pairs(flags["settings"], "--command-property")
+    groups = {flags["group"], of_file.get("group.id"), given.get("group.id")} - {None}
+    if len(groups) > 1:
+        detected = ", ".join(f"'{group}'" for group in sorted(groups))
+        raise click.UsageError(
+            "The group ids provided in different places (directly using '--group', via "
+            "'--command-property', or via '--command-config') do not match. Detected group ids: "
+            + detected
+        )
+    if groups and flags["partition"] is not None:
+        raise click.UsageError("Options group and partition cannot be specified together.")
+    is_committed = flags["isolation_level"] == "read_committed"
+    if not (groups or given or flags["include"] or is_committed or _ISOLATION in of_file):
+        return None
+    settings = {"client.id": "console-consumer", **of_file, **given}
+    reset = settings.setdefault(_RESET, "earliest" if flags["from_beginning"] else "latest")
+    if flags["from_beginning"] and reset != "earliest":
+        raise click.UsageError(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', "
+            "please remove one option"
+        )
+    if flags["isolation_level"] is not None:
+        settings[_ISOLATION] = flags["isolation_level"]
+    # librdkafka's own default is the other one.
+    settings.setdefault(_ISOLATION, "read_uncommitted")
+    if groups:
+        settings["group.id"] = groups.pop()
+    else:
+        settings["group.id"] = f"console-consumer-{secrets.randbelow(_GROUPS)}"
+        settings.setdefault("enable.auto.commit", "false")
+    return {**settings, "bootstrap.servers": cluster.bootstrap_server}
+
+
+def _printer(flags: Mapping[str, Any]) -> RecordPrinter | JsonPrinter:
+    path = flags["formatter_config"]
+    properties = {} if path is None else parse_properties(read_file(path), path)
+    properties |= parse_pairs(flags["properties"], "--property")
+    for part in ("key", "value"):
+        if (name := flags[f"{part}_deserializer"]) is not None:
+            properties[f"{part}.deserializer"] = name
+    if not flags["as_json"]:
+        try:
+            return RecordPrinter.from_properties(properties)
+        except ConfigError as e:
+            raise click.BadParameter(str(e), param_hint="--property") from e
+    if properties:
         raise click.UsageError("--property says how lines are written, and --json has none")
-    printer: RecordPrinter | JsonPrinter = JsonPrinter(topic)
-    if not as_json:
-        printer = RecordPrinter.from_properties(parse_pairs(properties, "--property"))
-    reading = _Reading(topic, partition, start, max_messages, timeout_ms, printer)
-    asyncio.run(reading.run(cluster))
+    return JsonPrinter()
 
 
-class _Reading:
-    """One run of the tool; ``total`` counts the records printed."""
+class _Printing:
+    """Records to standard output; ``total`` counts them."""
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int | None,
-        start: str,
-        max_messages: int | None,
-        timeout_ms: int | None,
-        printer: RecordPrinter | JsonPrinter,
-    ) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._start = start
-        self._max_messages = max_messages
-        self._timeout_ms = timeout_ms
+    def __init__(self, asked: _Asked, printer: RecordPrinter | JsonPrinter) -> None:
+        self._max = asked.max_messages
+        self._skips_unreadable = asked.skips_unreadable
         self._printer = printer
         self._out: BinaryIO = sys.stdout.buffer
         self.total = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.total == self._max
+
+    def print(
+        self, topic: str, partition: int, record: Record, timestamp_type: TimestampType
+    ) -> None:
+        self.total += 1
+        try:
+            self._out.write(self._printer.line(topic, partition, record, timestamp_type))
+        except UnreadableRecordError as e:
+            if not self._skips_unreadable:
+                raise
+            report(f"skipped: {e}")
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def end(self) -> None:
+        report(f"Processed a total of {self.total} messages")
+
+
+async def _reach(cluster: ClusterAddress, asked: _Asked, settings: Mapping[str, str]) -> None:
+    """Say what is wrong, where the library would wait for it to pass."""
+    if settings.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
+        return  # Only the library speaks that.
+    # The settings are the consumer's; this question needs none of them.
+    async with replace(cluster, command_config=None).connect(patience_ms=PATIENCE_MS) as client:
+        if asked.topic is not None:
+            topic = asked.topic
+            await client.retry(lambda: _partitions(client, topic, asked.partition))
+
+
+def _read_as_member(asked: _Asked, settings: Mapping[str, str], printing: _Printing) -> None:
+    # The library takes a tenth of a second.
+    from kraftjbod.cli.console.group_reader import GroupReader
+
+    reader = GroupReader(settings)
+    # Whoever stops it as services are stopped finds its offsets committed, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if asked.topic is not None and asked.partition is not None:
+            reader.assign(asked.topic, asked.partition, asked.start)
+        else:
+            reader.subscribe(asked.topic, asked.include)
+        with progress("read", beside=sys.stdout) as advance:
+            for handed in reader.records(asked.timeout_ms):
+                if handed is None:
+                    printing.flush()
+                    continue
+                printing.print(*handed)
+                reader.printed()
+                advance(1)
+                if printing.is_done:
+                    break
+        printing.flush()
+    finally:
+        reader.close()
+        printing.end()
+
+
+class _Reading:
+    """Reading without a group."""
+
+    def __init__(self, asked: _Asked, printing: _Printing) -> None:
+        assert asked.topic is not None
+        self._topic = asked.topic
+        self._partition = asked.partition
+        self._start = asked.start
+        self._timeout_ms = asked.timeout_ms
+        self._printing = printing
 
     async def run(self, cluster: ClusterAddress) -> None:
         async with cluster.connect(patience_ms=PATIENCE_MS) as client:
@@ -235,45 +298,50 @@ class _Reading:
                 with progress("read", beside=sys.stdout) as advance:
                     await self._read(consumer, advance)
             finally:
-                report(f"Processed a total of {self.total} messages")
+                self._printing.end()
                 await consumer.close()
 
     async def _offsets(self, client: ClusterClient) -> dict[int, int]:
-        metadata = await client.refresh_metadata([self._topic])
-        topic = metadata.topics.get(self._topic)
-        if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # Waiting for it to be created would seem to be reading.
-            raise NothingToReadError(f"topic {self._topic} does not exist")
-        partitions = list(metadata.topic(self._topic).partitions)
-        if self._partition is not None:
-            if self._partition not in partitions:
-                raise NothingToReadError(f"{self._topic} has no partition {self._partition}")
-            partitions = [self._partition]
+        partitions = await _partitions(client, self._topic, self._partition)
         if self._start.isdigit():
             return dict.fromkeys(partitions, int(self._start))
         timestamp = EARLIEST if self._start == "earliest" else LATEST
         return await list_offsets(client, self._topic, partitions, timestamp)
 
     async def _read(self, consumer: Consumer, advance: Callable[[int], None]) -> None:
+        printing = self._printing
         quiet_since = time.monotonic()
         while True:
             arrived = await consumer.poll(min(_POLL_MS, self._timeout_ms or _POLL_MS))
             for fetched in arrived:
-                before = self.total
+                before = printing.total
                 for header, record in fetched:
-                    line = self._printer.line(fetched.partition, record, header.timestamp_type)
-                    self._out.write(line)
-                    self.total += 1
-                    if self.total == self._max_messages:
-                        self._out.flush()
+                    printing.print(self._topic, fetched.partition, record, header.timestamp_type)
+                    if printing.is_done:
+                        printing.flush()
                         return
-                advance(self.total - before)
+                advance(printing.total - before)
             now = time.monotonic()
             if arrived:
-                self._out.flush()
+                printing.flush()
                 quiet_since = now
             elif self._timeout_ms is not None and (now - quiet_since) * 1000 >= self._timeout_ms:
                 return
+
+
+async def _partitions(client: ClusterClient, name: str, only: int | None) -> list[int]:
+    """:raises NothingToReadError: if what was named does not exist."""
+    metadata = await client.refresh_metadata([name])
+    topic = metadata.topics.get(name)
+    if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        # Waiting for it to be created would seem to be reading.
+        raise NothingToReadError(f"topic {name} does not exist")
+    partitions = list(metadata.topic(name).partitions)
+    if only is None:
+        return partitions
+    if only not in partitions:
+        raise NothingToReadError(f"{name} has no partition {only}")
+    return [only]
 
 
 if __name__ == "__main__":

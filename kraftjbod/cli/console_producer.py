@@ -11,7 +11,6 @@ import asyncio
 import io
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, cast
 
@@ -20,6 +19,7 @@ import click
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.partitioner import partition_of
 from kraftjbod.cli.clients.producer import ACKS_ALL, Producer, now_ms
+from kraftjbod.cli.console.line_reader import READER_KEYS, BadLineError, LineReader
 from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
@@ -28,59 +28,17 @@ from kraftjbod.cli.terminal.command import (
     json_option,
     parse_pairs,
     progress,
+    read_file,
     tool,
 )
-from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.properties import parse_properties
+from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record
 
-_CODECS: Final = ("none", "gzip")
+_CODECS: Final = {codec.name.lower(): codec for codec in Compression}
 _ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
 _READ_BYTES: Final = 1024 * 1024
-_READER_KEYS: Final = frozenset({"parse.key", "key.separator", "null.marker"})
-
-
-class BadLineError(KraftJbodError):
-    """A line of the input is not what the reader's properties promise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineReader:
-    """How a line becomes key and value."""
-
-    parse_key: bool = False
-    key_separator: bytes = b"\t"
-    null_marker: bytes | None = None
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
-        unknown = sorted(set(properties) - _READER_KEYS)
-        if unknown:
-            raise click.BadParameter(f"unknown: {', '.join(unknown)}", param_hint="--property")
-        marker = properties.get("null.marker")
-        return cls(
-            parse_key=properties.get("parse.key", "false").strip().lower() == "true",
-            key_separator=unescape(properties.get("key.separator", "\t")).encode(),
-            null_marker=None if marker is None else marker.encode(),
-        )
-
-    def record(self, line: bytes, number: int, timestamp_ms: int) -> Record:
-        """:raises BadLineError: if a key should be there and is not."""
-        key: bytes | None = None
-        value: bytes | None = line
-        if self.parse_key:
-            key, separator, value = line.partition(self.key_separator)
-            if not separator:
-                text = line.decode(errors="replace")
-                raise BadLineError(f"No key separator found on line number {number}: '{text}'")
-        if self.null_marker is not None:
-            key = None if key == self.null_marker else key
-            value = None if value == self.null_marker else value
-        return Record(key=key, value=value, timestamp_ms=timestamp_ms)
-
-
-def unescape(text: str) -> str:
-    r"""``\t`` and ``\n`` as a shell user writes them, for tab and newline."""
-    return text.replace("\\t", "\t").replace("\\n", "\n")
 
 
 @tool()
@@ -92,8 +50,9 @@ def unescape(text: str) -> str:
     "reader",
     multiple=True,
     metavar="KEY=VALUE",
-    help="parse.key, key.separator, null.marker.",
+    help=f"{', '.join(READER_KEYS)}.",
 )
+@click.option("--reader-config", type=click.Path(dir_okay=False), help="A file of these.")
 @click.option(
     "--producer-property",
     "--command-property",
@@ -103,7 +62,13 @@ def unescape(text: str) -> str:
     help="acks, compression.type, batch.size, request.timeout.ms.",
 )
 @click.option("--request-required-acks", type=click.Choice(sorted(_ACKS)), help="all, 1 or 0.")
-@click.option("--compression-codec", type=click.Choice(_CODECS), help="None by default.")
+@click.option(
+    "--compression-codec",
+    type=click.Choice(list(_CODECS)),
+    is_flag=False,
+    flag_value="gzip",
+    help="None by default, gzip if none is named.",
+)
 @click.option("--batch-size", type=click.IntRange(min=1), help="Bytes of values per batch.")
 @click.option("--request-timeout-ms", type=click.IntRange(min=1), help="Per request.")
 @click.option("--max-block-ms", type=click.IntRange(min=1), help="Until a batch is given up.")
@@ -129,7 +94,16 @@ def main(cluster: ClusterAddress, topic: str, as_json: bool, **flags: Any) -> No
         if given is not None:
             settings[key] = str(given)
     _require_known(settings)
-    reader = LineReader.from_properties(parse_pairs(flags["reader"], "--property"))
+    of_file = flags["reader_config"]
+    try:
+        reader = LineReader.from_properties(
+            {
+                **({} if of_file is None else parse_properties(read_file(of_file), of_file)),
+                **parse_pairs(flags["reader"], "--property"),
+            }
+        )
+    except ConfigError as e:
+        raise click.BadParameter(str(e), param_hint="--property") from e
     asyncio.run(_perform(cluster, topic, settings, reader, as_json=as_json))
 
 
@@ -162,23 +136,37 @@ async def _perform(
             acks=_ACKS[settings["acks"]],
             request_timeout_ms=int(settings["request.timeout.ms"]),
             delivery_timeout_ms=int(settings["delivery.timeout.ms"]),
-            gzip=settings["compression.type"] == "gzip",
+            compression=_CODECS[settings["compression.type"]],
         )
         batch_bytes = int(settings["batch.size"])
         turn = count()
         number = 1
         with progress("sent", beside=sys.stdin) as advance:
             async for lines in _chunks_of_lines():
-                now = now_ms()
-                records = [reader.record(line, n, now) for n, line in enumerate(lines, number)]
+                records, bad_line = _read_lines(reader, lines, number)
                 number += len(records)
                 batches = list(_batches(records, partitions, turn, batch_bytes))
                 offsets = await asyncio.gather(*(producer.send(p, batch) for p, batch in batches))
                 for (partition, batch), offset in zip(batches, offsets, strict=True):
                     sent.note(partition, len(batch), offset)
                 advance(len(records))
+                if bad_line is not None:
+                    raise bad_line
     if as_json:
         echo_json(sent.document(topic))
+
+
+def _read_lines(
+    reader: LineReader, lines: Iterable[bytes], number: int
+) -> tuple[list[Record], BadLineError | None]:
+    """The records of ``lines`` before the first bad one, and what is wrong with that."""
+    now, records = now_ms(), []
+    for at, line in enumerate(lines, number):
+        try:
+            records.append(reader.record(line, at, now))
+        except BadLineError as e:
+            return records, e
+    return records, None
 
 
 class _Sent:

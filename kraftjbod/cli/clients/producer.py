@@ -41,14 +41,14 @@ class Producer:
         acks: int = ACKS_ALL,
         request_timeout_ms: int = 30_000,
         delivery_timeout_ms: int = 120_000,
-        gzip: bool = False,
+        compression: Compression = Compression.NONE,
     ) -> None:
         self._client = client
         self._topic = topic
         self._acks = acks
         self._request_timeout_ms = request_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._gzip = gzip
+        self._compression = compression
         self._producer: tuple[int, int] | None = None
         self._start_lock = asyncio.Lock()
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -72,7 +72,7 @@ class Producer:
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=sequence if idempotent else NO_SEQUENCE,
-                compression=Compression.GZIP if self._gzip else Compression.NONE,
+                compression=self._compression,
             )
             if idempotent:
                 self._sequences[partition] = -1

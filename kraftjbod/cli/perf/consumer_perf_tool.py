@@ -86,11 +86,11 @@ def main(**flags: Any) -> None:
     topic, include = flags["topic"], flags["include"]
     if (topic is None) == (include is None):
         raise click.UsageError(
-            'Exactly one of the following arguments is required: "--topic", "--include"'
+            "Exactly one of the following arguments is required: --topic, --include"
         )
     if (flags["num_records"] is None) == (flags["messages"] is None):
         raise click.UsageError(
-            'Exactly one of the following arguments is required: "--num-records", "--messages"'
+            "Exactly one of the following arguments is required: --num-records, --messages"
         )
     if flags["command_config"] and flags["old_config"]:
         raise click.UsageError("--command-config and --consumer.config cannot be given together")

@@ -58,6 +58,19 @@ def test_lines_in_are_lines_out(cluster: Cluster) -> None:
 
 
 @pytest.mark.long
+def test_a_group_goes_on_where_its_last_member_stopped(cluster: Cluster) -> None:
+    create(cluster, "in-a-group")
+    tool("console-producer", cluster, "--topic", "in-a-group", stdin="a\nb\nc\n")
+    words = ("--include", "in-a-gr.*", "--group", "printers", "--from-beginning")
+    read = started("console-consumer", cluster, *words, "--max-messages", "2")
+    assert (read.returncode, read.stdout) == (0, "a\nb\n"), read.stderr
+    described = tool("consumer-groups", cluster, "--describe", "--group", "printers")
+    assert described.stdout.split()[9:14] == ["printers", "in-a-group", "0", "2", "3"]
+    read = tool("console-consumer", cluster, *words, "--max-messages", "1", "--json")
+    assert (json.loads(read.stdout)["value"], read.returncode) == ("c", 0)
+
+
+@pytest.mark.long
 def test_a_cluster_is_measured_in_transactions_too(cluster: Cluster) -> None:
     create(cluster, "measured", 2)
     words = ("--topic", "measured", "--record-size", "10", "--throughput", "-1")

@@ -8,8 +8,7 @@ import pytest
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.producer import Producer
-from kraftjbod.cli.console_consumer import JsonPrinter, RecordPrinter, main
-from kraftjbod.protocol.record_batch import TimestampType
+from kraftjbod.cli.console_consumer import main
 from kraftjbod.protocol.records import Record
 from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
 
@@ -56,15 +55,22 @@ async def test_json_has_all_of_a_record_also_what_is_no_text() -> None:
         "key": "k",
         "value": "1",
     }
-    record = Record(key=None, value=b"\xff", timestamp_ms=-1, headers=(("h", "\u00e9".encode()),))
-    reported = json.loads(JsonPrinter("t").line(3, record, TimestampType.LOG_APPEND_TIME))
-    assert (reported["key"], reported["valueBase64"], reported["timestampMs"]) == (
-        None,
-        "/w==",
-        None,
-    )
-    assert (reported["timestampType"], "value" in reported) == ("LogAppendTime", False)
-    assert reported["headers"] == [{"name": "h", "value": "\u00e9"}]
+
+
+async def test_what_cannot_be_read_ends_it_or_is_skipped() -> None:
+    async with mini_broker() as broker:
+        await fill(broker)
+        options = ("--partition", "0", "--offset", "2", "--max-messages", "1")
+        options += (
+            "--value-deserializer",
+            "org.apache.kafka.common.serialization.LongDeserializer",
+        )
+        ended = await invoke(main, *words(broker, *options))
+        assert ended.exit_code == 1
+        assert "error: t-0 at offset 2 is not what was said: " in ended.stderr
+        skipped = await invoke(main, *words(broker, *options, "--skip-message-on-error"))
+        assert (skipped.exit_code, skipped.stdout) == (0, "")
+        assert skipped.stderr.endswith("Processed a total of 1 messages\n")
 
 
 async def test_the_end_is_where_reading_starts_unless_reported() -> None:
@@ -91,31 +97,13 @@ async def test_what_does_not_exist_is_an_error_at_once() -> None:
         ("--partition", "0", "--offset", "1", "--from-beginning"),
         ("--property", "print.colour=true"),
         ("--property", "print.key=true", "--json"),
-        ("--group", "g"),
+        ("--group", "g", "--partition", "0"),
+        ("--group", "g", "--command-property", "group.id=h"),
+        ("--include", "t"),
+        ("--from-beginning", "--command-property", "auto.offset.reset=latest"),
+        ("--value-deserializer", "my.own.Deserializer"),
     ],
 )
 async def test_wrong_usage_is_exit_code_2(bad: tuple[str, ...]) -> None:
     result = await invoke(main, "--bootstrap-server", "127.0.0.1:1", "--topic", "t", *bad)
     assert result.exit_code == 2
-
-
-def line(record: Record, kind: TimestampType = TimestampType.CREATE_TIME, **more: str) -> bytes:
-    shown = {f"print.{name}": "true" for name in ("timestamp", "partition", "offset", "headers")}
-    printer = RecordPrinter.from_properties({**shown, "print.key": "true", **more})
-    return printer.line(3, record, kind)
-
-
-def test_fields_stand_in_kafkas_order() -> None:
-    record = Record(
-        key=b"k", value=b"v", timestamp_ms=9, offset=4, headers=(("h", b"1"), ("i", None))
-    )
-    assert line(record) == b"CreateTime:9\tPartition:3\tOffset:4\th:1,i:null\tk\tv\n"
-    bare = Record(timestamp_ms=-1, offset=4)
-    assert line(bare) == b"NO_TIMESTAMP\tPartition:3\tOffset:4\tNO_HEADERS\tnull\tnull\n"
-
-
-def test_separators_and_the_null_literal_are_as_asked() -> None:
-    record = Record(key=None, value=b"v", timestamp_ms=9, offset=4)
-    more = {"key.separator": "\\t|", "line.separator": ";", "null.literal": "~"}
-    reported = line(record, TimestampType.LOG_APPEND_TIME, **more)
-    assert reported == b"LogAppendTime:9\t|Partition:3\t|Offset:4\t|NO_HEADERS\t|~\t|v;"

@@ -69,19 +69,25 @@ async def test_lines_without_keys_go_round_in_batches() -> None:
 async def test_a_line_without_its_key_ends_the_tool() -> None:
     async with mini_broker() as broker:
         broker.create("t")
-        result = await invoke(main, *words(broker, "--property", "parse.key=true"), stdin=b"x\n")
+        asked = words(broker, "--property", "parse.key=true")
+        result = await invoke(main, *asked, stdin=b"k\t1\nx\nk\t2\n")
         assert result.exit_code == 1
-        assert result.stderr == "error: No key separator found on line number 1: 'x'\n"
+        assert result.stderr == "error: No key separator found on line number 2: 'x'\n"
+        # What stood before it is sent.
+        assert [r.value for r in records_of(broker, "t")[0]] == [b"1"]
 
 
-async def test_gzip_and_acks_are_as_asked() -> None:
+@pytest.mark.parametrize("codec", ["", "gzip", "snappy", "lz4", "zstd"])
+async def test_compression_and_acks_are_as_asked(codec: str) -> None:
     async with mini_broker() as broker:
         log = broker.create("t").logs[0]
-        options = ("--compression-codec", "gzip", "--producer-property", "acks=1")
+        # The word may be left out, as of Kafka's tool.
+        options = ("--producer-property", "acks=1", "--compression-codec", *filter(None, [codec]))
         await invoke(main, *words(broker, *options), stdin=b"a\n" * 100)
         [(_, header)] = batches(log)
-        assert header.compression == Compression.GZIP
+        assert header.compression == Compression[codec.upper() or "GZIP"]
         assert not header.has_producer_id
+        assert len(records_of(broker, "t")[0]) == 100
 
 
 async def test_a_refused_batch_is_one_line_and_exit_code_1() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.producer import Producer
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.protocol.record_batch import batches, check_crc, read_header
+from kraftjbod.protocol.record_batch import Compression, batches, check_crc, read_header
 from kraftjbod.protocol.records import Record, read_records
 from tests.unit.cli.mini_broker import mini_broker
 
@@ -67,7 +67,7 @@ async def test_a_gzipped_batch_holds_the_same_records() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         packed = broker.create("t").logs[0]
         await client.refresh_metadata()
-        await Producer(client, "t", gzip=True).send(0, sent)
+        await Producer(client, "t", compression=Compression.GZIP).send(0, sent)
     assert len(packed) < 1000
     check_crc(packed, 0, read_header(packed))
     assert [(r.key, r.value) for r in read_records(packed)] == [(r.key, r.value) for r in sent]

@@ -9,9 +9,9 @@ from kraftjbod.cli.perf.consumer_perf_tool import main
 
 GIVEN = ["--bootstrap-server", "127.0.0.1:1"]
 MISUSE = [
-    (["--num-records", "1"], '"--topic", "--include"'),
-    (["--num-records", "1", "--topic", "t", "--include", "t"], '"--topic", "--include"'),
-    (["--topic", "t"], '"--num-records", "--messages"'),
+    (["--num-records", "1"], "--topic, --include"),
+    (["--num-records", "1", "--topic", "t", "--include", "t"], "--topic, --include"),
+    (["--topic", "t"], "--num-records, --messages"),
     (["--topic", "t", "--messages", "1", "--date-format", "GG"], "--date-format GG: GG is not"),
     (["--topic", "t", "--messages", "1", "--command-property", "a=1"], '"a"'),
     (

@@ -1,0 +1,1 @@
+"""Records as lines, and lines as records, as Kafka's console tools have them."""

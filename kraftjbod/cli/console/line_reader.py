@@ -1,0 +1,147 @@
+"""PURE. How a line of ``kraftjbod-console-producer`` becomes a record: headers, key and value, by
+the properties of Kafka's own reader.
+
+``\\t`` and ``\\n`` in a property stand for tab and newline, since few shells let one type them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kraftjbod.core.errors import ConfigError, KraftJbodError
+from kraftjbod.protocol.records import Record
+
+READER_KEYS: Final = (
+    "parse.key",
+    "key.separator",
+    "parse.headers",
+    "headers.delimiter",
+    "headers.separator",
+    "headers.key.separator",
+    "null.marker",
+    "ignore.error",
+)
+
+
+class BadLineError(KraftJbodError):
+    """A line of the input is not what the reader's properties promise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineReader:
+    """How a line becomes headers, key and value."""
+
+    parse_key: bool = False
+    key_separator: bytes = b"\t"
+    parse_headers: bool = False
+    headers_delimiter: bytes = b"\t"
+    headers_separator: bytes = b","
+    headers_key_separator: bytes = b":"
+    null_marker: bytes | None = None
+    ignore_error: bool = False
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
+        """:raises ConfigError: for a property that is unknown, or two that may not be equal."""
+        if unknown := sorted(set(properties) - {*READER_KEYS, "topic"}):
+            raise ConfigError(f"unknown: {', '.join(unknown)}")
+        marker = properties.get("null.marker")
+        reader = cls(
+            parse_key=is_true(properties.get("parse.key")),
+            key_separator=unescape(properties.get("key.separator", "\t")).encode(),
+            parse_headers=is_true(properties.get("parse.headers")),
+            headers_delimiter=unescape(properties.get("headers.delimiter", "\t")).encode(),
+            headers_separator=unescape(properties.get("headers.separator", ",")).encode(),
+            headers_key_separator=unescape(properties.get("headers.key.separator", ":")).encode(),
+            null_marker=None if marker is None else marker.encode(),
+            ignore_error=is_true(properties.get("ignore.error")),
+        )
+        reader._require_different()
+        return reader
+
+    def _require_different(self) -> None:
+        """What Kafka's reader refuses, in its words."""
+        separators = {
+            "headers.delimiter": self.headers_delimiter,
+            "headers.separator": self.headers_separator,
+            "headers.key.separator": self.headers_key_separator,
+        }
+        for name, other in (
+            ("headers.delimiter", "headers.separator"),
+            ("headers.delimiter", "headers.key.separator"),
+            ("headers.separator", "headers.key.separator"),
+        ):
+            if separators[name] == separators[other]:
+                raise ConfigError(f"{name} and {other} may not be equal")
+        for name, separator in {"key.separator": self.key_separator, **separators}.items():
+            if separator == self.null_marker:
+                raise ConfigError(f"null.marker and {name} may not be equal")
+            if not separator:
+                raise ConfigError(f"{name} may not be empty")
+
+    def record(self, line: bytes, number: int, timestamp_ms: int) -> Record:
+        """:raises BadLineError: if headers or a key should be there and are not."""
+        headers: bytes | None = None
+        key: bytes | None = None
+        rest = line
+        if self.parse_headers:
+            headers, rest = self._cut(
+                rest, self.headers_delimiter, "headers delimiter", number, line
+            )
+        if self.parse_key:
+            key, rest = self._cut(rest, self.key_separator, "key separator", number, line)
+        return Record(
+            key=self._or_null(key),
+            value=self._or_null(rest),
+            timestamp_ms=timestamp_ms,
+            headers=tuple(self._headers(headers, number)),
+        )
+
+    def _cut(
+        self, rest: bytes, at: bytes, name: str, number: int, line: bytes
+    ) -> tuple[bytes | None, bytes]:
+        part, separator, after = rest.partition(at)
+        if separator:
+            return part, after
+        if self.ignore_error:
+            return None, rest
+        text = line.decode(errors="replace")
+        raise BadLineError(f"No {name} found on line number {number}: '{text}'")
+
+    def _headers(self, headers: bytes | None, number: int) -> Iterator[tuple[str, bytes | None]]:
+        if headers is None or headers == self.null_marker:
+            return
+        # As Java splits: nothing at the end is no header.
+        pairs = re.sub(b"(?:" + re.escape(self.headers_separator) + b")+$", b"", headers)
+        for pair in pairs.split(self.headers_separator):
+            name, separator, value = pair.partition(self.headers_key_separator)
+            text = name.decode(errors="replace")
+            if not separator:
+                if not self.ignore_error:
+                    raise BadLineError(
+                        f"No header key separator found in pair '{text}' on line number {number}"
+                    )
+                yield text, None
+            elif name == self.null_marker:
+                raise BadLineError(
+                    f"Header keys should not be equal to the null marker '{text}' as they can't "
+                    "be null"
+                )
+            else:
+                yield text, self._or_null(value)
+
+    def _or_null(self, value: bytes | None) -> bytes | None:
+        return None if value == self.null_marker else value
+
+
+def is_true(text: str | None) -> bool:
+    """As Java reads a property."""
+    return text is not None and text.strip().lower() == "true"
+
+
+def unescape(text: str) -> str:
+    r"""``\t`` and ``\n`` as a shell user writes them, for tab and newline."""
+    return text.replace("\\t", "\t").replace("\\n", "\n")

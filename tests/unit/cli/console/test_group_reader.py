@@ -1,0 +1,40 @@
+"""librdkafka behind the console consumer; test_tools.py reads in groups of a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+import pytest
+
+from kraftjbod.cli.console.group_reader import GroupReader, Handed
+from kraftjbod.core.errors import ConfigError
+from tests.unit.cli.mini_broker import MiniBroker, mini_broker
+from tests.unit.cli.test_console_consumer import fill
+
+
+async def test_a_partition_from_where_it_was_asked_for() -> None:
+    async with mini_broker() as broker:
+        await fill(broker)
+        two = await asyncio.to_thread(_read, broker, "1", 2)
+        assert [(topic, partition, r.offset, r.key, r.value) for topic, partition, r, _ in two] == [
+            ("t", 0, 1, b"k", b"1"),
+            ("t", 0, 2, b"k", b"2"),
+        ]
+        assert len(await asyncio.to_thread(_read, broker, "earliest", 3)) == 3
+        assert await asyncio.to_thread(_read, broker, "latest", 1) == []
+
+
+def _read(broker: MiniBroker, start: str, count: int) -> list[Handed]:
+    reader = GroupReader({"bootstrap.servers": broker.address, "group.id": "g"})
+    try:
+        reader.assign("t", 0, start)
+        handed = (each for each in reader.records(3_000 if start != "latest" else 1) if each)
+        return list(islice(handed, count))
+    finally:
+        reader.close()
+
+
+def test_a_setting_that_nobody_knows_is_named() -> None:
+    with pytest.raises(ConfigError, match=r'"nobody\.knows"'):
+        GroupReader({"group.id": "g", "nobody.knows": "1"})
