@@ -85,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._splitter = FrameSplitter(
             max_frame_bytes=limits.max_frame_bytes, scratch=_shared_scratch()
         )
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._receiver: FrameReceiver | None = None
         self._close_reason: str | None = None
@@ -163,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
             # One machine is one address, however it is spelt.
             self.peer_host = address[0].removeprefix("::ffff:")
             self.peer = f"{address[0]}:{address[1]}"
-        self.last_heard_s = asyncio.get_running_loop().time()
+        self.last_heard_s = self._loop.time()
         self._receiver = self._make_receiver(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -171,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._receiver is not None
-        self.last_heard_s = asyncio.get_running_loop().time()
+        self.last_heard_s = self._loop.time()
         try:
             for frame in self._splitter.buffer_updated(nbytes):
                 if self._close_reason is not None:

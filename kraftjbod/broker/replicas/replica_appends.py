@@ -151,6 +151,7 @@ class ReplicaAppends:
         self._verifying: dict[_ProducerKey, deque[PendingAppend]] = {}
         #: How often batches of transactions went to a directory's queue once more.
         self._reorders = 0
+        self._loop = asyncio.get_running_loop()
         #: Requests with outcomes that are not there yet; an ordered set.
         self._waiting: dict[_Outcomes[Any], None] = {}
         #: One timer for them all, at or before the first deadline.
@@ -205,7 +206,7 @@ class ReplicaAppends:
         suspect_after_ms: int,
     ) -> Completion[R]:
         """What ``make`` makes of all outcomes, in order; each ends by itself at its deadline."""
-        deadline_s = asyncio.get_running_loop().time() + suspect_after_ms / 1000
+        deadline_s = self._loop.time() + suspect_after_ms / 1000
         outcomes = _Outcomes(pending, make, deadline_s, self._waiting)
         if deadline_s < self._give_up_at_s and not outcomes.done():
             self._give_up_at(deadline_s)
@@ -339,13 +340,13 @@ class ReplicaAppends:
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()
         self._give_up_at_s = at_s
-        self._give_up_timer = asyncio.get_running_loop().call_at(at_s, self._give_up)
+        self._give_up_timer = self._loop.call_at(at_s, self._give_up)
 
     def _give_up(self) -> None:
         """Answer for directories that have not answered by now."""
         self._give_up_timer, self._give_up_at_s = None, math.inf
         # Timers may be early by a loop's own resolution.
-        now_s = asyncio.get_running_loop().time() + _TIMER_SLACK_S
+        now_s = self._loop.time() + _TIMER_SLACK_S
         for outcomes in [one for one in self._waiting if one.deadline_s <= now_s]:
             outcomes.deadline_s = math.inf
             _give_up(outcomes.pending)
