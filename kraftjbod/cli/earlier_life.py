@@ -29,12 +29,17 @@ from kraftjbod.storage.vfs import RealVfs
 _MOST_NEIGHBOURS: Final = 2_000
 
 
-def sign_of_earlier_life(metadata_dir: str, cluster_id: str) -> str | None:
-    """What says that the cluster has lived already, as the second half of a sentence."""
+def sign_of_earlier_life(metadata_dir: str, cluster_id: str | None) -> str | None:
+    """What says that the cluster has lived already, as the second half of a sentence.
+
+    :param cluster_id: None for a controller that begins no metadata: it is given the log of others.
+    """
     home = Path(metadata_dir)
     for name in (CLUSTER_METADATA_DIR, BOOTSTRAP_FILE):
         if (home / name).exists():
             return f"{home / name} is left of it"
+    if cluster_id is None:
+        return None
     for neighbour in islice(_neighbours(home), _MOST_NEIGHBOURS):
         if _is_of_cluster(neighbour, cluster_id) and _was_used(neighbour):
             return f"{neighbour} belongs to a broker of that cluster and has been used"

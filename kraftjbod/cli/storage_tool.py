@@ -350,7 +350,10 @@ class Formatter:
                 )
 
     def _refuse_lost_controller(self, metadata_dir: str) -> None:
-        sign = sign_of_earlier_life(metadata_dir, self._cluster_id)
+        follows = (
+            self._quorum.no_initial_controllers and not self._settings.controller_quorum_voters
+        )
+        sign = sign_of_earlier_life(metadata_dir, None if follows else self._cluster_id)
         if sign is None or self._replace_lost:
             return
         raise StartupError(

@@ -180,24 +180,20 @@ class QuorumController:
 
     # --- life ------------------------------------------------------------------------------------
 
-    async def start(self, *, fork: bool = False) -> None:
+    async def start(self, *, fork: VoterSet | None = None) -> None:
         """Load the log, and be active if there is no other voter.
 
-        ``fork`` gives the log another id, see ``ControlManagers.bootstrap``.
+        ``fork`` gives the log another id, see ``ControlManagers.bootstrap``, and it names who goes
+        on with it: this controller, without all others.
 
         :raises StartupError: if the log cannot be read, or no space is left for its first records.
         :raises KafkaStorageError: if the metadata dir fails.
         """
-        await self._driver.start(self)
+        await self._driver.start(self, alone=fork)
         self._is_starting = False
-        if fork and not self._driver.is_alone:
-            raise StartupError(
-                "another metadata log may only be begun by a controller that votes alone, and "
-                f"this log names {len(self._driver.voters)} voters"
-            )
         if self._driver.is_alone:
             try:
-                await self._activate(fork=fork)
+                await self._activate(fork=fork is not None)
             except LogDirImpairedError as e:
                 raise StartupError(e.message) from e
 

@@ -123,7 +123,7 @@ class ControllerServer:
                 "begin: let controller.quorum.voters name this one only, start it, and take the "
                 "others in afterwards, with metadata directories that are formatted anew"
             )
-        await self._controller.start(fork=fork)
+        await self._controller.start(fork=self._alone() if fork else None)
         if fork:
             # Not before it is done, and before anybody hears of it.
             await log_dir.run(OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path))
@@ -224,6 +224,11 @@ class ControllerServer:
             is_refused=is_refused,
             directories=quorum.directories,
         )
+
+    def _alone(self) -> VoterSet:
+        """This controller, and nobody else."""
+        key = ReplicaKey(self._config.node_id, self._log_dir.directory_id)
+        return VoterSet((Voter(key, (self._config.advertised_endpoint.text,)),))
 
     def _first_voters(self, formatted: bytes | None) -> VoterSet:
         """Those that a log begins with: what format said, or else the configuration."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from functools import partial
 
 from kraftjbod.core.errors import (
     KafkaStorageError,
@@ -33,8 +33,9 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.raft.committed_log import CommittedLog, RaftListener
-from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS, ElectionTicks
+from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS, ElectionTicks, no_draw
 from kraftjbod.raft.entry_cache import size_bytes_of
+from kraftjbod.raft.log.left_alone import left_alone
 from kraftjbod.raft.log.log_space import LogSpace
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.log_writer import LogWriter
@@ -42,21 +43,13 @@ from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.log.snapshot_maker import SnapshotMaker
 from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import NOTHING
-from kraftjbod.raft.machine.messages import Entry, Message, Ready, SnapshotId
+from kraftjbod.raft.machine.messages import Entry, Message, RaftTransport, Ready, SnapshotId
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.raft.proposals import Proposal, Proposals
 from kraftjbod.raft.quorum_view import QuorumView, seeks_leader, view_of
 from kraftjbod.raft.replica_work import ReplicaWork, first_failure
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
-
-
-class RaftTransport(Protocol):
-    """The way to the other voters."""
-
-    def send(self, message: Message) -> None:
-        """To ``message.to``, some time or never; does not wait."""
-        ...
 
 
 class RaftDriver:
@@ -100,7 +93,7 @@ class RaftDriver:
         self._voters = voters
         self._first_payload_of_term = first_payload_of_term
         self._transport = transport
-        self._draw_below = draw_below or _no_draw
+        self._draw_below = draw_below or no_draw
         self._log = get_logger(component="raft", node_id=node_id)
         self._space = LogSpace(log_dir=log_dir, last_bytes=kept_free_bytes)
         self._proposals = Proposals(space=self._space, max_pending=max_pending_proposals)
@@ -153,14 +146,15 @@ class RaftDriver:
             installed=lambda snapshot: self._required_core().compact(snapshot),
         )
 
-    async def start(self, listener: RaftListener) -> None:
+    async def start(self, listener: RaftListener, *, alone: VoterSet | None = None) -> None:
         """Load, give the listener what is known to be committed, and lead if there is one voter.
 
+        :param alone: this node, if all other voters are to be left behind (left_alone.py).
         :raises StartupError: if the log cannot be read, or not be written for want of free space.
         :raises KafkaStorageError: if the metadata dir fails.
         """
         try:
-            stored = await self._log_dir.run(OpKind.LOAD, self._store.open)
+            stored = await self._log_dir.run(OpKind.LOAD, partial(self._open, alone))
         except LogDirImpairedError as e:
             raise self._impaired_at_start() from e
         for warning in stored.warnings:
@@ -177,6 +171,13 @@ class RaftDriver:
             core.stand_soon()
         self._replica_work = self._make_replica_work()
         self._living = asyncio.create_task(self._live(core))
+
+    def _open(self, alone: VoterSet | None) -> StoredLog:
+        stored = self._store.open()
+        if alone is None:
+            return stored
+        voters = self._machine(stored).log.voters
+        return left_alone(self._store, stored, voters, alone, self._clock.wall_ms())
 
     def _machine(self, stored: StoredLog) -> RaftCore:
         found = stored.snapshot
@@ -592,8 +593,3 @@ class RaftDriver:
             self._note_change()
         elif not work.failed.done():
             work.failed.set_exception(error)
-
-
-def _no_draw(_bound: int) -> int:
-    """One voter waits for nobody, so that its time-outs need no luck."""
-    return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.raft.machine.voter_set import ReplicaKey
@@ -174,6 +174,14 @@ class Ready:
             or self.reads
             or self.has_committed
         )
+
+
+class RaftTransport(Protocol):
+    """The way to the other replicas."""
+
+    def send(self, message: Message) -> None:
+        """To ``message.to``, some time or never; does not wait."""
+        ...
 
 
 def node(node_id: int) -> ReplicaKey:

@@ -200,6 +200,13 @@ def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
     assert f"{tmp_path}/m belongs to a broker of that cluster and has been used" in lost.output
     assert "--replace-lost" in lost.output
     assert not home.exists()
+    follower = tmp_path / "f.properties"
+    follower.write_text(
+        f"process.roles=controller\nnode.id=8\nlog.dirs={tmp_path}/follower\n"
+        "controller.quorum.bootstrap.servers=127.0.0.1:9999\n"
+    )
+    followed = format_it(str(follower), "--no-initial-controllers")
+    assert followed.exit_code == 0, "it is given the log of others"
     assert run("format", "-c", str(controller), "-t", "another").exit_code == 0, "a new cluster"
     shutil.rmtree(home)
     assert format_it(str(controller), "--replace-lost").exit_code == 0

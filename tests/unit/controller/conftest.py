@@ -16,8 +16,9 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import rpc_messages as m
-from kraftjbod.raft.driver import RaftDriver, RaftTransport
+from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.machine.messages import RaftTransport
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, open_dir

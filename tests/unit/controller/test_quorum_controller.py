@@ -119,7 +119,7 @@ async def test_a_log_is_distinguished_from_any_other_and_stays_the_same(vfs: Fau
         again = Node(vfs)
         # Not what was drawn for the first one.
         again.managers._random_bytes = lambda count: b"\x77" * count
-        await again.controller.start(fork=fork)
+        await again.controller.start(fork=again.driver.voters if fork else None)
         assert (again.managers.state.metadata_log_id == log_id) is not fork
         await again.controller.stop()
         again.log_dir.close()

@@ -16,7 +16,8 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     RemoveRaftVoterRequest,
 )
 from kraftjbod.raft.machine.messages import AppendReply, Observe
-from kraftjbod.raft.machine.voter_set import ReplicaKey
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
+from tests.faults.vfs_fault import FaultVfs
 from tests.golden.transcript import directory
 from tests.unit.controller.conftest import ONE, TWO, Node
 
@@ -43,9 +44,11 @@ async def test_a_leader_knows_its_log_and_who_fetches_it(node: Node) -> None:
 
 
 async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_next_change(
-    node: Node,
+    vfs: FaultVfs,
 ) -> None:
     """The entry of the change is no record, and yet part of the log that decisions go into."""
+    node = Node(vfs)
+    await node.controller.start()
     driver = node.controller.driver
 
     def acknowledge() -> None:
@@ -88,3 +91,17 @@ async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_n
     acknowledge()
     await removing
     assert not driver.leads
+    # The other one is gone for good, and with it what only it held: this one goes on alone.
+    await node.controller.stop()
+    node.log_dir.close()
+    mine = ReplicaKey(BrokerId(9), directory("m"))
+    for fork in (VoterSet((Voter(mine, ("C://c9:9090",)),)), None):
+        again = Node(vfs)
+        again.managers._random_bytes = lambda count: b"\x77" * count
+        await again.controller.start(fork=fork)
+        assert set(again.driver.voters) == {mine}
+        assert again.driver.leads
+        await again.register("d", broker_id=BrokerId(4))
+        assert set(again.managers.state.brokers) >= {ONE, TWO, BrokerId(3)}
+        await again.controller.stop()
+        again.log_dir.close()
