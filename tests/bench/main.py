@@ -82,7 +82,7 @@ def main(only: tuple[str, ...], out: str) -> None:
     document = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()} of {sys.base_prefix}",
         "failed": failed,
         "figures": report.as_json(),
     }
