@@ -26,7 +26,7 @@ _kraftjbod_words() {
     "kraftjbod-local down") echo "--data --help --json" ;;
     "kraftjbod-local samples") echo "--brokers --controllers --help --out" ;;
     "kraftjbod-local status") echo "--data --help --json" ;;
-    "kraftjbod-local up") echo "--brokers --config --controllers --data --dirs --help --json --port" ;;
+    "kraftjbod-local up") echo "--brokers --config --controllers --data --dirs --help --hosts --json --port" ;;
     "kraftjbod-log-dirs") echo "--add --bootstrap-server --broker-list --change-timeout --command-config --describe --force --forget --format --help --json --reattach --strays --timeout --topic-list --version" ;;
     "kraftjbod-metadata-quorum") echo "add-controller describe remove-controller --bootstrap-controller --bootstrap-server --command-config --help --timeout --version" ;;
     "kraftjbod-metadata-quorum add-controller") echo "--dry-run --help --json" ;;
@@ -158,7 +158,7 @@ _kraftjbod_values() {
     "kraftjbod-gameday --bootstrap-server") echo "@value" ;;
     "kraftjbod-gameday --command-config") echo "@file" ;;
     "kraftjbod-gameday --timeout") echo "@value" ;;
-    "kraftjbod-gameday --scenario") echo "dead-disk full-disk hung-disk slow-disk broker-kill broker-pause controller-kill controller-pause controller-disk rolling-restart all" ;;
+    "kraftjbod-gameday --scenario") echo "dead-disk full-disk hung-disk slow-disk broker-kill broker-pause controller-kill controller-pause controller-disk host-loss controller-host-loss rolling-restart all" ;;
     "kraftjbod-gameday --seconds") echo "@value" ;;
     "kraftjbod-gameday --topic") echo "@value" ;;
     "kraftjbod-gameday --partitions") echo "@value" ;;

@@ -41,6 +41,7 @@ from kraftjbod.gameday.faults.controller_faults import (
 )
 from kraftjbod.gameday.faults.disk_faults import DeadDisk, MountedDisk
 from kraftjbod.gameday.faults.fault import CannotPlay, Fault
+from kraftjbod.gameday.faults.host_loss import BrokerHostLoss, ControllerHostLoss
 from kraftjbod.gameday.faults.rolling_restart import RollingRestart
 from kraftjbod.gameday.outcome import LeftOut, Outcome, report_document
 from kraftjbod.gameday.outcome_tables import print_outcome, print_summary
@@ -249,6 +250,8 @@ class _GameDay:
             "controller-kill": ControllerKill,
             "controller-pause": ControllerPause,
             "controller-disk": ControllerDisk,
+            "host-loss": BrokerHostLoss,
+            "controller-host-loss": ControllerHostLoss,
             "rolling-restart": lambda: RollingRestart(run.mark),
         }
 

@@ -19,6 +19,8 @@ Scenario = Literal[
     "controller-kill",
     "controller-pause",
     "controller-disk",
+    "host-loss",
+    "controller-host-loss",
     "rolling-restart",
 ]
 SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
@@ -45,6 +47,9 @@ MAX_GAP_MS: Final[dict[str, int]] = {
     "controller-kill": 300,
     "controller-pause": 300,
     "controller-disk": 300,
+    # As a pause: nothing says that it is gone.
+    "host-loss": 16_500,
+    "controller-host-loss": 300,
     # Leaders have moved before a broker ends; a client is told by who led before.
     "rolling-restart": 300,
     # Only who watches knows what to expect.
@@ -60,6 +65,7 @@ MAX_METADATA_GAP_MS: Final[dict[str, int]] = {
     "controller-pause": 4_000,
     # A check every half second (log.dir.check.interval.ms) finds it, or the next write does.
     "controller-disk": 1_000,
+    "controller-host-loss": 4_000,
     # The one that stops hands over first.
     "rolling-restart": 1_000,
 }

@@ -26,7 +26,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
 from kraftjbod.core.properties import format_properties, parse_properties
+from kraftjbod.local import network_hosts
 from kraftjbod.local.daemon_process import DaemonFiles, DaemonProcess
 from kraftjbod.local.ports import HOST, PortReservation, is_free, reserve_port
 from kraftjbod.local.privileges import PACKAGE_ROOT, Privileges, choose_privileges
@@ -103,6 +104,7 @@ class ClusterProcesses:
         log_dirs: Mapping[int, Sequence[Path]] | None = None,
         broker_command: Sequence[str] = BROKER_COMMAND,
         privileges: Privileges | None = None,
+        hosts: bool = False,
     ) -> ClusterProcesses:
         """Make the directories and configuration files of a new cluster; nothing starts yet.
 
@@ -116,6 +118,7 @@ class ClusterProcesses:
         :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
         :param broker_command: what is started as a broker; the config file is its last argument.
         :param privileges: the daemons' user; by default one for whom file modes mean something.
+        :param hosts: each daemon has one of its own, see network_hosts.py; for root only.
         :raises ConfigError: for a key that no such daemon knows.
         """
         controller_ids = range(CONTROLLER_ID, CONTROLLER_ID + controllers)
@@ -128,17 +131,17 @@ class ClusterProcesses:
         run_dir = run_dir.resolve()
         run_dir.mkdir(parents=True, exist_ok=True)
         privileges = privileges or choose_privileges(run_dir)
-        taken: set[int] = set()
-        reserved: list[PortReservation] = []
-        quorum = _quorum(run_dir, controller_ids, controller_port, taken, reserved)
-        given = log_dirs or {}
+        taken, reserved = set[int](), list[PortReservation]()
+        addresses = iter(network_hosts.plan(controllers + brokers) if hosts else ())
+        quorum = _quorum(run_dir, controller_ids, controller_port, taken, reserved, addresses)
         nodes = [
             lay_out(
                 run_dir,
                 "broker",
                 node_id,
                 port=_free_port(first_client_port, taken, reserved),
-                log_dirs=given.get(node_id),
+                host=next(addresses, HOST),
+                log_dirs=(log_dirs or {}).get(node_id),
                 dirs=dirs,
             )
             for node_id in range(1, brokers + 1)
@@ -223,6 +226,7 @@ class ClusterProcesses:
         # Whatever ends this process now, the next one knows where its daemons are.
         self.write_cluster_json()
         try:
+            network_hosts.make(self.own_hosts)
             for daemon in missing:
                 daemon.start()
             self.write_cluster_json()
@@ -243,12 +247,20 @@ class ClusterProcesses:
             for controller in self.controllers.values()
             if controller.is_running and not await controller.stop(timeout_s)
         ]
+        network_hosts.remove(self.own_hosts)
         return killed
 
     def kill(self) -> None:
         """``kill -9`` for all that runs."""
         for daemon in self.daemons:
             daemon.kill()
+        network_hosts.remove(self.own_hosts)
+
+    @property
+    def own_hosts(self) -> list[str]:
+        """Addresses of the hosts that daemons have for themselves."""
+        hosts = [daemon.files.host for daemon in self.daemons]
+        return [host for host in hosts if network_hosts.is_own_host(host)]
 
     def release_ports(self) -> None:
         """Others may take the ports; for a cluster that is not started again."""
@@ -349,6 +361,7 @@ def lay_out(
     node_id: int,
     *,
     port: int,
+    host: str = HOST,
     log_dirs: Sequence[Path] | None = None,
     dirs: int = 0,
 ) -> DaemonFiles:
@@ -361,7 +374,7 @@ def lay_out(
         name=name,
         role=role,
         node_id=node_id,
-        host=HOST,
+        host=host,
         port=port,
         directory=directory,
         metadata_dir=directory / "metadata",
@@ -441,6 +454,7 @@ def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges
         role,
         entry["id"],
         port=entry["ports"][LISTENERS[role]],
+        host=entry["host"],
         log_dirs=[Path(log_dir["path"]) for log_dir in entry["log_dirs"]],
     )
     command = CONTROLLER_COMMAND if role == "controller" else BROKER_COMMAND
@@ -484,6 +498,7 @@ def _quorum(
     first_port: int,
     taken: set[int],
     reserved: list[PortReservation],
+    addresses: Iterator[str],
 ) -> list[DaemonFiles]:
     """On ``first_port``, and on free ones below it: those above are the brokers'."""
     return [
@@ -492,6 +507,7 @@ def _quorum(
             "controller",
             node_id,
             port=_free_port(first_port and first_port - number, taken, reserved, step=-1),
+            host=next(addresses, HOST),
         )
         for number, node_id in enumerate(node_ids)
     ]

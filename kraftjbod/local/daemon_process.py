@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kraftjbod.core.errors import StartupError
+from kraftjbod.local import network_hosts
 from kraftjbod.local.privileges import PACKAGE_ROOT, Privileges
 
 _POLL_S = 0.02
@@ -98,7 +99,12 @@ class DaemonProcess:
         assert not self.is_running, self
         with self.files.telemetry_path.open("ab") as telemetry:
             self._child = subprocess.Popen(  # noqa: S603 - our own words, no shell
-                [*self._privileges.command_prefix, *self._command, str(self.files.config_path)],
+                [
+                    *network_hosts.command_prefix(self.files.host),
+                    *self._privileges.command_prefix,
+                    *self._command,
+                    str(self.files.config_path),
+                ],
                 cwd=PACKAGE_ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=telemetry,

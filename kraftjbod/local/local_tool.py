@@ -81,6 +81,11 @@ def main() -> None:
     f"[default: {FIRST_CLIENT_PORT}]",
 )
 @click.option(
+    "--hosts",
+    is_flag=True,
+    help="Each daemon of a new cluster on a host of its own, a network namespace; as root.",
+)
+@click.option(
     "--config",
     "pairs",
     multiple=True,
@@ -94,6 +99,7 @@ def up_command(
     dirs: int | None,
     controllers: int | None,
     port: int | None,
+    hosts: bool,
     pairs: tuple[str, ...],
     data: Path,
     as_json: bool,
@@ -107,6 +113,7 @@ def up_command(
             dirs=dirs,
             controllers=controllers,
             port=port,
+            hosts=hosts,
             config=config,
             as_json=as_json,
         )
@@ -169,6 +176,7 @@ async def _up(
     dirs: int | None,
     controllers: int | None,
     port: int | None,
+    hosts: bool,
     config: Mapping[str, str],
     as_json: bool,
 ) -> None:
@@ -184,10 +192,11 @@ async def _up(
                 controllers=controllers or DEFAULT_CONTROLLERS,
                 first_client_port=port or FIRST_CLIENT_PORT,
                 config=config,
+                hosts=hosts,
             )
         else:
             require_same_shape(cluster, brokers=brokers, dirs=dirs, controllers=controllers)
-            _require_no_changes(cluster, port, config)
+            _require_no_changes(cluster, port, config, hosts=hosts)
         started = await cluster.start()
     if as_json:
         document = cluster_document(cluster, await daemon_states(cluster))
@@ -210,9 +219,14 @@ async def _up(
 
 
 def _require_no_changes(
-    cluster: ClusterProcesses, port: int | None, config: Mapping[str, str]
+    cluster: ClusterProcesses, port: int | None, config: Mapping[str, str], *, hosts: bool
 ) -> None:
     """:raises ConfigError: for what can be chosen for a new cluster only."""
+    if hosts and not cluster.own_hosts:
+        raise ConfigError(
+            f"--hosts is for a new cluster, and the daemons in {cluster.run_dir} share this "
+            "machine's network: make another one in another data directory"
+        )
     if port is not None or config:
         option = "--config" if config else "--port"
         raise ConfigError(

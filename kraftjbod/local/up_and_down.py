@@ -60,12 +60,14 @@ def make_cluster(
     controllers: int = DEFAULT_CONTROLLERS,
     first_client_port: int = FIRST_CLIENT_PORT,
     config: Mapping[str, str] | None = None,
+    hosts: bool = False,
 ) -> ClusterProcesses:
     """The files of a new cluster in ``data_dir``; nothing starts yet. Topics that nobody described
     have three copies there, as far as there are brokers.
 
     :param first_client_port: of broker 1, or the next free one; others lie beside it.
     :param config: keys for every daemon that knows them.
+    :param hosts: each daemon has one of its own, see network_hosts.py.
     :raises ConfigError: for a key that no daemon knows, or a number out of its range.
     """
     if not (1 <= brokers <= MOST_BROKERS and 1 <= dirs <= MOST_DIRS):
@@ -93,6 +95,7 @@ def make_cluster(
         controller_port=first_client_port + CONTROLLER_PORT - FIRST_CLIENT_PORT,
         config={"default.replication.factor": str(replicas), **_TELEMETRY, **config},
         controller_config=of_controller,
+        hosts=hosts,
     )
 
 

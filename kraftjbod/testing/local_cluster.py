@@ -99,6 +99,8 @@ class LocalCluster:
     :param controller_config: further keys of the controller.
     :param broker_config: further keys by broker.
     :param run_dir: where the daemons' files go; a temporary directory by default.
+    :param hosts: each daemon on a host of its own, whose cable can be pulled; as root only:
+        ``kraftjbod.local.network_hosts.cut(daemon.files.host)``.
     :raises ConfigError: if a number is out of its range, or no daemon knows a key.
     """
 
@@ -114,6 +116,7 @@ class LocalCluster:
         controller_config: Mapping[str, str] | None = None,
         broker_config: Mapping[int, Mapping[str, str]] | None = None,
         run_dir: Path | None = None,
+        hosts: bool = False,
     ) -> None:
         if not (1 <= brokers <= _MOST_BROKERS and 1 <= dirs <= _MOST_DIRS):
             raise ConfigError(
@@ -133,6 +136,7 @@ class LocalCluster:
         self._controller_config = controller_config
         self._broker_config = broker_config
         self._given_run_dir = run_dir
+        self._hosts = hosts
         self._processes: ClusterProcesses | None = None
         self._brokers: tuple[Broker, ...] = ()
         self._disks: list[LogDisk] = []
@@ -342,6 +346,7 @@ class LocalCluster:
             config=self._config,
             controller_config=self._controller_config,
             broker_config=self._broker_config,
+            hosts=self._hosts,
             log_dirs={broker: [disk.path for disk in disks] for broker, disks in of_broker.items()},
         )
         self._brokers = tuple(

@@ -45,6 +45,8 @@ from kraftjbod.protocol.rpc_messages import (
 
 R_co = TypeVar("R_co", bound=RpcResponse, covariant=True)
 
+#: Whoever is silent for long is suspected, and the others elect: they are asked more often then.
+_SEARCHES_PER_SILENCE: Final = 4
 #: How long a forwarded request may wait at most, whatever its client would put up with.
 MAX_FORWARD_TIMEOUT_MS: Final = 60_000
 
@@ -241,7 +243,7 @@ class ControllerChannel:
             is_searching = self._search is not None and not self._search.done()
             if address == self._active and not is_searching:
                 self._search = loop.create_task(self._find_another(address))
-            timer = loop.call_later(silence_s, suspect)
+            timer = loop.call_later(silence_s / _SEARCHES_PER_SILENCE, suspect)
 
         try:
             yield

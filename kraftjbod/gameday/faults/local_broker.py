@@ -96,13 +96,23 @@ def _listener(port: int) -> int | None:
 
 
 def _listening_inodes(port: int) -> Iterator[str]:
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        if not table.exists():
-            continue
-        for line in table.read_text(encoding="ascii").splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
-                yield rest[5]
+    for network in _networks():
+        for table in (network / "tcp", network / "tcp6"):
+            with contextlib.suppress(OSError):
+                for line in table.read_text(encoding="ascii").splitlines()[1:]:
+                    _, local, _, state, *rest = line.split()
+                    if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                        yield rest[5]
+
+
+def _networks() -> Iterable[Path]:
+    """What is known of this machine's connections, and of those of hosts on it."""
+    found: dict[str, Path] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                found.setdefault(os.readlink(entry / "ns" / "net"), entry / "net")
+    return found.values() or [Path("/proc/net")]
 
 
 def _open_files(pid: int) -> list[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import shutil
+import subprocess
 import threading
 import time
 
@@ -11,8 +14,12 @@ import pytest
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.health_tool import examine
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.local import network_hosts
+from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.testing.local_cluster import LocalCluster
+from tests.checkout import BIN
 
 pytestmark = pytest.mark.long
 
@@ -46,7 +53,7 @@ class Creator:
                 try:
                     await create_topic(client, f"t{number}", partitions=2, replication_factor=3)
                 except OperatingError as e:
-                    # What was repeated at the next controller may have been done by the last one.
+                    # Of a client that asks again itself, which no broker can know.
                     if e.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                         continue
             self.acknowledged.append(f"t{number}")
@@ -92,3 +99,55 @@ def test_the_active_controller_is_killed_under_load_and_comes_back() -> None:
         cluster.create_topic("after", partitions=3)
         assert set(creator.acknowledged) <= _topics(cluster)
         assert not any(broker.events("metadata_refused") for broker in cluster.brokers)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_minority_that_is_cut_off_decides_nothing_and_comes_back() -> None:
+    with LocalCluster(brokers=3, dirs=1, controllers=3, disks="plain", hosts=True) as cluster:
+        old = cluster.active_controller()
+        network_hosts.cut(old.files.host)
+        cluster.wait("it to notice", lambda: old.events("controller_resigned"))
+        cluster.wait("another one", lambda: cluster.active_controller() is not old)
+        cluster.create_topic("meanwhile", partitions=3)
+        new = cluster.active_controller()
+        assert len(old.events("controller_active")) == len(old.events("controller_resigned"))
+        network_hosts.mend(old.files.host)
+        cluster.wait("it to follow", lambda: _health(old) is None)
+        cluster.create_topic("after", partitions=3)
+        assert cluster.active_controller() is new, "who was cut off disturbs nobody"
+        # It has all of it.
+        new.kill()
+        cluster.create_topic("later", partitions=3)
+        assert {"meanwhile", "after", "later"} <= _topics(cluster)
+
+
+def test_a_majority_whose_disks_were_wiped_is_refused_with_what_to_do() -> None:
+    with LocalCluster(brokers=1, dirs=1, controllers=3, disks="plain") as cluster:
+        cluster.create_topic("kept")
+        kept, *lost = cluster.controllers
+        for one in lost:
+            one.kill()
+            for path in one.files.metadata_dir.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            words = ("format", "-t", cluster.processes.cluster_id, "-c", one.files.config_path)
+            tool = (BIN / "kraftjbod-storage", *words)
+            refused = subprocess.run(tool, capture_output=True, text=True)
+            assert refused.returncode and "docs/metadata-backup.md says how" in refused.stderr
+            # Whoever insists all the same makes a majority that knows nothing.
+            subprocess.run((*tool, "--replace-lost"), check=True, capture_output=True)
+            for path in one.files.metadata_dir.iterdir():
+                cluster.processes.privileges.give(path)
+            one.start()
+        broker = cluster.processes.brokers[1]
+        cluster.wait("a word of it", lambda: broker.events("metadata_refused"))
+        assert "docs/metadata-backup.md" in broker.events("metadata_refused")[-1]["reason"]
+        cluster.wait(
+            "the one that is left to refuse both",
+            lambda: all(one.events("controller_refused_by_peer") for one in lost),
+        )
+        assert kept.is_running and _topics(cluster) == {"kept"}
+
+
+def _health(controller: DaemonProcess) -> str | None:
+    """Why it does not serve."""
+    return asyncio.run(examine(controller.address, 2_000, is_broker=False)).reason

@@ -63,6 +63,16 @@ def three_controllers(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
         left.kill()
 
 
+@pytest.fixture(scope="module")
+def own_hosts(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
+    config = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "3000"}
+    cluster = make_shared_cluster(controllers=3, hosts=True, config=config)
+    yield cluster
+    left = ClusterProcesses.load(cluster.local.run_dir)
+    if left is not None:
+        left.kill()
+
+
 def start(cluster: Cluster, *words: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     command = [*prefix, str(TOOL), "--bootstrap-server", cluster.bootstrap, *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -183,7 +193,7 @@ def test_what_three_controllers_and_three_brokers_bear(
         f"no controller did what it was asked for {gap_ms} ms, above the limit of {limit_ms} ms"
     ]
     assert document["complaints"] in ([], late), err
-    assert (gap_ms is None) == (scenario == "broker-pause")
+    assert (gap_ms is None) == (scenario in ("broker-pause", "host-loss"))
     assert code == (1 if document["complaints"] else 0)
     whats = [mark["what"] for mark in document["marks"]]
     assert [what for what in whats if "is stopped" not in what] == [
@@ -193,6 +203,19 @@ def test_what_three_controllers_and_three_brokers_bear(
         assert len(whats) == 5 + 6, "three controllers and three brokers"
     assert all(one["found"] >= one["acknowledged"] > 0 for one in document["partitions"])
     all_is_as_before(three_controllers)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.parametrize("scenario", ["host-loss", "controller-host-loss"])
+def test_a_host_vanishes_and_comes_back(own_hosts: Cluster, scenario: str) -> None:
+    test_what_three_controllers_and_three_brokers_bear(own_hosts, scenario)
+
+
+def test_a_host_that_is_shared_is_not_lost(three_controllers: Cluster) -> None:
+    for scenario in ("host-loss", "controller-host-loss"):
+        code, _, err = gameday(three_controllers, "--scenario", scenario, *SHORT)
+        assert code == 1
+        assert "kraftjbod-local up --hosts (as root)" in err
 
 
 def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: Path) -> None:

@@ -193,6 +193,24 @@ async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is
         channel.close()
 
 
+async def test_who_is_silent_is_left_as_soon_as_another_is_elected() -> None:
+    """Not after as much silence again, which is more than this call has."""
+    still, other = ScriptedController(ids), ScriptedController(standby)
+    async with serving(still, other):
+        channel = ControllerChannel(
+            addresses=[(one.host, one.port) for one in (still.voter(), other.voter())],
+            clock=RealClock(),
+            random_unit=lambda: 0.5,
+            request_timeout_ms=2_000,
+        )
+        still.may_answer.clear()
+        asking = asyncio.create_task(channel.forward(ASK, timeout_ms=1_900))
+        await other.wait_seen(lambda seen: len(seen) == 1)
+        other.answer = ids
+        assert (await asking).producer_id_count == 1_000
+        channel.close()
+
+
 async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
     controller = ScriptedController(ids)
     async with serving(controller), channel_to(controller.voter()) as channel:

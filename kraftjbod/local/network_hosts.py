@@ -1,0 +1,151 @@
+"""WIRE. Hosts of their own for daemons: network namespaces on a switch, each with a cable to pull.
+
+A process that dies closes its connections, and a port that nobody listens on refuses; of a host
+without power nothing comes at all. That is tried on one machine with namespaces (root only, by
+``ip``): each daemon has an address of its own, and :func:`cut` takes the cable out of its host.
+
+The switch is in a namespace too: what this machine filters does not concern it. A cluster has one
+network, ``198.18.N.0/24`` (for benchmarks, RFC 2544); this machine is ``.1`` in it. All is known by
+its address, so nothing is to be remembered; it is gone with :func:`remove`, or with the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterable
+from typing import Final
+
+from kraftjbod.core.errors import StartupError
+
+_NETWORKS: Final = "198.18"
+_FIRST_HOST: Final = 11
+_MOST_HOSTS: Final = 200
+_IP_TIMEOUT_S: Final = 30
+
+
+def plan(count: int) -> list[str]:
+    """Addresses for so many hosts of a network that is not there yet; nothing is made.
+
+    :raises StartupError: this user, or this machine, cannot make them.
+    """
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        raise StartupError(
+            "hosts of their own are network namespaces, which root makes with the command ip "
+            "(package iproute2): run this as root, with iproute2 installed"
+        )
+    assert count <= _MOST_HOSTS, count
+    taken = _namespaces()
+    free = [number for number in range(1, 255) if _switch(number) not in taken]
+    if not free:
+        raise StartupError(
+            f"all networks {_NETWORKS}.1.0 to {_NETWORKS}.254.0 are in use: remove what is left of "
+            "them with ip netns list and ip netns del"
+        )
+    number = random.choice(free)  # noqa: S311 - so that processes seldom meet
+    return [f"{_NETWORKS}.{number}.{_FIRST_HOST + index}" for index in range(count)]
+
+
+def is_own_host(address: str) -> bool:
+    """Whether the address is of a host that :func:`plan` made."""
+    return address.startswith(f"{_NETWORKS}.")
+
+
+def command_prefix(address: str) -> tuple[str, ...]:
+    """What starts a command on that host; nothing for this machine's own addresses."""
+    return ("ip", "netns", "exec", _host(address)) if is_own_host(address) else ()
+
+
+def make(addresses: Iterable[str]) -> None:
+    """Have all hosts, of one network, and their cables in; those that are there stay.
+
+    :raises StartupError: with what the system said.
+    """
+    wanted = list(addresses)
+    there = _namespaces() if wanted else set()
+    for address in wanted:
+        number = _number(address)
+        switch = _switch(number)
+        if switch not in there:
+            _make_switch(number)
+            there.add(switch)
+        host, port = _host(address), _port(address)
+        if host not in there:
+            _ip("netns", "add", host)
+            _ip("link", "add", port, "netns", switch, *_veth("eth0", host))
+            _ip("-n", switch, "link", "set", port, "master", "switch")
+            _ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", host, "link", "set", "lo", "up")
+            _ip("-n", host, "link", "set", "eth0", "up")
+        mend(address)
+
+
+def cut(address: str) -> None:
+    """Take the cable out: no packet comes or goes, and neither side is told."""
+    _ip("-n", _switch(_number(address)), "link", "set", _port(address), "down")
+
+
+def mend(address: str) -> None:
+    """Put the cable in again."""
+    _ip("-n", _switch(_number(address)), "link", "set", _port(address), "up")
+
+
+def remove(addresses: Iterable[str]) -> None:
+    """All of them, and their networks; whose processes have ended by now."""
+    own = [address for address in addresses if is_own_host(address)]
+    if not own:
+        return
+    wanted = {*map(_host, own), *(_switch(_number(address)) for address in own)}
+    for name in sorted(wanted & _namespaces()):
+        _ip("netns", "del", name)
+
+
+def _make_switch(number: int) -> None:
+    switch, uplink = _switch(number), f"kjb{number}"
+    _ip("netns", "add", switch)
+    _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+    _ip("-n", switch, "link", "set", "switch", "up")
+    _ip("link", "add", uplink, *_veth("uplink", switch))
+    _ip("-n", switch, "link", "set", "uplink", "master", "switch", "up")
+    _ip("addr", "add", f"{_NETWORKS}.{number}.1/24", "dev", uplink)
+    _ip("link", "set", uplink, "up")
+
+
+def _veth(peer: str, namespace: str) -> tuple[str, ...]:
+    return ("type", "veth", "peer", "name", peer, "netns", namespace)
+
+
+def _number(address: str) -> int:
+    return int(address.split(".")[2])
+
+
+def _switch(number: int) -> str:
+    return f"kraftjbod-{_NETWORKS}.{number}"
+
+
+def _host(address: str) -> str:
+    return f"kraftjbod-{address}"
+
+
+def _port(address: str) -> str:
+    """Of the switch, where the host's cable ends."""
+    return f"host{address.split('.')[3]}"
+
+
+def _namespaces() -> set[str]:
+    return {line.split()[0] for line in _ip("netns", "list").splitlines() if line.strip()}
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run(  # noqa: S603 - our own words, no shell
+        ["ip", *words],  # noqa: S607 - wherever the distribution has it
+        capture_output=True,
+        text=True,
+        timeout=_IP_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise StartupError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,45 @@
+"""The cable of a controller's host is pulled and put in again; whole in tests/integration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.gameday.faults.host_loss import BrokerHostLoss, ControllerHostLoss
+from kraftjbod.local import network_hosts
+from kraftjbod.local.cluster_process import ClusterProcesses
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root"
+)
+async def test_a_cable_is_pulled_and_put_in_again(tmp_path: Path) -> None:
+    cluster = ClusterProcesses.create(tmp_path, brokers=0, controllers=1, hosts=True)
+    host = cluster.controller.files.host
+    links = [*network_hosts.command_prefix(host), "ip", "-br", "link", "show", "eth0"]
+
+    def is_connected() -> bool:
+        return "LOWER_UP" in subprocess.run(links, capture_output=True, text=True).stdout
+
+    try:
+        network_hosts.make(cluster.own_hosts)
+        fault = ControllerHostLoss()
+        assert is_connected()
+        fault._break(cluster.controller)
+        assert not is_connected()
+        fault._mend(cluster.controller)
+        assert is_connected()
+    finally:
+        cluster.kill()
+    assert not is_connected()
+
+
+async def test_what_was_not_injected_is_not_undone() -> None:
+    async with ClusterClient("127.0.0.1:1") as client:
+        await BrokerHostLoss().undo(client)
+        await ControllerHostLoss().undo(client)
