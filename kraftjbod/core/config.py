@@ -271,7 +271,9 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     replica_socket_timeout_ms: int = Field(default=30_000, ge=1)
     """How long a follower waits for an answer."""
     max_incremental_fetch_session_cache_slots: int = Field(default=10_000, ge=1)
-    """Fetch sessions in all (KIP-227); here only followers have some."""
+    """Fetch sessions in all (KIP-227); followers come first, and consumers can do without."""
+    max_fetch_session_partitions: int = Field(default=200_000, ge=1)
+    """Partitions that the sessions of consumers remember in all, half a kilobyte each."""
     max_fetch_sessions_per_follower: int = Field(default=1000, ge=1)
     """A follower has one per directory that follows this broker."""
     replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)

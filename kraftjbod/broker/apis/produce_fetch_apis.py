@@ -2,7 +2,7 @@
 
 * One partition's trouble is that partition's error; the rest of the request goes through.
 * A fetch waits until ``min_bytes`` are there, or its deadline; an error is answered at once.
-* Followers fetch through follower_fetches.py.
+* Followers fetch through follower_fetches.py, consumers with sessions through them.
 * Whoever says that he compares replicas is served by any of them, up to what it knows committed.
 * Whoever asks the wrong broker learns the right one with the error (KIP-951).
 * No object is made per record, and records pass through as the buffers they came as.
@@ -18,6 +18,11 @@ from typing import Final, NamedTuple, TypeVar
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches, partition_data
 from kraftjbod.broker.apis.leader_hints import LeaderHints
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.partitions.consumer_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    ConsumerSessions,
+)
 from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, REPLICA_READER, FetchFrom
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.broker.replicas.pending_append import AppendOutcome, PendingAppend, TransactionClaim
@@ -58,8 +63,6 @@ _FETCH_HINTS_SINCE: Final = (12, 16)
 _REPLICA_STATE_SINCE: Final = 15
 _VALID_ACKS: Final = frozenset({-1, 0, 1})
 _MAX_WAIT_MS: Final = 600_000
-_FULL_FETCH: Final = (0, -1)
-"""Session epochs of a fetch that names all its partitions itself (KIP-227)."""
 
 
 _UNKNOWN_ID: Final = AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -105,6 +108,7 @@ class ProduceFetchApis:
         appends: ReplicaAppends,
         reads: ReplicaReads,
         followers: FollowerFetches,
+        sessions: ConsumerSessions,
         clock: Clock,
         metrics: Metrics,
         max_fetch_bytes: int,
@@ -123,6 +127,7 @@ class ProduceFetchApis:
         self._appends = appends
         self._reads = reads
         self._followers = followers
+        self._sessions = sessions
         self._clock = clock
         self._metrics = metrics
         self._max_fetch_bytes = max_fetch_bytes
@@ -235,11 +240,25 @@ class ProduceFetchApis:
         asker = _asker(request, version)
         if asker >= 0 and version >= _REPLICA_STATE_SINCE:
             return self._followers.fetch(request)
-        if request.session_epoch not in _FULL_FETCH:
-            # Consumers get no sessions, so one that names one has it from somebody else.
+        if asker >= 0 and request.session_epoch > INITIAL_EPOCH:
+            # Followers of before have no sessions, so one that names one has it from somebody else.
             code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return Completion.of(FetchResponse(error_code=code))
-        fetching = self._parse_fetch(request, version, asker)
+        if asker < 0 and request.session_epoch != FINAL_EPOCH:
+            return self._sessions.fetch(
+                request,
+                partial(self._fetch, request, context, asker),
+                is_by_id=version >= _FETCH_BY_ID_SINCE,
+            )
+        if request.session_id:
+            self._sessions.close(request.session_id)
+        return self._fetch(request, context, asker)
+
+    def _fetch(
+        self, request: FetchRequest, context: RequestContext, asker: BrokerId
+    ) -> Awaitable[FetchResponse]:
+        """All that the request names."""
+        fetching = self._parse_fetch(request, context.api_version, asker)
         if self._selects_nearest and request.rack_id and asker == CONSUMER:
             for one in fetching:
                 if not one.is_given:

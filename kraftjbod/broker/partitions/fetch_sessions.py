@@ -7,7 +7,7 @@ Neither side goes through the rest.
 * A session knows which of its partitions have *news*; whoever moves a replica says so to the
   sessions that watch it, and nothing else is looked at in the next fetch.
 * One fetch of a session is served at a time. Its epoch grows by one with each.
-* Consumers get no sessions: they name all they want each time.
+* Consumers have sessions of their own (consumer_sessions.py), which give way to these.
 * Sessions are bounded in all, per follower and in what they remember. Who opens one too many loses
   an old one of its own; only who has more than others gives way to them, and whoever says to be
   a follower that metadata does not know gives way to everybody (KIP-227's privileges).
@@ -192,6 +192,10 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def partitions(self) -> int:
+        """That all sessions remember."""
+        return sum(len(session.parts) for session in self._sessions.values())
 
     def open(self, follower: Follower | None) -> tuple[FetchSession, list[FetchSession]]:
         """A new session, and those that had to go for it.

@@ -19,6 +19,10 @@ from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
+from kraftjbod.broker.partitions.consumer_sessions import (
+    ConsumerSessionLimits,
+    ConsumerSessions,
+)
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
 from kraftjbod.broker.quorum.quorum_apis import QuorumApis
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
@@ -177,6 +181,14 @@ class ApiRoom:
             self._cluster,
             self._replicas,
         )
+        followers = FetchSessions(
+            clock=around.clock,
+            random_bytes=around.random_bytes,
+            limits=SessionLimits(
+                max_sessions=config.max_incremental_fetch_session_cache_slots,
+                max_per_follower=config.max_fetch_sessions_per_follower,
+            ),
+        )
         return ProduceFetchApis(
             broker_id=config.node_id,
             cache=cluster.cache,
@@ -184,14 +196,7 @@ class ApiRoom:
             appends=replicas.appends,
             reads=reads,
             followers=FollowerFetches(
-                sessions=FetchSessions(
-                    clock=around.clock,
-                    random_bytes=around.random_bytes,
-                    limits=SessionLimits(
-                        max_sessions=config.max_incremental_fetch_session_cache_slots,
-                        max_per_follower=config.max_fetch_sessions_per_follower,
-                    ),
-                ),
+                sessions=followers,
                 replicas=replicas.hosted,
                 reads=reads,
                 cache=cluster.cache,
@@ -199,6 +204,16 @@ class ApiRoom:
                 max_fetch_bytes=config.fetch_max_bytes,
                 suspect_after_ms=config.log_dir_io_suspect_ms,
                 quota=replicas.quotas.leader,
+            ),
+            sessions=ConsumerSessions(
+                clock=around.clock,
+                random_bytes=around.random_bytes,
+                followers=followers,
+                metrics=around.metrics,
+                limits=ConsumerSessionLimits(
+                    max_sessions=config.max_incremental_fetch_session_cache_slots,
+                    max_partitions=config.max_fetch_session_partitions,
+                ),
             ),
             clock=around.clock,
             metrics=around.metrics,

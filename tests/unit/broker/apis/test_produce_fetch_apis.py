@@ -133,12 +133,62 @@ async def test_an_offset_outside_of_the_log_is_reported_at_once():
         assert read.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_consumers_get_no_sessions():
+def in_session(session_id: int, epoch: int, *named: FetchRequest, max_wait_ms: int = 0):
+    request = fetch(max_wait_ms=max_wait_ms)
+    request.topics = [topic for each in named for topic in each.topics]
+    request.session_id, request.session_epoch = session_id, epoch
+    return request
+
+
+async def test_in_a_session_a_consumer_names_and_is_answered_what_changed():
     async with brokers() as (rig,):
-        request = fetch()
-        request.session_id, request.session_epoch = 5, 3
-        response = await rig.ask(request, BY_NAME)
-        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        await rig.follow(topic(), partition(), partition(1))
+        other = TopicPartition(TP.topic, 1)
+        opened = await rig.ask(in_session(0, 0, fetch(), fetch(tp=other)), BY_NAME)
+        assert opened.session_id > 0
+        assert [p.partition_index for t in opened.responses for p in t.partitions] == [0, 1]
+        session = opened.session_id
+        quiet = await rig.ask(in_session(session, 1), BY_NAME)
+        assert (quiet.session_id, quiet.responses) == (session, [])
+
+        # One of two waits for what comes to either.
+        waiting = asyncio.create_task(rig.ask(in_session(session, 2, max_wait_ms=60_000), BY_NAME))
+        while not len(rig.parts.hosted.consumer_fetches):
+            await asyncio.sleep(0)
+        await rig.ask(produce(batch(2), tp=other), BY_NAME)
+        news = only(await waiting)
+        assert (news.partition_index, news.high_watermark, bool(news.records)) == (1, 2, True)
+        assert (await rig.ask(in_session(session, 3, fetch(2, tp=other)), BY_NAME)).responses == []
+
+        # What it forgets is answered no more; with nothing left, the session is over.
+        forgets = in_session(session, 4, fetch(7))
+        names = FetchRequest.ForgottenTopic(topic=TP.topic, partitions=[1])
+        forgets.forgotten_topics_data = [names]
+        wrong = only(await rig.ask(forgets, BY_NAME))
+        assert (wrong.partition_index, wrong.error_code) == (0, ErrorCode.OFFSET_OUT_OF_RANGE)
+        ends = in_session(session, 5)
+        ends.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic=TP.topic, partitions=[0])]
+        ended = await rig.ask(ends, BY_NAME)
+        assert (ended.session_id, ended.error_code, ended.responses) == (0, 0, [])
+        lost = await rig.ask(in_session(session, 6), BY_NAME)
+        assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_session_that_is_another_one_is_refused():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        session = (await rig.ask(in_session(0, 0, fetch()), BY_NAME)).session_id
+        for session_id, epoch, version, code in (
+            (session ^ 1, 1, BY_NAME, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+            (session, 2, BY_NAME, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+            (session, 1, 16, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+        ):
+            refused = await rig.ask(in_session(session_id, epoch), version)
+            assert (refused.error_code, refused.responses) == (code, [])
+        # A fetch of all that names it ends it.
+        assert only(await rig.ask(in_session(session, -1, fetch()), BY_NAME)).error_code == 0
+        lost = await rig.ask(in_session(session, 1), BY_NAME)
+        assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_an_idempotent_retry_is_answered_with_its_first_offset():

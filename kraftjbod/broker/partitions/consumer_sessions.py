@@ -1,0 +1,300 @@
+"""LOOP. Fetch sessions of consumers (KIP-227): what a consumer reads is remembered, not repeated.
+
+A consumer of many partitions names them all once. After that it names those that changed on its
+side, and is answered those that changed on ours: with records, an error, another high watermark or
+start. The fetch itself is that of a consumer without a session, of all partitions that are
+remembered; who asks for no session takes no step more.
+
+* What was answered with records goes last in the next fetch, so that none is starved.
+* Sessions are bounded in number, with those of followers, which come first, and in what all of them
+  remember. Whoever finds no place is answered without a session, as KIP-227 has it; place is made
+  by what was idle for long, or is old and remembers less.
+* Ids are drawn, so that nobody goes on with a session that another one opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kraftjbod.broker.partitions.fetch_sessions import FetchSessions
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.protocol.messages import FetchRequest, FetchResponse
+
+#: Session epochs of a fetch that names all its partitions: the first of a session, or of none.
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_LAST_EPOCH: Final = 2**31 - 1
+_ID_MASK: Final = 2**31 - 1
+_ID_BYTES: Final = 4
+#: Of what was never reported, and of what shall be reported once more.
+_UNKNOWN: Final = -1
+
+#: A topic's id or, before version 13, its name, and a partition.
+Key = tuple[bytes | str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSessionLimits:
+    max_sessions: int = 10_000
+    """With those of followers."""
+    max_partitions: int = 200_000
+    """That all sessions remember; about half a kilobyte each."""
+    eviction_ms: int = 120_000
+    """Who was idle for so long gives way to anybody, who is as old to who remembers more."""
+
+
+class _Part:
+    """One partition of a session: what its consumer wants, and heard last."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "topic", "wanted")
+
+    def __init__(self, topic: FetchRequest.FetchTopic, wanted: FetchRequest.FetchPartition) -> None:
+        self.topic = topic
+        self.wanted = wanted
+        self.high_watermark = _UNKNOWN
+        self.log_start_offset = _UNKNOWN
+
+    def hear(self, data: FetchResponse.PartitionData) -> bool:
+        """Note what the consumer is about to hear; False if there is nothing new."""
+        is_new = bool(
+            data.records
+            or data.error_code
+            or data.diverging_epoch is not None
+            or data.preferred_read_replica != _UNKNOWN
+            or data.high_watermark != self.high_watermark
+            or data.log_start_offset != self.log_start_offset
+        )
+        # When an error is over, that is news.
+        self.high_watermark = _UNKNOWN if data.error_code else data.high_watermark
+        self.log_start_offset = data.log_start_offset
+        return is_new
+
+
+class ConsumerSession:
+    def __init__(self, session_id: int, now_ms: int, *, is_by_id: bool) -> None:
+        self.session_id = session_id
+        self.is_by_id = is_by_id
+        #: Of the next request.
+        self.epoch = 1
+        self.opened_ms = now_ms
+        self.last_used_ms = now_ms
+        #: In the order in which they are read.
+        self.parts: dict[Key, _Part] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConsumerSession {self.session_id} parts={len(self.parts)}>"
+
+    def update(self, request: FetchRequest) -> None:
+        """Take over what the consumer wants from now on, and no longer."""
+        for topic in request.topics:
+            name = topic.topic_id if self.is_by_id else topic.topic
+            for wanted in topic.partitions:
+                part = self.parts.get((name, wanted.partition))
+                if part is None:
+                    self.parts[name, wanted.partition] = _Part(topic, wanted)
+                else:
+                    part.wanted = wanted
+        for forgotten in request.forgotten_topics_data:
+            name = forgotten.topic_id if self.is_by_id else forgotten.topic
+            for index in forgotten.partitions:
+                self.parts.pop((name, index), None)
+
+    def topics(self) -> list[FetchRequest.FetchTopic]:
+        """All that the session remembers, as a request names it."""
+        topics: list[FetchRequest.FetchTopic] = []
+        before: bytes | str | None = None
+        wanted: list[FetchRequest.FetchPartition] = []
+        for (name, _), part in self.parts.items():
+            if name != before:
+                before, wanted = name, []
+                topic = part.topic
+                topics.append(
+                    FetchRequest.FetchTopic(
+                        topic=topic.topic, topic_id=topic.topic_id, partitions=wanted
+                    )
+                )
+            wanted.append(part.wanted)
+        return topics
+
+    def leave_out_known(self, response: FetchResponse, *, is_first: bool) -> FetchResponse:
+        """``response`` to all that is remembered, without what its consumer knows already."""
+        topics = []
+        read: list[Key] = []
+        for topic in response.responses:
+            name = topic.topic_id if self.is_by_id else topic.topic
+            news = []
+            for data in topic.partitions:
+                part = self.parts.get((name, data.partition_index))
+                # A later request of the session may have forgotten it.
+                if (part is not None and part.hear(data)) or is_first:
+                    news.append(data)
+                if data.records:
+                    read.append((name, data.partition_index))
+            if news:
+                topic.partitions = news
+                topics.append(topic)
+        for key in read:
+            if (part := self.parts.pop(key, None)) is not None:
+                self.parts[key] = part
+        response.session_id = self.session_id
+        response.responses = topics
+        return response
+
+
+class ConsumerSessions:
+    """All sessions of consumers of this broker."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        followers: FetchSessions,
+        metrics: Metrics,
+        limits: ConsumerSessionLimits = ConsumerSessionLimits(),
+    ) -> None:
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._followers = followers
+        self._metrics = metrics
+        self._limits = limits
+        #: The least recently used first.
+        self._sessions: dict[int, ConsumerSession] = {}
+        self._partitions = 0
+        metrics.gauge("NumIncrementalFetchSessions", lambda: len(self) + len(followers))
+        metrics.gauge(
+            "NumIncrementalFetchPartitionsCached", lambda: self._partitions + followers.partitions()
+        )
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def fetch(
+        self,
+        request: FetchRequest,
+        serve: Callable[[], Awaitable[FetchResponse]],
+        *,
+        is_by_id: bool,
+    ) -> Awaitable[FetchResponse]:
+        """Answer ``request``, which is of a session, or opens one.
+
+        :param serve: answers ``request`` as one of no session; its topics are filled in before.
+        :param is_by_id: topics are named by their ids.
+        """
+        is_first = request.session_epoch == INITIAL_EPOCH
+        try:
+            if is_first:
+                session = self._open(request, is_by_id=is_by_id)
+            else:
+                session = self._go_on(request, is_by_id=is_by_id)
+        except OperatingError as e:
+            return Completion.of(FetchResponse(error_code=e.code))
+        if session is None:
+            return serve()
+        if not is_first:
+            request.topics = session.topics()
+        epoch = session.epoch
+        answer = serve()
+        if isinstance(answer, Completion):
+            return Completion.of(_settled(session, epoch, answer.result(), is_first=is_first))
+        return _settle_later(session, epoch, answer, is_first=is_first)
+
+    def close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.parts)
+
+    def _open(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
+        """None if there is no place, or nothing to remember."""
+        self.close(request.session_id)
+        named = sum(len(topic.partitions) for topic in request.topics)
+        now_ms = self._clock.now_ms()
+        if not 0 < named <= MAX_ITEMS_PER_REQUEST or not self._make_place(named, now_ms):
+            return None
+        session = ConsumerSession(self._unused_id(), now_ms, is_by_id=is_by_id)
+        session.update(request)
+        self._sessions[session.session_id] = session
+        self._partitions += len(session.parts)
+        return session
+
+    def _go_on(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
+        """The session of ``request``, with what that changes; None if nothing is left of it.
+
+        :raises OperatingError: the consumer begins anew then.
+        """
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise OperatingError(code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise OperatingError(code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.is_by_id != is_by_id:
+            raise OperatingError(code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        before = len(session.parts)
+        session.update(request)
+        grown = len(session.parts) - before
+        self._partitions += grown
+        if not session.parts:
+            self.close(session.session_id)
+            return None
+        is_too_much = grown > 0 and self._partitions > self._limits.max_partitions
+        if len(session.parts) > MAX_ITEMS_PER_REQUEST or is_too_much:
+            # Without a session it is answered what it asks for, as far as that goes.
+            self.close(session.session_id)
+            raise OperatingError(code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        session.epoch = session.epoch % _LAST_EPOCH + 1
+        session.last_used_ms = self._clock.now_ms()
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return session
+
+    def _make_place(self, partitions: int, now_ms: int) -> bool:
+        limits = self._limits
+        while (
+            len(self._sessions) + len(self._followers) >= limits.max_sessions
+            or self._partitions + partitions > limits.max_partitions
+        ):
+            victim = self._in_the_way(partitions, now_ms)
+            if victim is None:
+                return False
+            self.close(victim.session_id)
+            self._metrics.count("IncrementalFetchSessionEvictionsPerSec")
+        return True
+
+    def _in_the_way(self, partitions: int, now_ms: int) -> ConsumerSession | None:
+        """The session that gives way to one of so many partitions."""
+        eviction_ms = self._limits.eviction_ms
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms > eviction_ms:
+            return oldest
+        old = [s for s in self._sessions.values() if now_ms - s.opened_ms > eviction_ms]
+        smallest = min(old, key=lambda session: len(session.parts), default=None)
+        if smallest is None or len(smallest.parts) >= partitions:
+            return None
+        return smallest
+
+    def _unused_id(self) -> int:
+        while True:
+            drawn = int.from_bytes(self._random_bytes(_ID_BYTES)) & _ID_MASK
+            if drawn and drawn not in self._sessions:
+                return drawn
+
+
+async def _settle_later(
+    session: ConsumerSession, epoch: int, answer: Awaitable[FetchResponse], *, is_first: bool
+) -> FetchResponse:
+    return _settled(session, epoch, await answer, is_first=is_first)
+
+
+def _settled(
+    session: ConsumerSession, epoch: int, response: FetchResponse, *, is_first: bool
+) -> FetchResponse:
+    if session.epoch != epoch:
+        # Its consumer asked again meanwhile, so it has given up this answer: what stood in it is
+        # not known to it.
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    return session.leave_out_known(response, is_first=is_first)

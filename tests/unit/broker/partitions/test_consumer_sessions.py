@@ -1,0 +1,163 @@
+"""Sessions of consumers: what they remember and leave out, and who gives way to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from itertools import count
+
+from kraftjbod.broker.partitions.consumer_sessions import ConsumerSessionLimits, ConsumerSessions
+from kraftjbod.broker.partitions.fetch_sessions import FetchSessions
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.core.telemetry import Metrics
+from kraftjbod.protocol.messages import FetchRequest, FetchResponse
+from tests.faults.rig import ManualClock
+
+
+class Rig:
+    """Sessions in front of a log that has ``ends``, and records where ``full``."""
+
+    def __init__(self, **limits: int) -> None:
+        self.clock = ManualClock()
+        self.metrics = Metrics()
+        ids = count(1)
+        self.followers = FetchSessions(
+            clock=self.clock, random_bytes=lambda size: next(ids).to_bytes(size)
+        )
+        self.sessions = ConsumerSessions(
+            clock=self.clock,
+            random_bytes=lambda size: next(ids).to_bytes(size),
+            followers=self.followers,
+            metrics=self.metrics,
+            limits=ConsumerSessionLimits(**limits),
+        )
+        self.ends: dict[int, int] = {}
+        self.full: set[int] = set()
+        self.errors: dict[int, ErrorCode] = {}
+        #: What the last fetch was asked for.
+        self.served: list[int] = []
+        self.gate: asyncio.Event | None = None
+
+    def ask(
+        self, *named: int, session: int = 0, epoch: int = 0, forgets: tuple[int, ...] = ()
+    ) -> Awaitable[FetchResponse]:
+        parts = [FetchRequest.FetchPartition(partition=index) for index in named]
+        request = FetchRequest(session_id=session, session_epoch=epoch)
+        request.topics = [FetchRequest.FetchTopic(topic="t", partitions=parts)] if parts else []
+        if forgets:
+            request.forgotten_topics_data = [
+                FetchRequest.ForgottenTopic(topic="t", partitions=list(forgets))
+            ]
+        return self.sessions.fetch(request, lambda: self._serve(request), is_by_id=False)
+
+    def asked(self, *named: int, session: int = 0, epoch: int = 0) -> FetchResponse:
+        answer = self.ask(*named, session=session, epoch=epoch)
+        assert isinstance(answer, Completion)
+        return answer.result()
+
+    def _serve(self, request: FetchRequest) -> Awaitable[FetchResponse]:
+        self.served = [part.partition for topic in request.topics for part in topic.partitions]
+        parts = [
+            FetchResponse.PartitionData(
+                partition_index=index,
+                high_watermark=self.ends.get(index, 0),
+                error_code=self.errors.get(index, 0),
+                records=b"x" if index in self.full else b"",
+            )
+            for index in self.served
+        ]
+        topic = FetchResponse.FetchableTopicResponse(topic="t", partitions=parts)
+        response = FetchResponse(responses=[topic])
+        return Completion.of(response) if self.gate is None else self._later(response)
+
+    async def _later(self, response: FetchResponse) -> FetchResponse:
+        assert self.gate is not None
+        await self.gate.wait()
+        return response
+
+
+def told(response: FetchResponse) -> list[int]:
+    assert response.error_code == 0
+    return [part.partition_index for topic in response.responses for part in topic.partitions]
+
+
+def test_what_was_read_goes_last_and_what_is_known_is_left_out() -> None:
+    rig = Rig()
+    opened = rig.asked(0, 1, 2)
+    session = opened.session_id
+    assert told(opened) == [0, 1, 2]
+    rig.full = {0}
+    assert told(rig.asked(session=session, epoch=1)) == [0]
+    rig.full, rig.ends = set(), {2: 5}
+    assert told(rig.asked(session=session, epoch=2)) == [2]
+    assert rig.served == [1, 2, 0]
+    assert told(rig.asked(session=session, epoch=3)) == []
+    # An error is told as long as it lasts, and so is its end.
+    rig.errors = {1: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    for epoch in (4, 5):
+        answer = rig.asked(session=session, epoch=epoch)
+        assert [part.partition_index for part in answer.responses[0].partitions] == [1]
+    rig.errors = {}
+    assert told(rig.asked(session=session, epoch=6)) == [1]
+    assert told(rig.asked(session=session, epoch=7)) == []
+    # One that comes is told at once.
+    assert told(rig.asked(3, session=session, epoch=8)) == [3]
+
+
+async def test_an_answer_that_its_consumer_gave_up_counts_as_unheard() -> None:
+    rig = Rig()
+    session = rig.asked(0).session_id
+    rig.gate, rig.ends = asyncio.Event(), {0: 7}
+    given_up = asyncio.ensure_future(rig.ask(session=session, epoch=1))
+    await asyncio.sleep(0)
+    again = asyncio.ensure_future(rig.ask(session=session, epoch=2))
+    await asyncio.sleep(0)
+    rig.gate.set()
+    assert (await given_up).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert told(await again) == [0]
+
+
+def test_who_finds_no_place_is_answered_without_a_session() -> None:
+    rig = Rig(max_sessions=3, eviction_ms=1_000)
+    rig.followers.open(None)
+    first, second = rig.asked(0, 1).session_id, rig.asked(0, 1, 2).session_id
+    # Nobody gives way yet; a follower's session never does.
+    refused = rig.asked(*range(9))
+    assert (refused.session_id, len(told(refused))) == (0, 9)
+    rig.clock.ms += 1_001
+    told(rig.asked(session=first, epoch=1))
+    told(rig.asked(session=second, epoch=1))
+    # Both are old: the smaller one gives way, but only to a larger one.
+    assert rig.asked(0, 1).session_id == 0
+    third = rig.asked(0, 1, 2).session_id
+    lost = rig.asked(session=first, epoch=2)
+    assert (third > 0, lost.error_code) == (True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    # Whoever was idle for long gives way to anybody.
+    rig.clock.ms += 1_001
+    assert rig.asked(0).session_id > 0
+    figures = rig.metrics.snapshot()
+    assert figures["NumIncrementalFetchSessions"] == 3
+    assert figures["NumIncrementalFetchPartitionsCached"] == 4
+    assert figures["IncrementalFetchSessionEvictionsPerSec"] == 2
+
+
+def test_what_sessions_remember_is_bounded() -> None:
+    rig = Rig(max_partitions=4)
+    session = rig.asked(0, 1, 2).session_id
+    assert rig.asked(0, 1).session_id == 0
+    # A session that grows too large is none any more; its consumer begins anew.
+    grown = rig.asked(3, 4, session=session, epoch=1)
+    assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert rig.metrics.snapshot()["NumIncrementalFetchPartitionsCached"] == 0
+    assert Rig().asked(*range(MAX_ITEMS_PER_REQUEST + 1)).session_id == 0
+
+
+async def test_with_nothing_left_the_session_is_over() -> None:
+    rig = Rig()
+    session = rig.asked(0, 1).session_id
+    answer = await rig.ask(session=session, epoch=1, forgets=(0,))
+    assert (answer.session_id, rig.served) == (session, [1])
+    answer = await rig.ask(session=session, epoch=2, forgets=(1,))
+    assert (answer.session_id, answer.error_code, len(rig.sessions)) == (0, 0, 0)
