@@ -38,6 +38,7 @@ from kraftjbod.protocol.messages import (
     DescribeTopicPartitionsResponse,
     ElectLeadersResponse,
     FetchResponse,
+    FindCoordinatorResponse,
     IncrementalAlterConfigsResponse,
     InitProducerIdResponse,
     ListOffsetsResponse,
@@ -144,6 +145,10 @@ class MiniBroker:
             controller_id=BROKER_ID,
             topics=[self._topic_metadata(name, code) for name in names],
         )
+
+    def _find_coordinator(self, body: Any, _: int) -> Any:
+        """librdkafka looks for one also where it joins no group."""
+        return FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, node_id=-1)
 
     def _describe_topic_partitions(self, body: Any, code: int) -> Any:
         """One partition at a time, each of which 8 may lead."""
