@@ -72,6 +72,7 @@ class LogDirExecutor(Executor):
         self._max_ops = max_ops
         self._max_bytes = max_bytes
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        #: The thread appends, the loop takes from the other end: that needs no lock.
         self._done: deque[_Done] = deque()
         #: Jobs that were taken in and not yet answered, oldest first. The loop's.
         self._waiting: dict[_Job, None] = {}
@@ -90,7 +91,6 @@ class LogDirExecutor(Executor):
         #: (since when, how many ms): time of the running op in which this process stood still.
         self._excused = (_IDLE, 0)
         self._wakeup_sent = False
-        self._wakeup_lock = threading.Lock()
         self._refusal: Callable[[], BaseException] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -251,21 +251,20 @@ class LogDirExecutor(Executor):
             self._hand_over((job, result, error, elapsed_ms))
 
     def _hand_over(self, done: _Done) -> None:
-        with self._wakeup_lock:
-            self._done.append(done)
-            if self._wakeup_sent:
-                return
-            self._wakeup_sent = True
+        self._done.append(done)
+        if self._wakeup_sent:
+            return  # The loop has not begun to look, and will find it.
+        self._wakeup_sent = True
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
         """On the loop: answer everything that is finished by now."""
-        with self._wakeup_lock:
-            self._wakeup_sent = False
-            batch, self._done = self._done, deque()
-        for job, result, error, elapsed_ms in batch:
+        # First: what is done from now on wakes the loop anew.
+        self._wakeup_sent = False
+        for _ in range(len(self._done)):
+            job, result, error, elapsed_ms = self._done.popleft()
             if self._waiting.pop(job, _ABSENT) is _ABSENT:
                 continue  # Abandoned: answered already.
             self._queued_bytes -= job.size_bytes
