@@ -22,7 +22,7 @@ import click
 from tests.bench import disasters
 from tests.bench.balance import drains, placement, planner
 from tests.bench.broker import groups, latency, record_validation, telemetry_cost, throughput
-from tests.bench.controller import control_plane, failover
+from tests.bench.controller import control_plane, failover, large_metadata
 from tests.bench.figures import Report
 from tests.bench.spark import spark_latency, spark_planner, spark_sink, spark_source
 from tests.bench.storage import compaction, impaired, moves, scrub
@@ -41,6 +41,8 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "failover": failover.killed,
     "failover-10000": partial(failover.many_partitions, partitions=10_000),
     "failover-100000": partial(failover.many_partitions, partitions=100_000),
+    "metadata-100000": partial(large_metadata.measure, partitions=100_000),
+    "metadata-1000000": partial(large_metadata.measure, partitions=1_000_000),
     "metadata-write": failover.metadata_write,
     "moves": moves.between_directories,
     "drains": drains.directory_and_broker,

@@ -4,8 +4,8 @@
 records a second (the load of a game day). ``kill -9``; reported are the time until another
 controller is active, the longest time in which no controller did what it was asked, and the longest
 time between two acknowledged writes of one partition.
-The same client measures any other cluster while somebody else kills:
-``kraftjbod-gameday --observe``.
+The same client measures Apache Kafka in kafka_failover.py, and any other cluster while somebody
+else kills: ``kraftjbod-gameday --observe``.
 
 *Many partitions*: three controllers, scripted brokers, N partitions; the active one is killed.
 
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
@@ -29,6 +30,7 @@ from kraftjbod.cli.clients.config_admin import (
 )
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.gameday.faults.cluster_watch import wait_in_sync
+from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.gameday.load.metadata_load import MetadataLoad
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
 from kraftjbod.gameday.load.steady_load import SteadyLoad
@@ -44,6 +46,7 @@ PARTITIONS: Final = 12
 _RATE: Final = 50.0
 _CALM_S: Final = 2.0
 _AFTER_S: Final = 4.0
+_FLOWING_S: Final = 0.5
 _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.01
 _WRITES: Final = 500
@@ -90,6 +93,14 @@ def metadata_write(report: Report) -> None:
         report.add(f"{name}: CPU of all controllers", cpu / _WRITES * 1e3, "ms", how=how)
 
 
+class Killable(Protocol):
+    """A process that is killed and started again."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
 async def _kill_each(report: Report, local: ClusterProcesses) -> None:
     async with ClusterClient(local.bootstrap_servers) as client:
         await client.retry(client.refresh_metadata)
@@ -104,34 +115,52 @@ async def _kill_each(report: Report, local: ClusterProcesses) -> None:
             ("both at once", True, 2),
         ):
             victims = [] if broker is None else [local.brokers[broker]]
+            activated = None
             if is_controller:
                 active = _active(local)
                 assert active is not None
                 victims.append(active)
-            await _kill(report, local, what, victims)
+                activated = partial(_activated, local, active)
+            await measure_kill(report, local.bootstrap_servers, what, victims, activated)
             await local.wait_healthy(local.brokers, timeout_s=_DEADLINE_S)
             await wait_in_sync(client, TOPIC, timeout_s=_DEADLINE_S)
 
 
-async def _kill(
-    report: Report, local: ClusterProcesses, what: str, victims: list[DaemonProcess]
+async def _activated(local: ClusterProcesses, died: DaemonProcess, died_wall_s: float) -> float:
+    left = [one for one in local.controllers.values() if one is not died]
+    await _until(lambda: activated_after(left, died_wall_s) is not None)
+    return (activated_after(left, died_wall_s) or 0.0) - died_wall_s
+
+
+async def measure_kill(
+    report: Report,
+    bootstrap_servers: str,
+    what: str,
+    victims: Sequence[Killable],
+    activated: Callable[[float], Awaitable[float]] | None,
 ) -> None:
+    """``kill -9`` under load, and a start when all was measured.
+
+    :param activated: given the instant (wall clock), the seconds until another controller is
+        active; None where none is killed.
+    """
     streams = {n: NumberedStream(f"{what}-{n}", size_bytes=200) for n in range(PARTITIONS)}
     load = SteadyLoad(streams, rate=_RATE)
-    metadata = MetadataLoad(local.bootstrap_servers, TOPIC)
-    producing = asyncio.create_task(load.run(local.bootstrap_servers, TOPIC))
+    metadata = MetadataLoad(bootstrap_servers, TOPIC)
+    producing = asyncio.create_task(load.run(bootstrap_servers, TOPIC))
     asking = asyncio.create_task(metadata.run())
     await _until(lambda: load.is_flowing and bool(metadata.acks))
     await asyncio.sleep(_CALM_S)
     died_s, died_wall_s = time.monotonic(), time.time()
     for victim in victims:
         victim.kill()
-    if any(victim.files.role == "controller" for victim in victims):
-        left = [one for one in local.controllers.values() if one not in victims]
-        await _until(lambda: activated_after(left, died_wall_s) is not None)
-        new_s = (activated_after(left, died_wall_s) or 0.0) - died_wall_s
+    if activated is not None:
+        new_s = await activated(died_wall_s)
         report.add(f"kill -9 of {what}: another controller is active", new_s, "s")
     await asyncio.sleep(_AFTER_S)
+    # A session of Kafka's has nine seconds.
+    await _until(lambda: all(_flows(one) for one in load.loads))
+    await asyncio.sleep(_FLOWING_S)
     ended_s = time.monotonic()
     load.stop()
     asking.cancel()
@@ -144,6 +173,10 @@ async def _kill(
     report.add(f"kill -9 of {what}: longest gap between acks", gaps[-1], "s", how=how)
     for victim in victims:
         victim.start()
+
+
+def _flows(one: Acknowledgements) -> bool:
+    return bool(one.acks) and one.acks[-1].at_s > time.monotonic() - _FLOWING_S
 
 
 async def _write(local: ClusterProcesses) -> tuple[float, float]:

@@ -156,11 +156,13 @@ async def _channel_to(address: str) -> AsyncIterator[ControllerChannel]:
         channel.close()
 
 
-async def create_a_topic(address: str) -> None:
+async def create_a_topic(
+    address: str, name: str = "one-more", *, timeout_ms: int = _TIMEOUT_MS
+) -> None:
     """The least that makes a controller write to its log."""
     async with _channel_to(address) as channel:
-        topic = m.NewTopic(name="one-more", num_partitions=1, replication_factor=1)
-        await channel.call(m.CreateTopicsRequest(topics=(topic,)), timeout_ms=_TIMEOUT_MS)
+        topic = m.NewTopic(name=name, num_partitions=1, replication_factor=1)
+        await channel.call(m.CreateTopicsRequest(topics=(topic,)), timeout_ms=timeout_ms)
 
 
 async def _live(address: str, cluster_id: str, partitions: int) -> dict[str, float]:

@@ -1,0 +1,240 @@
+"""Three controllers that know very many partitions: start, snapshot, failover, and the log anew.
+
+The metadata is written as a snapshot by the product's own code, of which a log of so many topics
+would take an hour to grow; no broker has the partitions, so the figures are the controllers' alone.
+
+* *Start*: all three at once, from the snapshot; until one is active, and a topic is made.
+* *Failover*: ``kill -9`` of the active one.
+* *Back*: the killed one, until it has the log and follows.
+* *Rebuilt*: a leader that loses its majority with something undecided forgets its state and reads
+  it again; the others stand still meanwhile (SIGSTOP).
+* *Snapshot*: in the background, of the active one, while it decides.
+
+CPU seconds are beside each, for load disturbs those less than time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.core.ids import BrokerId, LeaderEpoch, PartitionEpoch, TopicId
+from kraftjbod.local.active_controller import activated_after, active_controller
+from kraftjbod.local.cluster_process import ClusterProcesses
+from kraftjbod.local.daemon_process import DaemonProcess
+from kraftjbod.metadata.records import (
+    PartitionRecord,
+    Record,
+    TopicRecord,
+    decode_entry,
+    encode_entry_in_slices,
+)
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
+from kraftjbod.storage.vfs import RealVfs
+from tests.bench.controller import control_plane
+from tests.bench.controller.scripted_broker import BROKERS, create_a_topic, directory_of
+from tests.bench.figures import Report, cpu_s, rss_mb, running_cluster
+
+_TOPIC_PARTITIONS: Final = 500
+_SNAPSHOT_KEY: Final = "metadata.log.max.record.bytes.between.snapshots"
+_CONFIG: Final = {
+    "broker.session.timeout.ms": "3600000",
+    "broker.reconnect.grace.ms": "0",
+    _SNAPSHOT_KEY: str(1 << 40),
+}
+_DEADLINE_S: Final = 900.0
+_POLL_S: Final = 0.05
+_IN_VAIN_MS: Final = 3_000
+
+
+def measure(report: Report, partitions: int) -> None:
+    with running_cluster(brokers=0, dirs=0, controllers=3, controller_config=_CONFIG) as local:
+        _until(lambda: _active(local) is not None)
+        control_plane.run_scripted_broker(local, 0)  # Registers who the replicas are.
+        asyncio.run(local.stop())
+        size_mb = _write(local, partitions) / 1e6
+        what = f"{partitions:,} partitions"
+        report.add(f"{what}: snapshot", size_mb, "MB")
+        _start(report, what, local)
+        _fail_over(report, what, local)
+        _rebuild(report, what, local)
+        _snapshot(report, what, local)
+
+
+def _start(report: Report, what: str, local: ClusterProcesses) -> None:
+    began_s = time.time()
+    for controller in local.controllers.values():
+        controller.start()
+    new_s = _activated(local, began_s) - began_s
+    cpu = max(cpu_s([one]) for one in local.controllers.values())
+    how = f"all three at once, from their snapshots; CPU of one: {cpu:.1f} s"
+    report.add(f"{what}: start until one is active", new_s, "s", how=how)
+    _until(
+        lambda: all(bool(one.events("controller_started")) for one in local.controllers.values())
+    )
+    asyncio.run(create_a_topic(_addresses(local)))
+    rss = max(rss_mb(one) for one in local.controllers.values())
+    report.add(f"{what}: RSS of a controller", rss, "MB")
+
+
+def _fail_over(report: Report, what: str, local: ClusterProcesses) -> None:
+    active = _required(local)
+    others = [one for one in local.controllers.values() if one is not active]
+    cpu, began_s = cpu_s(others), time.time()
+    active.kill()
+    new_s = _activated(local, began_s) - began_s
+    asyncio.run(_create_another(others))
+    written_s = time.time() - began_s
+    how = f"kill -9 of the active one; CPU of the others: {cpu_s(others) - cpu:.2f} s"
+    report.add(f"{what}: failover until another is active", new_s, "s", how=how)
+    report.add(f"{what}: failover until a topic is made", written_s, "s")
+    began_s, lives = time.time(), len(active.events("controller_started"))
+    active.start()
+    _until(lambda: len(active.events("controller_started")) > lives)
+    how = f"CPU: {cpu_s([active]):.1f} s"
+    report.add(f"{what}: the killed one is back", time.time() - began_s, "s", how=how)
+
+
+def _rebuild(report: Report, what: str, local: ClusterProcesses) -> None:
+    active = _required(local)
+    others = [one for one in local.controllers.values() if one is not active]
+    before, cpu = len(active.events("metadata_reloaded")), cpu_s([active])
+    # In vain: nobody acknowledges it.
+    asking = threading.Thread(target=_ask_in_vain, args=(active.address,), daemon=True)
+    for one in others:
+        os.kill(one.pid or 0, signal.SIGSTOP)
+    try:
+        asking.start()
+        _until(lambda: len(active.events("metadata_reloaded")) > before)
+    finally:
+        for one in others:
+            os.kill(one.pid or 0, signal.SIGCONT)
+    took_s = active.events("metadata_reloaded")[-1]["took_ms"] / 1e3
+    how = f"what was not committed is forgotten; CPU: {cpu_s([active]) - cpu:.1f} s"
+    report.add(f"{what}: state read again", took_s, "s", how=how)
+    _until(lambda: _active(local) is not None)
+    asking.join()
+
+
+def _snapshot(report: Report, what: str, local: ClusterProcesses) -> None:
+    one = _required(local)
+    asyncio.run(local.stop())
+    for controller in local.controllers.values():
+        with controller.files.config_path.open("a", encoding="utf-8") as config:
+            config.write(f"\n{_SNAPSHOT_KEY}=1\n")
+    began_s = time.time()
+    for controller in local.controllers.values():
+        controller.start()
+    _activated(local, began_s)
+    one = _required(local)
+    before, cpu, began_s = len(one.events("metadata_snapshot_written")), cpu_s([one]), time.time()
+    asyncio.run(_create_another([one]))
+    answered_s = time.time() - began_s
+    _until(lambda: len(one.events("metadata_snapshot_written")) > before)
+    how = (
+        f"in the background, of all three at once; CPU of one: {cpu_s([one]) - cpu:.1f} s; a topic "
+        f"was made meanwhile in {answered_s:.2f} s"
+    )
+    report.add(f"{what}: snapshot written", time.time() - began_s, "s", how=how)
+
+
+def _write(local: ClusterProcesses, partitions: int) -> int:
+    """The same snapshot for all three, at the end of the log that is the longest."""
+    stores = {node_id: _store(one) for node_id, one in local.controllers.items()}
+    logs = {node_id: store.open() for node_id, store in stores.items()}
+    entries = max((log.entries for log in logs.values()), key=len)
+    state = MetadataState()
+    for entry in entries:
+        records = decode_entry(entry.payload)
+        state.replay(records, offset=entry.offset, epoch=entry.term, delta=MetadataDelta())
+    topics = partitions // _TOPIC_PARTITIONS
+    count = state.snapshot_record_count() + topics * (1 + _TOPIC_PARTITIONS)
+    size_bytes = 0
+    for node_id, store in stores.items():
+        part = store.begin_snapshot(entries[-1].offset, entries[-1].term)
+        records = itertools.chain(state.snapshot_records(), _topics(topics))
+        for piece in encode_entry_in_slices(records, count, 10_000, state.metadata_version):
+            part.append(piece)
+        size_bytes = part.size_bytes
+        store.install_snapshot(part.finish(), replaces_log=True)
+        store.close()
+        for path in local.controllers[node_id].files.metadata_dir.rglob("*"):
+            local.privileges.give(path)
+    return size_bytes
+
+
+def _topics(count: int) -> Iterator[Record]:
+    for number in range(count):
+        topic_id = TopicId(f"bench-{number}".encode().rjust(16, b"~"))
+        yield TopicRecord(name=f"many-{number}", topic_id=topic_id)
+        for index in range(_TOPIC_PARTITIONS):
+            first = index % len(BROKERS)
+            replicas = tuple(map(BrokerId, (*BROKERS[first:], *BROKERS[:first])))
+            yield PartitionRecord(
+                topic_id=topic_id,
+                partition_id=index,
+                replicas=replicas,
+                directories=tuple(directory_of(broker, index % 2) for broker in replicas),
+                isr=replicas,
+                leader=replicas[0],
+                leader_epoch=LeaderEpoch(0),
+                partition_epoch=PartitionEpoch(0),
+            )
+
+
+def _store(controller: DaemonProcess) -> RaftLogStore:
+    return RaftLogStore(
+        vfs=RealVfs(),
+        directory=str(controller.files.metadata_dir / CLUSTER_METADATA_DIR),
+        segment_bytes=1 << 30,
+        retained_entries=0,
+    )
+
+
+def _ask_in_vain(address: str) -> None:
+    with contextlib.suppress(KraftJbodError, TimeoutError):
+        asyncio.run(create_a_topic(address, "in-vain", timeout_ms=_IN_VAIN_MS))
+
+
+async def _create_another(controllers: list[DaemonProcess]) -> None:
+    addresses = ",".join(one.address for one in controllers)
+    await create_a_topic(addresses, f"another-{time.time_ns()}")
+
+
+def _addresses(local: ClusterProcesses) -> str:
+    return ",".join(one.address for one in local.controllers.values())
+
+
+def _active(local: ClusterProcesses) -> DaemonProcess | None:
+    return active_controller(local.controllers.values())
+
+
+def _required(local: ClusterProcesses) -> DaemonProcess:
+    _until(lambda: _active(local) is not None)
+    active = _active(local)
+    assert active is not None
+    return active
+
+
+def _activated(local: ClusterProcesses, began_s: float) -> float:
+    """When one became active after that instant; both by the wall clock."""
+    controllers = local.controllers.values()
+    _until(lambda: activated_after(controllers, began_s) is not None)
+    return activated_after(controllers, began_s) or 0.0
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {_DEADLINE_S:.0f} s"
+        time.sleep(_POLL_S)
