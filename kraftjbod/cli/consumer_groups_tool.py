@@ -21,7 +21,8 @@ import click
 from kraftjbod.cli.clients import group_admin
 from kraftjbod.cli.clients.cluster_admin import EARLIEST, LATEST, list_offsets
 from kraftjbod.cli.clients.cluster_client import ClusterClient
-from kraftjbod.cli.clients.group_admin import DEAD, Committed, GroupDescription
+from kraftjbod.cli.clients.group_admin import DEAD, Committed
+from kraftjbod.cli.clients.group_facts import GroupDescription
 from kraftjbod.cli.groups import group_tables, offset_reset
 from kraftjbod.cli.groups.group_tables import OffsetRow
 from kraftjbod.cli.groups.offset_reset import Bounds
@@ -243,6 +244,7 @@ def _member_rows(group: GroupDescription) -> list[dict[str, str]]:
             "client": one.client_id,
             "count": str(len(one.assignment)),
             "assignment": group_tables.assignment_text(one.assignment),
+            **group_tables.newer_columns(group, one),
         }
         for one in group.members
     ]
@@ -256,6 +258,7 @@ def _members_document(group: GroupDescription) -> list[dict[str, Any]]:
             "host": one.host,
             "clientId": one.client_id,
             "partitions": [group_tables.named_partition(own) for own in one.assignment],
+            **group_tables.newer_facts(one),
         }
         for one in group.members
     ]
@@ -267,6 +270,7 @@ def _state_document(client: ClusterClient, group: GroupDescription) -> dict[str,
         "coordinator": {"broker": node.node_id, "host": node.host, "port": node.port},
         "assignmentStrategy": group.assignor or None,
         "memberCount": len(group.members),
+        **group_tables.newer_epochs(group),
     }
 
 
@@ -278,6 +282,7 @@ def _state_row(client: ClusterClient, group: GroupDescription) -> dict[str, str]
         "assignor": group.assignor,
         "state": group.state,
         "members": str(len(group.members)),
+        **group_tables.epoch_columns(group),
     }
 
 

@@ -29,6 +29,7 @@ from kraftjbod.core.config_model import (
     unknown_keys,
 )
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.group_config import GroupConfig
 from kraftjbod.core.node_config import ALL_LOG_DIRS, ANY_HOST, Endpoint, NodeConfig
 from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 from kraftjbod.core.topic_config import (
@@ -194,7 +195,7 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Configuration of a broker daemon."""
 
     broker_rack: str | None = None
@@ -340,34 +341,6 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
     storage_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
     """Per partition. There is no value for no limit: telemetry must not be what fills a disk."""
 
-    group_min_session_timeout_ms: int = Field(default=6_000, ge=1)
-    """A member of a consumer group may not ask for a shorter session."""
-    group_max_session_timeout_ms: int = Field(default=1_800_000, ge=1)
-    """Nor for a longer one."""
-    group_initial_rebalance_delay_ms: int = Field(default=3_000, ge=0)
-    """How long a group that was empty waits for more members, anew with each that comes."""
-    group_max_size: int = Field(default=2**31 - 1, ge=1)
-    """Members that a group may have."""
-    group_max_per_partition: int = Field(default=100_000, ge=1)
-    """Groups of one partition of ``__consumer_offsets``; beyond it a new one is refused."""
-    offset_metadata_max_bytes: int = Field(default=4096, ge=0)
-    """What a client may add to an offset that it commits."""
-    offsets_retention_minutes: int = Field(default=10_080, ge=1)
-    """How long offsets are kept once their group is empty, or reads their topic no more."""
-    offsets_retention_check_interval_ms: int = Field(default=600_000, ge=1)
-    """How often offsets are looked for that were kept long enough."""
-    offsets_commit_timeout_ms: int = Field(default=5_000, ge=1)
-    """How long what a group writes may take until all in-sync replicas have it."""
-    offsets_load_buffer_size: int = Field(default=5 * MIB, ge=KIB)
-    """Bytes that are read at once when a broker takes over groups."""
-    offsets_topic_num_partitions: int = Field(default=50, ge=1)
-    """This and what follows are for the creation of ``__consumer_offsets``, when a group is first
-    asked for. It must not grow later: groups would be looked for in another partition."""
-    offsets_topic_replication_factor: int = Field(default=3, ge=1)
-    """Replicas; with fewer brokers alive it is not made, and groups wait."""
-    offsets_topic_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
-    """Small segments make it load fast, because they are compacted soon."""
-
     transaction_max_timeout_ms: int = Field(default=900_000, ge=1)
     """A producer may not ask for a longer time-out of its transactions."""
     transactional_id_expiration_ms: int = Field(default=604_800_000, ge=1)
@@ -429,10 +402,6 @@ class BrokerConfig(DynamicBrokerConfig, NodeConfig):
             raise ValueError("replica.fetch.wait.max.ms must not exceed replica.lag.time.max.ms")
         if self.replica_fetch_wait_max_ms > self.replica_socket_timeout_ms:
             raise ValueError("replica.fetch.wait.max.ms must not exceed replica.socket.timeout.ms")
-        if self.group_max_session_timeout_ms < self.group_min_session_timeout_ms:
-            raise ValueError(
-                "group.max.session.timeout.ms is below group.min.session.timeout.ms; raise it"
-            )
         if self.storage_telemetry_replica_interval_ms < self.storage_telemetry_log_dir_interval_ms:
             raise ValueError(
                 "storage.telemetry.replica.interval.ms must not be less than "

@@ -21,6 +21,8 @@ ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 """Name of the feature of KIP-890: 0 as it was, 1 with flexible records, 2 with an epoch for each
 transaction."""
+GROUP_VERSION: Final = "group.version"
+"""Name of the feature of KIP-848: 0 with classic groups only, 1 with consumer groups as well."""
 
 
 class MetadataVersion(IntEnum):
@@ -57,6 +59,7 @@ class MetadataVersion(IntEnum):
         features = {METADATA_VERSION: self.value}
         if self >= MetadataVersion.IV_4_3_IV0:
             features |= {ELIGIBLE_LEADER_REPLICAS_VERSION: 1, TRANSACTION_VERSION: 2}
+            features |= {GROUP_VERSION: 1}
         return features
 
     @classmethod
@@ -91,5 +94,6 @@ SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value),
     ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
+    GROUP_VERSION: (0, 1),
 }
 """Least and greatest level by feature, as a broker registers them and answers its clients."""

@@ -12,6 +12,8 @@ import functools
 from kraftjbod.protocol.schemas.kafka_message import Message, build_classes
 from kraftjbod.protocol.schemas.kafka_schema import load_message
 
+_ENDINGS = ("Request", "Response", "Key", "Value", "Subscription", "Assignment")
+
 
 @functools.cache
 def message_classes(name: str) -> dict[str, type[Message]]:
@@ -23,7 +25,7 @@ def message_classes(name: str) -> dict[str, type[Message]]:
 
 
 def __getattr__(name: str) -> type[Message]:
-    if not name.endswith(("Request", "Response", "Key", "Value")):
+    if not name.endswith(_ENDINGS):
         raise AttributeError(name)
     try:
         return message_classes(name)[name]

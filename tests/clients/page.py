@@ -48,7 +48,8 @@ Each of these is tried as its registry has it, without a change, by a small prog
 """
 _TRIED: Final = """
 All topics have six partitions and three replicas.
-What is not tried yet: transactions of the other clients (three of them stand in [transactions.md](transactions.md)), and the newer protocol of groups (`group.protocol=consumer`).
+Those called `-consumer` are members of groups by the newer protocol (`group.protocol=consumer`).
+What is not tried yet: transactions of the other clients (three of them stand in [transactions.md](transactions.md)).
 The page [protocol.md](protocol.md) says which requests are.
 """
 

@@ -225,10 +225,22 @@ CLIENTS: Final[Sequence[Client]] = (
         build=lambda: java("Client"),
     ),
     Client(
+        name="kafka-clients-consumer",
+        language="Java",
+        registry="Maven Central",
+        build=lambda: java("Client", "-Dgroup.protocol=consumer"),
+    ),
+    Client(
         name="confluent-kafka",
         language="Python",
         registry="PyPI",
         build=lambda: _python("confluent"),
+    ),
+    Client(
+        name="confluent-kafka-consumer",
+        language="Python",
+        registry="PyPI",
+        build=lambda: [*_python("confluent"), "--group-protocol=consumer"],
     ),
     Client(
         name="kafka-python",

@@ -78,7 +78,15 @@ _BY_NAME: Final[Mapping[str, Sequence[int]]] = {
     "acks": (-1, 1, 1, 0, 2),
     "timestamp": (0, -1, -2, -3, 1, 10**12),
     "session_id": (0, 0, 1, 10**9),
+    "member_epoch": (0, 0, 0, -1, -2, 1, 2, 3, 4),
     "port": (1, 9092, 65_535, 0, 65_536),
+}
+#: Likewise sensible texts: so few that requests are about the same members.
+_TEXTS: Final[Mapping[str, Sequence[str]]] = {
+    "member_id": ("one", "two", "three"),
+    "instance_id": ("first", "second"),
+    "server_assignor": ("uniform", "range", "nope"),
+    "subscribed_topic_regex": ("fuzz-.*", ".*", "(a+)+b", "(", ""),
 }
 #: Likewise, by a part of it.
 _BY_PART: Final[Mapping[str, Sequence[int]]] = {
@@ -150,6 +158,8 @@ class Values:
             return choice(self._config_values())
         if name == "cluster_id":
             return choice((self.world.cluster_id, self.world.cluster_id, "other"))
+        if name in _TEXTS:
+            return choice(_TEXTS[name])
         if name in ("feature", "features"):
             return choice(("kraft.version", "nope"))
         if owner.startswith(("Creatable", "NewTopic", "Deletable", "DeleteTopic", "TopicRef")):

@@ -23,6 +23,7 @@ from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.groups.committed_offset_apis import CommittedOffsetApis
+from kraftjbod.broker.groups.consumer_group_apis import ConsumerGroupApis
 from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
 from kraftjbod.broker.groups.group_apis import GroupApis
 from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
@@ -43,6 +44,8 @@ from kraftjbod.protocol.messages import (
     AlterLogDirsRequest,
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteGroupsRequest,
@@ -112,6 +115,7 @@ class KafkaApis:
         groups: GroupApis,
         committed_offsets: CommittedOffsetApis,
         group_admin: GroupAdminApis,
+        consumer_groups: ConsumerGroupApis,
         transactional_offsets: TransactionalOffsetApis,
         coordinators: CoordinatorApis,
         transactions: TransactionApis,
@@ -150,6 +154,8 @@ class KafkaApis:
         self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
         self._serve(DescribeProducersRequest, transaction_log.describe_producers)
         self._serve_groups(groups, committed_offsets, group_admin)
+        self._serve(ConsumerGroupHeartbeatRequest, consumer_groups.heartbeat)
+        self._serve(ConsumerGroupDescribeRequest, consumer_groups.describe)
         self._serve(TxnOffsetCommitRequest, transactional_offsets.txn_offset_commit)
         self._serve_transactions(transactions, transaction_admin)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)

@@ -31,8 +31,8 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, TopicIdPartition, TopicPartition
+from kraftjbod.core.loop.outage import Outage
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
-from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.framing import Buffer

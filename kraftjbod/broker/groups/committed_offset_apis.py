@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
-from kraftjbod.broker.groups.group_events import GroupState
-from kraftjbod.broker.groups.group_partition import GroupPartition
-from kraftjbod.broker.groups.group_records import NO_EXPIRY, CommittedOffset
+from kraftjbod.broker.groups.classic.group_events import GroupState
+from kraftjbod.broker.groups.coordinator.group_commits import Committer, GroupCommits
+from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
+from kraftjbod.broker.groups.records.group_records import NO_EXPIRY, CommittedOffset
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -36,6 +37,8 @@ _GROUPS_SINCE: Final = 8
 _ERROR_OF_GROUP_SINCE: Final = 2
 _GROUP_NOT_FOUND_SINCE: Final = 9
 _NO_OFFSET: Final = -1
+#: Who says nothing of itself.
+_NOBODY: Final[tuple[str | None, int]] = (None, -1)
 Committing = OffsetCommitRequest.OffsetCommitRequestPartition
 FetchedTopic = OffsetFetchResponse.OffsetFetchResponseTopics
 FetchedPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
@@ -54,11 +57,13 @@ class CommittedOffsetApis:
         self,
         *,
         coordinator: GroupCoordinator,
+        commits: GroupCommits,
         cache: MetadataCache,
         clock: Clock,
         max_metadata_chars: int,
     ) -> None:
         self._coordinator = coordinator
+        self._commits = commits
         self._cache = cache
         self._clock = clock
         self._max_metadata_chars = max_metadata_chars
@@ -142,13 +147,14 @@ class CommittedOffsetApis:
         knows_absence = context.api_version >= _GROUP_NOT_FOUND_SINCE
         absent = ErrorCode.GROUP_ID_NOT_FOUND if knows_absence else ErrorCode.ILLEGAL_GENERATION
         try:
-            return await self._coordinator.commit(
-                request.group_id,
-                offsets,
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                generation=request.generation_id_or_member_epoch,
-                absent_code=absent,
+            committer = Committer(
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id_or_member_epoch,
+                knows_epochs=context.api_version >= _GROUP_NOT_FOUND_SINCE,
+            )
+            return await self._commits.commit(
+                request.group_id, offsets, committer, absent_code=absent
             )
         except OperatingError as e:
             return e.code
@@ -167,8 +173,9 @@ class CommittedOffsetApis:
                         (self._named(topic.name, topic.topic_id, context), topic.partition_indexes)
                         for topic in asked.topics
                     ]
+                member = (asked.member_id, asked.member_epoch)
                 groups.append(
-                    await self._fetch(asked.group_id, wanted, stable=request.require_stable)
+                    await self._fetch(asked.group_id, wanted, member, stable=request.require_stable)
                 )
             return OffsetFetchResponse(groups=groups)
         wanted = None
@@ -184,16 +191,23 @@ class CommittedOffsetApis:
         self,
         group_id: str,
         wanted: Sequence[tuple[_Named, Sequence[int]]] | None,
+        member: tuple[str | None, int] = _NOBODY,
         *,
         stable: bool,
     ) -> FetchedGroup:
         """:param wanted: topics and partitions; None for all that were committed.
+        :param member: id and epoch of who asks; a consumer group tells only who is its member.
         :param stable: refuse what an open transaction may change.
         """
         try:
             groups = self._coordinator.find(group_id)
         except OperatingError as e:
             return FetchedGroup(group_id=group_id, error_code=e.code)
+        consumer_group = groups.consumer_groups.get(group_id)
+        if consumer_group is not None:
+            code = consumer_group.check_fetch(*member)
+            if code is not ErrorCode.NONE:
+                return FetchedGroup(group_id=group_id, error_code=code)
         if wanted is None:
             wanted = list(self._everything(groups, group_id, stable=stable))
         committed = groups.offsets(group_id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kraftjbod.broker.groups.classic_group import ClassicGroup
-from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
-from kraftjbod.broker.groups.group_events import GroupState
+from kraftjbod.broker.groups.classic.classic_group import ClassicGroup
+from kraftjbod.broker.groups.classic.group_events import GroupState
+from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.authorized_operations import ALL_OF_GROUP, NOT_ASKED
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -23,6 +23,8 @@ from kraftjbod.protocol.messages import (
 #: And with it GROUP_ID_NOT_FOUND: before, a group that there is not was one that is dead.
 _MESSAGE_SINCE: Final = 6
 _CLASSIC: Final = "classic"
+#: The type of a group, and the protocol type that such a group has.
+_CONSUMER: Final = "consumer"
 Described = DescribeGroupsResponse.DescribedGroup
 Listed = ListGroupsResponse.ListedGroup
 
@@ -54,12 +56,15 @@ class GroupAdminApis:
         if group is not None:
             return _described(group, operations)
         state = groups.state_of(group_id)
+        if group_id in groups.consumer_groups:
+            # ConsumerGroupDescribe knows it; here there is no such group, as in Kafka.
+            state = GroupState.DEAD
         described = Described(
             group_id=group_id, group_state=state.value, authorized_operations=operations
         )
         if state is GroupState.DEAD and context.api_version >= _MESSAGE_SINCE:
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            described.error_message = f"there is no group {group_id}"
+            described.error_message = f"there is no classic group {group_id}"
         return described
 
     # --- ListGroups ------------------------------------------------------------------------------
@@ -70,8 +75,6 @@ class GroupAdminApis:
         states = {state.strip().lower() for state in request.states_filter}
         types = {kind.strip().lower() for kind in request.types_filter}
         listed: list[Listed] = []
-        if types and _CLASSIC not in types:
-            return ListGroupsResponse(groups=listed)
         try:
             partitions = list(self._coordinator.all_partitions())
         except OperatingError as e:
@@ -79,16 +82,20 @@ class GroupAdminApis:
         for groups in partitions:
             async for group_id in in_slices(groups.group_ids()):
                 state = groups.state_of(group_id)
-                if states and state.value.lower() not in states:
+                is_consumer = group_id in groups.consumer_groups
+                kind = _CONSUMER if is_consumer else _CLASSIC
+                if (states and state.value.lower() not in states) or (types and kind not in types):
                     continue
                 group = groups.groups.get(group_id)
-                protocol_type = None if group is None else group.protocol_type
+                protocol_type = _CONSUMER if is_consumer else None
+                if group is not None:
+                    protocol_type = group.protocol_type
                 listed.append(
                     Listed(
                         group_id=group_id,
                         protocol_type=protocol_type or "",
                         group_state=state.value,
-                        group_type=_CLASSIC,
+                        group_type=kind,
                     )
                 )
         return ListGroupsResponse(groups=listed)

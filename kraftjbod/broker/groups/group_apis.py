@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
-from kraftjbod.broker.groups.group_events import (
+from kraftjbod.broker.groups.classic.group_events import (
     HeartbeatAnswer,
     HeartbeatReceived,
     JoinAnswer,
@@ -19,6 +18,7 @@ from kraftjbod.broker.groups.group_events import (
     SyncAnswer,
     SyncRequested,
 )
+from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import Uuid

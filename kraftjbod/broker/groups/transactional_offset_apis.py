@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.broker.groups.group_coordinator import GroupCoordinator
-from kraftjbod.broker.groups.group_records import CommittedOffset
+from kraftjbod.broker.groups.coordinator.group_commits import Committer, GroupCommits
+from kraftjbod.broker.groups.records.group_records import CommittedOffset
 from kraftjbod.broker.replicas.pending_append import TransactionClaim
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -38,12 +38,12 @@ class TransactionalOffsetApis:
     def __init__(
         self,
         *,
-        coordinator: GroupCoordinator,
+        commits: GroupCommits,
         cache: MetadataCache,
         clock: Clock,
         max_metadata_chars: int,
     ) -> None:
-        self._coordinator = coordinator
+        self._commits = commits
         self._cache = cache
         self._clock = clock
         self._max_metadata_chars = max_metadata_chars
@@ -115,12 +115,10 @@ class TransactionalOffsetApis:
             is_from_coordinator=True,
         )
         try:
-            code = await self._coordinator.commit_in_transaction(
+            code = await self._commits.commit_in_transaction(
                 request.group_id,
                 offsets,
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                generation=request.generation_id,
+                Committer(request.member_id, request.group_instance_id, request.generation_id),
                 producer=(request.producer_id, request.producer_epoch),
                 claim=claim,
             )

@@ -56,8 +56,11 @@ class InternalReader:
         handle = self._led(topic_partition, leader_epoch)
         position = handle.log_start_offset
         slices = WorkSlices.of_loop()
-        while position < handle.log_end_offset:
-            result = await self._read_at(topic_partition, leader_epoch, position)
+        is_first = True
+        # An append may be on its way to a log that is empty yet: the first read comes after it.
+        while is_first or position < handle.log_end_offset:
+            is_first = False
+            end, result = await self._read_at(topic_partition, leader_epoch, position)
             handle = self._led(topic_partition, leader_epoch)
             at = 0
             while at < len(result.records):
@@ -68,19 +71,19 @@ class InternalReader:
                 at += header.size_bytes
                 position = max(position, header.next_offset)
             if not result.records:
-                position = handle.log_end_offset
+                position = end
 
     async def _read_at(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, position: int
-    ) -> ReadResult:
+    ) -> tuple[int, ReadResult]:
+        """What is there up to the offset that comes first."""
         failures = 0
         while True:
             # Looked up anew each time: the replica may be in another directory by now.
             handle = self._led(topic_partition, leader_epoch)
             try:
-                return await handle.read_checked(
-                    position, self._slice_bytes, handle.log_end_offset, True
-                )
+                end = handle.log_end_offset
+                return end, await handle.read_checked(position, self._slice_bytes, end, True)
             except CorruptRecordError:
                 self._damage_met(self._replicas.require(topic_partition))
                 raise

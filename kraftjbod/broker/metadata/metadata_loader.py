@@ -21,8 +21,8 @@ from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.core.loop.outage import Outage
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
-from kraftjbod.core.outage import Outage
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.records import EntryReader, decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState

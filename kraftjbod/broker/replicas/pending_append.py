@@ -29,6 +29,8 @@ class AppendOutcome(NamedTuple):
     log_start_offset: int = NO_OFFSET
     record_errors: tuple[tuple[int, str], ...] = ()
     """Index in the batch, and why that record is refused."""
+    is_in_log: bool = False
+    """Of an error: the batch was appended, and in-sync replicas may not have it."""
 
     @classmethod
     def of(cls, error: OperatingError) -> AppendOutcome:

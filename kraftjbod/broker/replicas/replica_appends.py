@@ -430,7 +430,7 @@ class ReplicaAppends:
     def _answer(self, pending: PendingAppend, partition: Partition, result: AppendResult) -> None:
         """What is in the log is answered now, or when it is replicated."""
         if not partition.is_leader or partition.leader_epoch != pending.leader_epoch:
-            pending.set_result(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            pending.set_result(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, is_in_log=True))
             return
         outcome = AppendOutcome(
             ErrorCode.NONE,
@@ -453,19 +453,21 @@ class ReplicaAppends:
     ) -> None:
         code = partition.acks_state(required_offset)
         if code is not None:
-            pending.set_result(outcome if code is ErrorCode.NONE else AppendOutcome(code))
+            is_replicated = code is ErrorCode.NONE
+            pending.set_result(outcome if is_replicated else AppendOutcome(code, is_in_log=True))
             return
         try:
             waiting = self._replicas.produces.wait(
                 pending.topic_partition, required_offset, pending.timeout_ms
             )
         except OperatingError as e:
-            pending.set_result(AppendOutcome.of(e))
+            pending.set_result(AppendOutcome.of(e)._replace(is_in_log=True))
             return
 
         def replicated(wait: Completion[ErrorCode]) -> None:
             code = wait.result()
-            pending.set_result(outcome if code is ErrorCode.NONE else AppendOutcome(code))
+            is_replicated = code is ErrorCode.NONE
+            pending.set_result(outcome if is_replicated else AppendOutcome(code, is_in_log=True))
 
         waiting.add_done_callback(replicated)
 

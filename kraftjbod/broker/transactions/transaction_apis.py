@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.internal.coordinators import partition_of
 from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.request_context import RequestContext

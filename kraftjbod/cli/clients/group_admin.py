@@ -15,10 +15,13 @@ from typing import Final
 
 from kraftjbod.cli.clients.cluster_admin import require_ok
 from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
+from kraftjbod.cli.clients.group_facts import GroupDescription, GroupMember, ListedGroup
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -37,34 +40,8 @@ _LAST_WITH_NAMES: Final = 9
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 DEAD: Final = "Dead"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroup:
-    group_id: str
-    state: str
-    group_type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    assignment: tuple[TopicPartition, ...]
-    """Sorted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """``state`` is Kafka's word, ``Dead`` for a group that there is not."""
-
-    group_id: str
-    coordinator: int
-    state: str
-    assignor: str
-    members: tuple[GroupMember, ...]
+#: By the type of a member: 0 is a classic one.
+_UPGRADED: Final[Mapping[int, bool]] = {0: False, 1: True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +102,33 @@ async def describe_groups(
 
     async def described_by(node_id: int, names: list[str]) -> list[GroupDescription]:
         response = await client.request(node_id, DescribeGroupsRequest(groups=names))
-        return [_description(one, node_id) for one in response.groups]
+        described = [_description(one, node_id) for one in response.groups]
+        unknown = [one.group_id for one in described if one.state == DEAD]
+        newer = await _newer_groups(client, node_id, unknown) if unknown else {}
+        return [newer.get(one.group_id, one) for one in described]
 
     answers = await asyncio.gather(*(described_by(*one) for one in by_node.items()))
     found = {one.group_id: one for answer in answers for one in answer}
     return {group: found[group] for group in groups}
+
+
+async def _newer_groups(
+    client: ClusterClient, node_id: int, groups: Sequence[str]
+) -> dict[str, GroupDescription]:
+    """Those of ``groups`` that are of the newer protocol; none where that is not known."""
+    request = ConsumerGroupDescribeRequest(group_ids=list(groups))
+    try:
+        response = await client.request(node_id, request)
+    except OperatingError as e:
+        if e.code is ErrorCode.UNSUPPORTED_VERSION:
+            return {}
+        raise
+    found = {}
+    for one in response.groups:
+        if one.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+            require_ok(one, f"group {one.group_id}")
+            found[one.group_id] = _newer_description(one, node_id)
+    return found
 
 
 async def committed_offsets(client: ClusterClient, group: str) -> dict[TopicPartition, Committed]:
@@ -262,6 +261,45 @@ def _description(one: DescribeGroupsResponse.DescribedGroup, coordinator: int) -
             )
             for member in one.members
         ),
+    )
+
+
+def _newer_description(
+    one: ConsumerGroupDescribeResponse.DescribedGroup, coordinator: int
+) -> GroupDescription:
+    return GroupDescription(
+        group_id=one.group_id,
+        coordinator=coordinator,
+        state=one.group_state,
+        assignor=one.assignor_name,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=_named(member.assignment),
+                epoch=member.member_epoch,
+                target=_named(member.target_assignment),
+                is_upgraded=_UPGRADED.get(member.member_type),
+            )
+            for member in one.members
+        ),
+        epoch=one.group_epoch,
+        target_epoch=one.assignment_epoch,
+    )
+
+
+def _named(
+    assignment: ConsumerGroupDescribeResponse.Assignment | None,
+) -> tuple[TopicPartition, ...]:
+    assert assignment is not None, "it is never null"
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, index)
+            for topic in assignment.topic_partitions
+            for index in topic.partitions
+        )
     )
 
 

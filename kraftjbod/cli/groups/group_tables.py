@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+from kraftjbod.cli.clients.group_facts import GroupDescription, GroupMember
 from kraftjbod.core.ids import TopicPartition
 
 _LEAST: Final = 15
@@ -57,9 +58,9 @@ def offsets_table(rows: Sequence[OffsetRow], *, verbose: bool) -> str:
     heads += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
     cells = [
         [
-            *(row.group, row.topic, _cell(row.partition), *[_cell(row.leader_epoch)] * verbose),
-            *(_cell(row.committed), _cell(row.end), _cell(row.lag)),
-            *(_cell(row.consumer), _cell(row.host), _cell(row.client)),
+            *(row.group, row.topic, cell(row.partition), *[cell(row.leader_epoch)] * verbose),
+            *(cell(row.committed), cell(row.end), cell(row.lag)),
+            *(cell(row.consumer), cell(row.host), cell(row.client)),
         ]
         for row in rows
     ]
@@ -68,8 +69,8 @@ def offsets_table(rows: Sequence[OffsetRow], *, verbose: bool) -> str:
 
 
 def members_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
-    """``rows`` have ``group``, ``consumer``, ``instance``, ``host``, ``client``, ``count`` and
-    ``assignment``."""
+    """``rows`` have ``group``, ``consumer``, ``instance``, ``host``, ``client``, ``count``,
+    ``assignment``, and what :func:`newer_columns` says."""
     has_instances = any(row["instance"] != MISSING for row in rows)
     names = ["group", "consumer", *["instance"] * has_instances, "host", "client", "count"]
     heads = ["GROUP", "CONSUMER-ID", *["GROUP-INSTANCE-ID"] * has_instances, "HOST", "CLIENT-ID"]
@@ -77,15 +78,20 @@ def members_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
     least = [_LEAST, _LEAST, *[_INSTANCE_LEAST] * has_instances, _LEAST, _LEAST, _LEAST]
     cells = [[row[name] for name in names] for row in rows]
     if verbose:
+        # Only where members of both protocols are in one group it is of interest who is which.
+        is_mixed = {"true", "false"} <= {row["upgraded"] for row in rows}
         heads += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
-        least += [_LEAST, _LEAST, _LEAST, 0]
+        heads += ["UPGRADED"] * is_mixed
+        least += [_LEAST, _LEAST, _LEAST, _LEAST if is_mixed else 0, *[0] * is_mixed]
+        shown = ["epoch", "assignment", "target_epoch", "target", *["upgraded"] * is_mixed]
         for row, line in zip(rows, cells, strict=True):
-            line += [MISSING, row["assignment"], MISSING, MISSING]
+            line += [row[name] for name in shown]
     return _table(heads, cells, least)
 
 
 def states_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
-    """``rows`` have ``group``, ``coordinator``, ``assignor``, ``state`` and ``members``."""
+    """``rows`` have ``group``, ``coordinator``, ``assignor``, ``state``, ``members``, ``epoch`` and
+    ``target_epoch``."""
     heads = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
     least = [_LEAST, _COORDINATOR_LEAST, 20, 20]
     if verbose:
@@ -94,12 +100,46 @@ def states_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
     cells = [
         [
             *(row["group"], row["coordinator"], row["assignor"] or MISSING, row["state"]),
-            *([MISSING, MISSING] if verbose else []),
+            *([row["epoch"], row["target_epoch"]] if verbose else []),
             row["members"],
         ]
         for row in rows
     ]
     return _table([*heads, "#MEMBERS"], cells, [*least, 0])
+
+
+def newer_columns(group: GroupDescription, member: GroupMember) -> dict[str, str]:
+    """What only members of groups of the newer protocol have (KIP-848)."""
+    has_target = member.target is not None
+    upgraded = {None: MISSING, False: "false", True: "true"}[member.is_upgraded]
+    return {
+        "epoch": cell(member.epoch),
+        "target_epoch": cell(group.target_epoch),
+        "target": assignment_text(member.target or ()) if has_target else MISSING,
+        "upgraded": upgraded,
+    }
+
+
+def epoch_columns(group: GroupDescription) -> dict[str, str]:
+    return {"epoch": cell(group.epoch), "target_epoch": cell(group.target_epoch)}
+
+
+def newer_facts(member: GroupMember) -> dict[str, Any]:
+    """Likewise in JSON, where they are absent otherwise."""
+    if member.epoch is None:
+        return {}
+    return {
+        "memberEpoch": member.epoch,
+        "targetPartitions": [named_partition(one) for one in member.target or ()],
+        "upgraded": member.is_upgraded,
+    }
+
+
+def newer_epochs(group: GroupDescription) -> dict[str, Any]:
+    """Likewise of the group."""
+    if group.epoch is None:
+        return {}
+    return {"groupEpoch": group.epoch, "targetAssignmentEpoch": group.target_epoch}
 
 
 def list_table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
@@ -146,7 +186,7 @@ def named_partition(partition: TopicPartition) -> dict[str, Any]:
     return {"topic": partition.topic, "partition": partition.partition}
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     return MISSING if value is None else str(value)
 
 

@@ -17,7 +17,7 @@ from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
-from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.partitions.consumer_sessions import (
     ConsumerSessionLimits,
@@ -118,6 +118,7 @@ class ApiRoom:
             groups=self._groups.members,
             committed_offsets=self._groups.offsets,
             group_admin=self._groups.group_admin,
+            consumer_groups=self._groups.consumer_groups,
             transactional_offsets=self._groups.transactional_offsets,
             coordinators=CoordinatorApis(
                 cache=cluster.cache,

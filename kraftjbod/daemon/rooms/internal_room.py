@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kraftjbod.broker.groups.group_records import consumer_offsets_topic
+from kraftjbod.broker.groups.records.group_records import consumer_offsets_topic
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator

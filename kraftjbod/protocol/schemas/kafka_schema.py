@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kraftjbod.protocol.schemas.consumer_group_schemas import consumer_group_message
 from kraftjbod.protocol.schemas.kafka_extensions import own_fields, own_message
 from kraftjbod.protocol.schemas.record_schemas import record_schema
 
@@ -127,7 +128,12 @@ def load_message(name: str) -> MessageSchema:
 
     :raises KeyError: if neither Kafka nor we have such a message.
     """
-    document = own_message(name) or record_schema(name) or _kafka_document(name)
+    document = (
+        own_message(name)
+        or consumer_group_message(name)
+        or record_schema(name)
+        or _kafka_document(name)
+    )
     shared = {struct["name"]: struct["fields"] for struct in document.get("commonStructs", ())}
     return MessageSchema(
         name=name,

@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kraftjbod.protocol.schemas.consumer_group_schemas import (
+    CONSUMER_GROUP_RECORDS,
+    CONSUMER_PROTOCOL,
+)
+
 
 def _field(name: str, kind: str, versions: str = "0+", **more: Any) -> Mapping[str, Any]:
     return {"name": name, "type": kind, "versions": versions, **more}
@@ -76,6 +81,8 @@ RECORD_SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
             ),
         ),
     },
+    **CONSUMER_GROUP_RECORDS,
+    **CONSUMER_PROTOCOL,
     "TransactionLogKey": _key(0, _field("TransactionalId", "string")),
     "TransactionLogValue": {
         "apiKey": 0,

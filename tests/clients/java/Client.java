@@ -221,8 +221,15 @@ public final class Client {
             case "copy" -> Transactions.copy(
                     topic, given[3], given[4], Integer.parseInt(given[5]));
             case "fence" -> Transactions.fence(topic, given[3]);
-            case "group" -> group(topic, given[3], "session.timeout.ms", "10000",
-                    "heartbeat.interval.ms", "500");
+            case "group" -> {
+                // Of the newer protocol brokers say how long and how often.
+                if (System.getProperty("group.protocol") != null) {
+                    group(topic, given[3], "group.protocol", System.getProperty("group.protocol"));
+                } else {
+                    group(topic, given[3], "session.timeout.ms", "10000",
+                            "heartbeat.interval.ms", "500");
+                }
+            }
             case "admin" -> admin(topic, given[3]);
             default -> throw new IllegalArgumentException(given[1]);
         }

@@ -29,7 +29,11 @@ from tests.clients.python.lines import (
     tell,
 )
 
-bootstrap, verb, *arguments = sys.argv[1:]
+options = [word for word in sys.argv[1:] if word.startswith("--")]
+bootstrap, verb, *arguments = sys.argv[1 + len(options) :]
+CLASSIC = {"session.timeout.ms": SESSION_TIMEOUT_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
+#: Of the newer one brokers say how long and how often.
+PROTOCOL = {"group.protocol": "consumer"} if options == ["--group-protocol=consumer"] else CLASSIC
 
 
 def produce(topic: str, first: str, count: str, pause_ms: str, **more: Any) -> None:
@@ -74,15 +78,21 @@ def group(topic: str, name: str) -> None:
             "group.id": name,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
+            **PROTOCOL,
         }
     )
+    owned = set[int]()
+
+    # The newer protocol says what comes and what goes, the older one all of it each time.
+    def changed(change: Any, parts: list[Any]) -> None:
+        change({p.partition for p in parts})
+        owns(owned)
+
     consumer.subscribe(
         [topic],
-        on_assign=lambda _, parts: owns(p.partition for p in parts),
-        on_revoke=lambda *_: owns([]),
-        on_lost=lambda *_: owns([]),
+        on_assign=lambda _, parts: changed(owned.update, parts),
+        on_revoke=lambda _, parts: changed(owned.difference_update, parts),
+        on_lost=lambda _, parts: changed(owned.difference_update, parts),
     )
     while not ended.is_set():
         messages = consumer.consume(100, timeout=0.1)

@@ -184,7 +184,8 @@ def test_what_is_not_served_is_not_advertised(cluster: Cluster) -> None:
     admin.close()
     names = {getattr(key, "name", str(key)) for key in served}
     assert {"Produce", "Fetch", "Metadata", "InitProducerId", "DescribeLogDirs"} <= names, names
-    assert not names & {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "ShareFetch"}
+    assert {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"} <= names, names
+    assert not names & {"ShareFetch", "StreamsGroupHeartbeat"}
 
 
 def test_kcat_lists_the_cluster(cluster: Cluster, topic: str) -> None:

@@ -200,6 +200,22 @@ def test_the_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
     assert "'tools' does not exist" in run("--describe", "--group", "tools", fails=True)[0]
 
 
+def test_the_tool_describes_a_group_of_the_newer_protocol(cluster: Cluster) -> None:
+    cluster.create_topic("newer", partitions=PARTITIONS, replication_factor=3)
+    configured = {"bootstrap.servers": cluster.bootstrap, "group.id": "newer", "client.id": "cl"}
+    member = confluent_kafka.Consumer({**configured, "group.protocol": "consumer"})
+    member.subscribe(["^newer"])
+    while len(member.assignment()) < PARTITIONS:
+        member.poll(0.1)
+    done = tool("consumer-groups", cluster, "--describe", "--group", "newer", "--state")
+    assert done.stdout.split()[-3:] == ["uniform", "Stable", "1"]
+    asked = ("--describe", "--group", "newer", "--members", "--verbose")
+    done = tool("consumer-groups", cluster, *asked)
+    epoch, *assigned = done.stdout.split("\n")[2].split()[5:]
+    assert assigned == [_all_of("newer"), epoch, _all_of("newer")], done.stdout
+    member.close()
+
+
 def _groups(lines: list[str]) -> Any:
     return json.loads(lines[0])["groups"]
 

@@ -40,4 +40,5 @@ def test_the_default_is_between_the_ends() -> None:
         "metadata.version": (14, 30),
         "eligible.leader.replicas.version": (0, 1),
         "transaction.version": (0, 2),
+        "group.version": (0, 1),
     }

@@ -6,16 +6,19 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from kraftjbod.broker.groups.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, topic
+from tests.unit.broker.broker_rig import TOPIC_ID, BrokerRig, brokers, partition, topic
 from tests.unit.broker.gates import until
 
 OFFSETS_ID = TopicId(b"o" * 16)
@@ -126,3 +129,36 @@ async def fetched(rig: BrokerRig, group_id: str = "g") -> Any:
         for topic in group.topics
         for part in topic.partitions
     }
+
+
+# --- members of the newer protocol ---------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def consumer_coordinator(**overrides: Any) -> AsyncIterator[BrokerRig]:
+    """As :func:`coordinator`, with ``group.version`` 1; ``t`` has two partitions."""
+    async with coordinator(**overrides) as rig:
+        await rig.follow(partition(1), FeatureLevelRecord(name="group.version", feature_level=1))
+        yield rig
+
+
+def consumer(member_id: str, epoch: int = 0, **more: Any) -> ConsumerGroupHeartbeatRequest:
+    """A heartbeat, with all that there is to say if it is the first one."""
+    said: dict[str, Any] = {"group_id": "g", **more}
+    if epoch == 0:
+        joining = {"subscribed_topic_names": ["t"], "rebalance_timeout_ms": 60_000}
+        said = {**joining, "topic_partitions": [], **said}
+    return ConsumerGroupHeartbeatRequest(member_id=member_id, member_epoch=epoch, **said)
+
+
+def has(*indexes: int) -> dict[str, Any]:
+    """What a member says that it has of ``t``."""
+    kind = ConsumerGroupHeartbeatRequest.TopicPartitions
+    return {"topic_partitions": [kind(topic_id=TOPIC_ID, partitions=list(indexes))]}
+
+
+def given(answer: ConsumerGroupHeartbeatResponse) -> list[int]:
+    """Partitions of ``t`` that the member may have, as it was told now."""
+    assert answer.error_code == 0 and answer.assignment is not None, answer
+    (own,) = answer.assignment.topic_partitions or [None]
+    return [] if own is None else sorted(own.partitions)

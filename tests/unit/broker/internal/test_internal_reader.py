@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from kraftjbod.core.ids import LeaderEpoch
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
 from tests.unit.broker.impaired_dirs import answer, stall
 
@@ -88,3 +90,19 @@ async def test_who_does_not_lead_any_more_reads_no_further() -> None:
         assert lost.value.code is ErrorCode.FENCED_LEADER_EPOCH
         with pytest.raises(NotLeaderOrFollowerError):
             await anext(reader(rig).read(TP, LeaderEpoch(1)))
+
+
+async def test_what_is_on_its_way_to_an_empty_log_comes() -> None:
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        goes_on = threading.Event()
+        busy = [log_dir.run(OpKind.READ, lambda: goes_on.wait(5)) for log_dir in rig.dirs]
+        waiting = [asyncio.ensure_future(each) for each in busy]
+        await asyncio.sleep(0)
+        batch = build_batch([Record(value=b"a")])
+        appending = rig.parts.appends.append(TP, batch, acks=1, timeout_ms=5_000)
+        reading = asyncio.ensure_future(read(rig))
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert await reading == [(0, b"a")]
+        await asyncio.gather(appending.future(), *waiting)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from kraftjbod.cli.clients.group_facts import GroupDescription, GroupMember
 from kraftjbod.cli.groups import group_tables
 from kraftjbod.cli.groups.group_tables import OffsetRow
 from kraftjbod.core.ids import TopicPartition
@@ -46,9 +49,25 @@ def test_offsets() -> None:
 def test_members_and_what_they_have() -> None:
     row = {"group": "g", "consumer": "c", "instance": "-", "host": "/h", "client": "cl"}
     row |= {"count": "3", "assignment": group_tables.assignment_text([ONE, OTHER, ZERO])}
+    member = GroupMember(
+        member_id="c", instance_id=None, client_id="cl", host="/h", assignment=(ZERO,)
+    )
+    group = GroupDescription(
+        group_id="g", coordinator=1, state="Stable", assignor="range", members=(member,)
+    )
+    row |= group_tables.newer_columns(group, member)
     _, heads, line = group_tables.members_table([row], verbose=True).split("\n")
     assert "GROUP-INSTANCE-ID" not in heads
     assert line.split() == ["g", "c", "/h", "cl", "3", "-", "other:3;t:0,1", "-", "-"]
+    assert group_tables.newer_facts(member) == group_tables.newer_epochs(group) == {}
+    newer = replace(member, epoch=4, target=(ZERO, ONE), is_upgraded=True)
+    group = replace(group, epoch=6, target_epoch=5)
+    rows = [row | group_tables.newer_columns(group, newer), row | {"upgraded": "false"}]
+    _, heads, line, _ = group_tables.members_table(rows, verbose=True).split("\n")
+    assert heads.split()[-1] == "UPGRADED"
+    assert line.split()[5:] == ["4", "other:3;t:0,1", "5", "t:0,1", "true"]
+    assert group_tables.newer_facts(newer)["memberEpoch"] == 4
+    assert group_tables.newer_epochs(group) == {"groupEpoch": 6, "targetAssignmentEpoch": 5}
     named = {**row, "instance": "static"}
     _, heads, _, line = group_tables.members_table([row, named], verbose=False).split("\n")
     assert heads.split()[2] == "GROUP-INSTANCE-ID" and line.split()[2] == "static"

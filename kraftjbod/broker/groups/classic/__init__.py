@@ -1,0 +1,1 @@
+"""Groups of the classic protocol: their machine, its events."""

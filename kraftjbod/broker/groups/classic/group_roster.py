@@ -1,0 +1,250 @@
+"""PURE. ``Member`` and ``GroupRoster``: who is in a classic group, who leads, what all speak."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kraftjbod.broker.groups.classic.group_events import GroupState, JoinRequested, Token
+from kraftjbod.broker.groups.records.group_records import GroupMember, GroupMetadata
+from kraftjbod.core.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    initial_rebalance_delay_ms: int
+    max_size: int
+
+
+class Member:
+    """Written by its group only. Deadlines are monotonic milliseconds; None: it has none."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "has_synced",
+        "instance_id",
+        "is_new",
+        "join_token",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_deadline_ms",
+        "session_timeout_ms",
+        "sync_token",
+    )
+
+    def __init__(self, member_id: str, request: JoinRequested) -> None:
+        self.member_id = member_id
+        self.instance_id = request.instance_id
+        self.client_id = request.client_id
+        self.client_host = request.client_host
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+        self.protocols = request.protocols
+        self.assignment = b""
+        #: The JoinGroup or SyncGroup that it waits with.
+        self.join_token: Token | None = None
+        self.sync_token: Token | None = None
+        self.session_deadline_ms: int | None = None
+        #: It has not been part of a generation yet.
+        self.is_new = True
+        #: It has sent SyncGroup in this generation.
+        self.has_synced = False
+
+    @classmethod
+    def loaded(cls, kept: GroupMember, protocol_name: str | None) -> Member:
+        member = cls.__new__(cls)
+        member.member_id = kept.member_id
+        member.instance_id = kept.instance_id
+        member.client_id = kept.client_id
+        member.client_host = kept.client_host
+        member.session_timeout_ms = kept.session_timeout_ms
+        member.rebalance_timeout_ms = kept.rebalance_timeout_ms
+        member.protocols = ((protocol_name or "", kept.subscription),)
+        member.assignment = kept.assignment
+        member.join_token = member.sync_token = member.session_deadline_ms = None
+        member.is_new = False
+        member.has_synced = True
+        return member
+
+    def __repr__(self) -> str:
+        waits = "joins" if self.is_joining else "syncs" if self.sync_token is not None else ""
+        return f"<Member {self.member_id} {waits}>"
+
+    @property
+    def is_joining(self) -> bool:
+        return self.join_token is not None
+
+    def take(self, request: JoinRequested) -> None:
+        """What it says of itself when it joins again."""
+        self.protocols = request.protocols
+        self.session_timeout_ms = request.session_timeout_ms
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    def metadata_for(self, protocol_name: str | None) -> bytes:
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
+
+    def kept(self, protocol_name: str | None, assignment: bytes) -> GroupMember:
+        """As it is written, with an assignment that may not be its own yet."""
+        return GroupMember(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata_for(protocol_name),
+            assignment=assignment,
+        )
+
+
+class GroupRoster:
+    """Changed by its group only; it knows no phases and answers nobody."""
+
+    def __init__(self) -> None:
+        #: In the order in which they came.
+        self.members: dict[str, Member] = {}
+        #: Member ids by instance id.
+        self.static_members: dict[str, str] = {}
+        #: Ids that were handed out to members that have to come again, and until when.
+        self.pending: dict[str, int] = {}
+        #: Who makes the assignments: the first one, until it leaves or does not join again.
+        self.leader: str | None = None
+
+    def add(self, member: Member) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> Member:
+        member = self.members.pop(member_id)
+        if member.instance_id is not None:
+            del self.static_members[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member has another id now, in the same place."""
+        assert member.instance_id is not None, member
+        if self.leader == member.member_id:
+            self.leader = member_id
+        self.members = {
+            member_id if one is member else one.member_id: one for one in self.members.values()
+        }
+        member.member_id = member_id
+        self.static_members[member.instance_id] = member_id
+
+    def elect_leader(self) -> bool:
+        """Whether somebody who joined leads."""
+        leader = self.members.get(self.leader or "")
+        if leader is not None and leader.is_joining:
+            return True
+        for member in self.members.values():
+            if member.is_joining:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Whether it is a member, and the one that has the instance id if it says one."""
+        if instance_id is not None:
+            known_as = self.static_members.get(instance_id)
+            if known_as is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known_as != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def has_room_for(self, member_id: str, state: GroupState, max_size: int) -> bool:
+        """``group.max.size``: of those that join again, the last ones are too many."""
+        match state:
+            case GroupState.EMPTY | GroupState.DEAD:
+                return True
+            case GroupState.PREPARING_REBALANCE:
+                member = self.members.get(member_id)
+                joining = sum(one.is_joining for one in self.members.values())
+                is_in = member is not None and member.is_joining
+                return is_in or joining < max_size
+            case _:
+                return member_id in self.members or len(self.members) < max_size
+
+    def rebalance_timeout_ms(self) -> int:
+        """How long the slowest member may take to join again."""
+        return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
+
+    def deadlines(self) -> Iterator[int]:
+        """When sessions end, and ids that were handed out."""
+        yield from self.pending.values()
+        for member in self.members.values():
+            if member.session_deadline_ms is not None:
+                yield member.session_deadline_ms
+
+    # --- what is told and kept of it -------------------------------------------------------------
+
+    def subscriptions(self, protocol_name: str | None) -> tuple[tuple[str, str | None, bytes], ...]:
+        """Member id, instance id and metadata of each, as the leader hears them."""
+        return tuple(
+            (one.member_id, one.instance_id, one.metadata_for(protocol_name))
+            for one in self.members.values()
+        )
+
+    def assignments(self) -> dict[str, bytes]:
+        """Those that hold."""
+        return {member.member_id: member.assignment for member in self.members.values()}
+
+    def kept(
+        self,
+        protocol_type: str | None,
+        generation: int,
+        protocol_name: str | None,
+        assignments: Mapping[str, bytes],
+    ) -> GroupMetadata:
+        """The group as it is written, with assignments that may not hold yet."""
+        return GroupMetadata(
+            protocol_type=protocol_type or "",
+            generation=generation,
+            protocol_name=protocol_name,
+            leader=self.leader,
+            members=tuple(
+                member.kept(protocol_name, assignments.get(member.member_id, b""))
+                for member in self.members.values()
+            ),
+        )
+
+    # --- protocols -------------------------------------------------------------------------------
+
+    def supports(self, request: JoinRequested, protocol_type: str | None) -> bool:
+        """One protocol that the request names is one that all members name."""
+        if not request.protocol_type or not request.protocols:
+            return False
+        if not self.members:
+            return True
+        if protocol_type != request.protocol_type:
+            return False
+        return not self._common_protocols().isdisjoint(name for name, _ in request.protocols)
+
+    def choose_protocol(self) -> str:
+        """What most members like best of that which all know."""
+        common = self._common_protocols()
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common)
+            for member in self.members.values()
+        )
+        return max(votes, key=lambda name: (votes[name], name))
+
+    def _common_protocols(self) -> set[str]:
+        counts = Counter(
+            name
+            for member in self.members.values()
+            for name in {protocol for protocol, _ in member.protocols}
+        )
+        return {name for name, count in counts.items() if count == len(self.members)}

@@ -1,0 +1,372 @@
+"""PURE. ``ConsumerGroup``: one group of the newer protocol (KIP-848), as its coordinator has it.
+
+``handle(event, moment) -> list[ConsumerGroupAction]``, and again with ``TimePassed`` at
+``next_deadline_ms``.
+
+* Requests are decided one after another against the state; what they change is written as one
+  batch, and they are answered when it is replicated. What comes meanwhile waits, so that the next
+  batch has all of it.
+* A batch that is not in the log is taken back, with all that was decided in it. One that is, or
+  may be, holds whatever its sender is told: the next coordinator will read it.
+* A member that does not send heartbeats, or does not give up in time what it has to, is out.
+
+What members may say is in consumer_members.py, for those of the classic protocol in
+classic_members.py; who gets what in target_assignment.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, assert_never
+
+from kraftjbod.broker.groups.classic.group_events import (
+    Answer,
+    HeartbeatAnswer,
+    HeartbeatReceived,
+    JoinAnswer,
+    JoinRequested,
+    LeaveAnswer,
+    LeaveRequested,
+    SyncAnswer,
+    SyncRequested,
+    TimePassed,
+    Unloaded,
+)
+from kraftjbod.broker.groups.consumer.classic_members import ClassicMembers
+from kraftjbod.broker.groups.consumer.consumer_group_events import (
+    BecameClassic,
+    Commit,
+    ConsumerAnswer,
+    ConsumerGroupAction,
+    ConsumerGroupEvent,
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    DeletionAnswer,
+    DeletionRequested,
+    FactsWritten,
+    MemberRequest,
+    Moment,
+    WriteFacts,
+)
+from kraftjbod.broker.groups.consumer.consumer_group_state import ConsumerGroupState, GroupChanges
+from kraftjbod.broker.groups.consumer.consumer_members import ConsumerMembers
+from kraftjbod.broker.groups.consumer.group_conversion import classic_group_of
+from kraftjbod.broker.groups.consumer.member_deadlines import NEVER, MemberDeadlines, Overdue
+from kraftjbod.broker.groups.consumer.target_assignment import TargetAssignment
+from kraftjbod.broker.groups.records.consumer_group_records import ConsumerFact, MemberState
+from kraftjbod.broker.groups.records.group_records import Fact, GroupFact
+from kraftjbod.core.errors import ErrorCode, OperatingError
+
+#: Requests that may wait for a write; a member has one under way, so this is many members.
+MAX_WAITING: Final = 10_000
+#: Facts of one batch, about: what comes then waits for the next one.
+MAX_BATCH_FACTS: Final = 2_000
+#: Who could not be thrown out, because that could not be written, is so after this.
+FENCE_AGAIN_MS: Final = 1_000
+
+
+class ConsumerGroup:
+    def __init__(self, group_id: str, settings: ConsumerGroupSettings) -> None:
+        self.group_id = group_id
+        self._settings = settings
+        self.state = ConsumerGroupState(group_id)
+        self._changes = GroupChanges(self.state)
+        self._target = TargetAssignment(self._changes, settings)
+        self._deadlines = MemberDeadlines()
+        self._members = ConsumerMembers(self._changes, self._target, settings)
+        self._classic = ClassicMembers(self._changes, self._members, self._deadlines, settings)
+        #: What has to be written with the first changes, of what the group was before.
+        self._first: list[Fact] = []
+        self._waiting: deque[MemberRequest] = deque()
+        #: What is answered when the present changes are written.
+        self._answers: list[tuple[MemberRequest, object]] = []
+        self._is_writing = False
+        self._is_over = False
+        #: What the group will be when that is written; None while it stays what it is.
+        self._becomes: BecameClassic | None = None
+        self._actions: list[ConsumerGroupAction] = []
+
+    def __repr__(self) -> str:
+        return f"<ConsumerGroup {self.state!r} {'writes' * self._is_writing}>"
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """When there is something to do; what is being written is waited for first."""
+        return NEVER if self._is_writing or self._is_over else self._deadlines.next_ms
+
+    @property
+    def is_used(self) -> bool:
+        """There is something of it in the log, or something is about to be."""
+        return self.state.is_written or self._is_writing or bool(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is a member, and nothing is about to change."""
+        return not (self.state.members or self._is_writing or self._waiting)
+
+    @property
+    def assignor(self) -> str:
+        return self._target.assignor
+
+    # --- the beginning ---------------------------------------------------------------------------
+
+    def load(self, fact: ConsumerFact) -> None:
+        """It was written; :meth:`loaded` has to follow."""
+        self.state.apply(fact)
+
+    def loaded(self, now_ms: int) -> None:
+        """All of it was read: sessions begin anew, and the time to give partitions up."""
+        for member_id in self.state.members:
+            self._renew(member_id, now_ms)
+
+    def follow(self, facts: Iterable[Fact], now_ms: int) -> None:
+        """Take the place of a classic group: ``facts`` are written with the first changes."""
+        for fact in facts:
+            if isinstance(fact, GroupFact):
+                self._first.append(fact)
+            else:
+                assert not hasattr(fact, "topic_partition"), fact
+                self._changes.put(fact)
+        self.loaded(now_ms)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def handle(self, event: ConsumerGroupEvent, moment: Moment) -> list[ConsumerGroupAction]:
+        match event:
+            case FactsWritten():
+                self._written(event)
+            case Unloaded():
+                self._end(event.code)
+            case TimePassed():
+                pass
+            case _ if self._is_over:
+                self._say(event, _refusal(event, ErrorCode.NOT_COORDINATOR))
+            case _ if len(self._waiting) >= MAX_WAITING:
+                self._say(event, _refusal(event, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            case _:
+                self._waiting.append(event)
+        if not (self._is_writing or self._is_over):
+            self._work(moment)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _work(self, moment: Moment) -> None:
+        """Decide what waits, and have written what that changes."""
+        self._throw_out(moment)
+        is_new = bool(self._first)
+        while self._waiting and self._becomes is None and len(self._changes) < MAX_BATCH_FACTS:
+            request = self._waiting.popleft()
+            self._answers.append((request, self._decide(request, moment)))
+        if is_new and not self._has_consumers(of_none=False):
+            # Who wanted it to be of the newer protocol did not get in.
+            self._changes.take_back()
+            self._first.clear()
+        facts = [*self._first, *self._changes.facts]
+        if self._becomes is not None:
+            kept = self._becomes.group
+            facts += [] if kept is None else [GroupFact(self.group_id, kept)]
+        if facts:
+            self._is_writing = True
+            self._actions.append(WriteFacts(tuple(facts)))
+        else:
+            self._settle()
+
+    def _decide(self, request: MemberRequest, moment: Moment) -> object:
+        mark = len(self._changes)
+        had_consumers = self._has_consumers()
+        try:
+            answer = self._answer_to(request, moment)
+        except OperatingError as e:
+            self._changes.take_back(mark)
+            self._target.forget_what_was_seen()
+            return _refusal(request, e.code, e.message)
+        if had_consumers and not self._has_consumers():
+            self._go_back(moment)
+        return answer
+
+    def _answer_to(self, request: MemberRequest, moment: Moment) -> object:
+        match request:
+            case ConsumerHeartbeat() if request.epoch < 0:
+                return self._members.leave(request, moment)
+            case ConsumerHeartbeat():
+                answer = self._members.heartbeat(request, moment)
+                self._renew(request.member_id, moment.now_ms)
+                return answer
+            case JoinRequested() if not self.state.members:
+                # Nobody is here: it is a classic group from now on.
+                return self._end_for(request)
+            case JoinRequested():
+                return self._classic.join(request, moment)
+            case SyncRequested():
+                return self._classic.sync(request, moment)
+            case HeartbeatReceived():
+                return self._classic.heartbeat(request, moment)
+            case LeaveRequested():
+                return self._classic.leave(request, moment)
+            case DeletionRequested():
+                return self._delete()
+            case _:
+                assert_never(request)
+
+    def _delete(self) -> DeletionAnswer:
+        if self.state.members:
+            return DeletionAnswer(ErrorCode.NON_EMPTY_GROUP)
+        self._changes.put(*self.state.end())
+        return DeletionAnswer(ErrorCode.NONE)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _written(self, event: FactsWritten) -> None:
+        if self._is_over:
+            return
+        self._is_writing = False
+        if event.code is ErrorCode.NONE or event.is_appended:
+            self._changes.keep()
+            self._first.clear()
+        else:
+            self._changes.take_back()
+            self._first.clear()
+            self._target.forget_what_was_seen()
+            self._becomes = None
+        if event.code is not ErrorCode.NONE:
+            self._answers = [(one, _refusal(one, event.code)) for one, _ in self._answers]
+        self._settle()
+
+    def _settle(self) -> None:
+        """Nothing is left to be written: whoever waited for that goes on."""
+        self._answer_all()
+        if self._becomes is not None:
+            self._is_over = True
+            waiting = (*self._becomes.waiting, *self._waiting)
+            self._waiting.clear()
+            self._actions.append(BecameClassic(self._becomes.group, waiting))
+
+    def _answer_all(self) -> None:
+        answers, self._answers = self._answers, []
+        for request, answer in answers:
+            self._say(request, answer)
+
+    def _say(self, request: MemberRequest, answer: object) -> None:
+        if answer is not _LATER:
+            self._actions.append(Answer(request.token, answer))
+
+    def _end(self, code: ErrorCode) -> None:
+        self._is_over = True
+        self._answers = [(one, _refusal(one, code)) for one, _ in self._answers]
+        self._answer_all()
+        for request in self._waiting:
+            self._say(request, _refusal(request, code))
+        self._waiting.clear()
+
+    # --- back to the classic protocol ------------------------------------------------------------
+
+    def _has_consumers(self, *, of_none: bool = True) -> bool:
+        """Somebody speaks the newer protocol; ``of_none`` is said of a group without members."""
+        members = self.state.members
+        return any(member.classic is None for member in members.values()) if members else of_none
+
+    def _go_back(self, moment: Moment) -> None:
+        """Only members of the classic protocol are left: the group is theirs, if it may be."""
+        is_too_large = len(self.state.members) > self._settings.classic_max_size
+        if not self._settings.migration_policy.may_downgrade or is_too_large:
+            return
+        group = classic_group_of(self.state, moment)
+        self._changes.put(*self.state.end())
+        self._becomes = BecameClassic(group, ())
+
+    def _end_for(self, request: JoinRequested) -> object:
+        self._changes.put(*self.state.end())
+        self._becomes = BecameClassic(None, (request,))
+        return _LATER
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _renew(self, member_id: str, now_ms: int) -> None:
+        """It was heard of; what it still has to give up it has to within its own time."""
+        member, settings = self.state.members[member_id], self._settings
+        if member.classic is not None:
+            self._deadlines.renew_session(member_id, now_ms, member.classic.session_timeout_ms)
+            return
+        self._deadlines.renew_session(member_id, now_ms, settings.session_timeout_ms)
+        if self.state.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+            self._deadlines.begin_phase(member_id, now_ms, member.rebalance_timeout_ms)
+        else:
+            self._deadlines.end_phase(member_id)
+
+    def _throw_out(self, moment: Moment) -> None:
+        overdue = self._deadlines.overdue(moment.now_ms)
+        gone = list(dict.fromkeys(one.member_id for one in overdue if self._is_lost(one)))
+        if not gone:
+            return
+        had_consumers = self._has_consumers()
+        self._members.remove(gone, moment)
+        for member_id in gone:
+            # Should it not be written, they are members still, and out a little later.
+            self._deadlines.renew_session(member_id, moment.now_ms, FENCE_AGAIN_MS)
+        if had_consumers and not self._has_consumers():
+            self._go_back(moment)
+
+    def _is_lost(self, overdue: Overdue) -> bool:
+        member = self.state.members.get(overdue.member_id)
+        if member is None or overdue.is_session or member.classic is not None:
+            return member is not None
+        # What was to be given up may have been taken back with what could not be written.
+        return self.state.current(overdue.member_id).state is MemberState.UNREVOKED_PARTITIONS
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    def check_commit(self, asked: Commit) -> ErrorCode:
+        """Whether who says that of itself may commit: a member, or a producer in a transaction."""
+        is_nobody = asked.epoch < 0 and not asked.member_id
+        if (asked.epoch < 0 and not self.state.members) or (asked.in_transaction and is_nobody):
+            return ErrorCode.NONE
+        member = self.state.members.get(asked.member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_classic = member.classic is not None
+        if not (is_classic or asked.knows_epochs or asked.in_transaction):
+            return ErrorCode.UNSUPPORTED_VERSION
+        current = self.state.current(asked.member_id)
+        held = {**current.assigned, **current.revoking}
+        is_of_before = asked.epoch < current.epoch and all(
+            # It has had the partition since then, and nobody else (KIP-1251).
+            one in held and asked.epoch >= held[one]
+            for one in asked.partitions
+        )
+        if asked.epoch == current.epoch or is_of_before:
+            return ErrorCode.NONE
+        return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether who says that of itself may know what is committed."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        member = self.state.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if epoch == self.state.current(member.member_id).epoch:
+            return ErrorCode.NONE
+        is_classic = member.classic is not None
+        return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
+_LATER: Final = object()
+
+
+def _refusal(request: MemberRequest, code: ErrorCode, message: str | None = None) -> object:
+    match request:
+        case ConsumerHeartbeat():
+            return ConsumerAnswer(code=code, message=message)
+        case JoinRequested():
+            return JoinAnswer(code=code, member_id=request.member_id)
+        case SyncRequested():
+            return SyncAnswer(code=code)
+        case HeartbeatReceived():
+            return HeartbeatAnswer(code)
+        case LeaveRequested():
+            return LeaveAnswer(tuple(code for _ in request.members))
+        case DeletionRequested():
+            return DeletionAnswer(code)
+        case _:
+            assert_never(request)

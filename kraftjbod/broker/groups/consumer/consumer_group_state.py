@@ -1,0 +1,264 @@
+"""PURE. ``ConsumerGroupState``: a consumer group as its facts say it is, and ``GroupChanges``.
+
+Only facts change the state, those that are decided and those that are read when the group is
+loaded alike. Each leaves behind the fact that was there before, so that what could not be written
+is taken back exactly. What else stands here is derived from facts, and says who holds a partition,
+who has an instance id, and who subscribes to what.
+
+Names and numbers are Kafka's; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeVar, assert_never
+
+from kraftjbod.broker.groups.classic.group_events import GroupState
+from kraftjbod.broker.groups.records.consumer_group_records import (
+    NO_PARTITIONS,
+    ConsumerFact,
+    ConsumerMember,
+    CurrentAssignment,
+    CurrentFact,
+    EpochFact,
+    GroupEpoch,
+    MemberFact,
+    MemberState,
+    PartitionMetadataFact,
+    Partitions,
+    RegexFact,
+    ResolvedRegex,
+    TargetEpoch,
+    TargetEpochFact,
+    TargetFact,
+)
+from kraftjbod.core.ids import TopicIdPartition
+
+T = TypeVar("T")
+#: A group that is new; its first member makes it the next one, as in Kafka.
+FIRST_EPOCH = 1
+NEVER_ASSIGNED = 0
+_NEW = GroupEpoch(epoch=FIRST_EPOCH)
+_UNASSIGNED = TargetEpoch(epoch=NEVER_ASSIGNED)
+_NOTHING = CurrentAssignment(epoch=0, previous_epoch=0, assigned={}, revoking={})
+
+
+class ConsumerGroupState:
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self._epoch: GroupEpoch | None = None
+        self._target_epoch: TargetEpoch | None = None
+        self._has_partition_metadata = False
+        #: In the order in which they came.
+        self.members: dict[str, ConsumerMember] = {}
+        self._targets: dict[str, Partitions] = {}
+        self._currents: dict[str, CurrentAssignment] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        #: Who has a partition, or has not given it up yet.
+        self.holders: dict[TopicIdPartition, str] = {}
+        #: Member ids by instance id.
+        self.static_members: dict[str, str] = {}
+        #: How many members name a topic, or give a regular expression.
+        self.names: Counter[str] = Counter()
+        self.used_regexes: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<ConsumerGroupState {self.group_id} {self.epoch} members={len(self.members)}>"
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return (self._epoch or _NEW).epoch
+
+    @property
+    def metadata_hash(self) -> int:
+        return (self._epoch or _NEW).metadata_hash
+
+    @property
+    def assignment_epoch(self) -> int:
+        return (self._target_epoch or _UNASSIGNED).epoch
+
+    @property
+    def assigned_ms(self) -> int:
+        """Wall milliseconds of the last assignment; 0 if that is not known."""
+        return (self._target_epoch or _UNASSIGNED).since_ms
+
+    def target(self, member_id: str) -> Partitions:
+        return self._targets.get(member_id, NO_PARTITIONS)
+
+    def current(self, member_id: str) -> CurrentAssignment:
+        return self._currents.get(member_id, _NOTHING)
+
+    @property
+    def has_classic_members(self) -> bool:
+        return any(member.classic is not None for member in self.members.values())
+
+    @property
+    def phase(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        for member_id in self.members:
+            current = self.current(member_id)
+            is_there = current.epoch == self.assignment_epoch
+            if current.state is not MemberState.STABLE or not is_there:
+                return GroupState.RECONCILING
+        return GroupState.STABLE
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """Names that it subscribes to; a regular expression stands for what was found for it."""
+        resolved = self.regexes.get(member.topic_regex or "")
+        return member.topic_names if resolved is None else member.topic_names | resolved.topics
+
+    def subscribed_names(self) -> frozenset[str]:
+        """Of all members."""
+        found = (self.regexes[one].topics for one in self.used_regexes if one in self.regexes)
+        return frozenset(self.names).union(*found)
+
+    def facts(self) -> Iterator[ConsumerFact]:
+        """All that makes the group what it is, in the order in which Kafka writes it."""
+        group_id = self.group_id
+        for member_id, member in self.members.items():
+            yield MemberFact(group_id, member_id, member)
+        if self._epoch is not None:
+            yield EpochFact(group_id, self._epoch)
+        for regex, resolved in self.regexes.items():
+            yield RegexFact(group_id, regex, resolved)
+        for member_id, target in self._targets.items():
+            yield TargetFact(group_id, member_id, target)
+        if self._target_epoch is not None:
+            yield TargetEpochFact(group_id, self._target_epoch)
+        for member_id, current in self._currents.items():
+            yield CurrentFact(group_id, member_id, current)
+
+    def end(self) -> list[ConsumerFact]:
+        """What has to be written so that nothing is left of the group."""
+        group_id = self.group_id
+        facts: list[ConsumerFact] = []
+        facts += [CurrentFact(group_id, member_id, None) for member_id in self._currents]
+        facts += [TargetFact(group_id, member_id, None) for member_id in self._targets]
+        if self._target_epoch is not None:
+            facts.append(TargetEpochFact(group_id, None))
+        facts += [MemberFact(group_id, member_id, None) for member_id in self.members]
+        facts += [RegexFact(group_id, regex, None) for regex in self.regexes]
+        facts += self.obsolete()
+        if self._epoch is not None:
+            facts.append(EpochFact(group_id, None))
+        return facts
+
+    def obsolete(self) -> list[ConsumerFact]:
+        """What was left behind by a Kafka before 4.1."""
+        return [PartitionMetadataFact(self.group_id, False)] * self._has_partition_metadata
+
+    @property
+    def is_written(self) -> bool:
+        """There is something of the group in the log."""
+        return bool(
+            self._epoch
+            or self._target_epoch
+            or self._has_partition_metadata
+            or self.members
+            or self._targets
+            or self._currents
+            or self.regexes
+        )
+
+    # --- changing --------------------------------------------------------------------------------
+
+    def apply(self, fact: ConsumerFact) -> ConsumerFact:
+        """Take the fact over; what undoes it is the fact that is returned."""
+        match fact:
+            case EpochFact(group_id, epoch):
+                before, self._epoch = self._epoch, epoch
+                return EpochFact(group_id, before)
+            case PartitionMetadataFact(group_id, is_there):
+                was_there, self._has_partition_metadata = self._has_partition_metadata, is_there
+                return PartitionMetadataFact(group_id, was_there)
+            case MemberFact(group_id, member_id, member):
+                return MemberFact(group_id, member_id, self._put_member(member_id, member))
+            case TargetEpochFact(group_id, target_epoch):
+                target_before, self._target_epoch = self._target_epoch, target_epoch
+                return TargetEpochFact(group_id, target_before)
+            case TargetFact(group_id, member_id, target):
+                return TargetFact(group_id, member_id, _put(self._targets, member_id, target))
+            case CurrentFact(group_id, member_id, current):
+                return CurrentFact(group_id, member_id, self._put_current(member_id, current))
+            case RegexFact(group_id, regex, resolved):
+                return RegexFact(group_id, regex, _put(self.regexes, regex, resolved))
+            case _:
+                assert_never(fact)
+
+    def _put_member(self, member_id: str, member: ConsumerMember | None) -> ConsumerMember | None:
+        before = _put(self.members, member_id, member)
+        if before is not None:
+            self._count(before, -1)
+            if self.static_members.get(before.instance_id or "") == member_id:
+                del self.static_members[before.instance_id or ""]
+        if member is not None:
+            self._count(member, 1)
+            if member.instance_id is not None:
+                self.static_members[member.instance_id] = member_id
+        return before
+
+    def _count(self, member: ConsumerMember, change: int) -> None:
+        _add(self.names, member.topic_names, change)
+        _add(self.used_regexes, frozenset(filter(None, [member.topic_regex])), change)
+
+    def _put_current(
+        self, member_id: str, current: CurrentAssignment | None
+    ) -> CurrentAssignment | None:
+        before = _put(self._currents, member_id, current)
+        for one in () if before is None else (*before.assigned, *before.revoking):
+            if self.holders.get(one) == member_id:
+                del self.holders[one]
+        for one in () if current is None else (*current.assigned, *current.revoking):
+            self.holders[one] = member_id
+        return before
+
+
+def _put(into: dict[str, T], key: str, value: T | None) -> T | None:
+    before = into.get(key)
+    if value is None:
+        into.pop(key, None)
+    else:
+        into[key] = value
+    return before
+
+
+def _add(counts: Counter[str], names: frozenset[str], change: int) -> None:
+    """Without zeros."""
+    for name in names:
+        counts[name] += change
+        if not counts[name]:
+            del counts[name]
+
+
+class GroupChanges:
+    """Facts that hold in a state already, and are not written yet."""
+
+    def __init__(self, state: ConsumerGroupState) -> None:
+        self.state = state
+        self.facts: list[ConsumerFact] = []
+        self._before: list[ConsumerFact] = []
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    def put(self, *facts: ConsumerFact) -> None:
+        for fact in facts:
+            self._before.append(self.state.apply(fact))
+            self.facts.append(fact)
+
+    def keep(self) -> None:
+        """They are written: there is no way back, and none is needed."""
+        self.facts.clear()
+        self._before.clear()
+
+    def take_back(self, count: int = 0) -> None:
+        """All but the first ``count`` of them."""
+        for fact in reversed(self._before[count:]):
+            self.state.apply(fact)
+        del self.facts[count:], self._before[count:]

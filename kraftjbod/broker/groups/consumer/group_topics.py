@@ -1,0 +1,102 @@
+"""PURE. Topics as consumer groups see them: by name, with a number that changes when they do.
+
+Also the regular expressions that name them. They are RE2's, as Kafka's are: what a client sends is
+matched in time that grows with its length only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
+
+from kraftjbod.core.ids import BrokerId, TopicId
+from kraftjbod.core.text.linear_pattern import LinearPattern
+from kraftjbod.metadata.state import MetadataState
+
+_HASH_BYTES: Final = 8
+#: Compiled ones, so that each is compiled once for all groups and members.
+_KEPT_REGEXES: Final = 256
+
+
+class GroupTopic(NamedTuple):
+    topic_id: TopicId
+    size: int
+    """How many partitions it has."""
+
+
+class GroupTopics(Protocol):
+    """What a group's machine is given of the cluster's metadata."""
+
+    @property
+    def version(self) -> int:
+        """Two equal versions mean equal topics."""
+
+    def topic(self, name: str) -> GroupTopic | None: ...
+
+    def name(self, topic_id: TopicId) -> str | None: ...
+
+    def names(self) -> Iterable[str]: ...
+
+    def hash_of(self, names: Collection[str]) -> int:
+        """Of topics' ids, sizes and racks; 0 if there is none of them."""
+
+
+class ClusterTopics:
+    """Over the metadata that the broker has; nothing is copied."""
+
+    def __init__(self, state: MetadataState) -> None:
+        self._state = state
+
+    @property
+    def version(self) -> int:
+        return self._state.offset
+
+    def topic(self, name: str) -> GroupTopic | None:
+        topic = self._state.topic(name)
+        return None if topic is None else GroupTopic(topic.topic_id, len(topic.partitions))
+
+    def name(self, topic_id: TopicId) -> str | None:
+        topic = self._state.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def names(self) -> Iterable[str]:
+        return self._state.topic_ids
+
+    def hash_of(self, names: Collection[str]) -> int:
+        # Not Kafka's own hash: it is compared with what this cluster wrote, and nothing else.
+        whole = hashlib.blake2b(digest_size=_HASH_BYTES)
+        is_any = False
+        for name in sorted(names):
+            topic = self._state.topic(name)
+            if topic is None:
+                continue
+            is_any = True
+            whole.update(topic.topic_id + len(topic.partitions).to_bytes(4, "big"))
+            for index in sorted(topic.partitions):
+                whole.update(repr(self._racks(topic.partitions[index].replicas)).encode())
+        return int.from_bytes(whole.digest(), "big", signed=True) if is_any else 0
+
+    def _racks(self, replicas: Iterable[BrokerId]) -> list[str]:
+        brokers = self._state.brokers
+        found = (brokers.get(broker_id) for broker_id in replicas)
+        return sorted(one.rack for one in found if one is not None and one.rack is not None)
+
+
+def check_regex(text: str) -> None:
+    """:raises OperatingError: INVALID_REGULAR_EXPRESSION, saying what is wrong with it."""
+    _compiled(text)
+
+
+def matching(text: str, topics: GroupTopics) -> frozenset[str]:
+    """Names of topics that the expression matches from their first character to their last.
+
+    :raises OperatingError: as :func:`check_regex`.
+    """
+    return frozenset(filter(_compiled(text).fits, topics.names()))
+
+
+@lru_cache(maxsize=_KEPT_REGEXES)
+def _compiled(text: str) -> LinearPattern:
+    return LinearPattern(text)

@@ -1,0 +1,53 @@
+"""PURE. ``MemberDeadlines``: until when members of a consumer group have to be heard of.
+
+Each has a session, which its heartbeats renew, and sometimes a phase: what it has to do by then.
+All are monotonic milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+NEVER: Final = 1 << 62
+
+
+class Overdue(NamedTuple):
+    member_id: str
+    is_session: bool
+    """Its session is over; otherwise its phase is."""
+
+
+class MemberDeadlines:
+    def __init__(self) -> None:
+        self._sessions: dict[str, int] = {}
+        self._phases: dict[str, int] = {}
+        #: At or before the next deadline.
+        self.next_ms = NEVER
+
+    def renew_session(self, member_id: str, now_ms: int, timeout_ms: int) -> None:
+        self._sessions[member_id] = self._due(now_ms + timeout_ms)
+
+    def begin_phase(self, member_id: str, now_ms: int, timeout_ms: int) -> None:
+        """Unless it has begun already."""
+        if member_id not in self._phases:
+            self._phases[member_id] = self._due(now_ms + max(0, timeout_ms))
+
+    def end_phase(self, member_id: str) -> None:
+        self._phases.pop(member_id, None)
+
+    def overdue(self, now_ms: int) -> list[Overdue]:
+        """What is over by now; each is said once."""
+        if self.next_ms > now_ms:
+            return []
+        over = []
+        for deadlines, is_session in ((self._sessions, True), (self._phases, False)):
+            for member_id in [one for one, at_ms in deadlines.items() if at_ms <= now_ms]:
+                del deadlines[member_id]
+                over.append(Overdue(member_id, is_session))
+        left = (*self._sessions.values(), *self._phases.values())
+        self.next_ms = min(left, default=NEVER)
+        return over
+
+    def _due(self, at_ms: int) -> int:
+        self.next_ms = min(self.next_ms, at_ms)
+        return at_ms

@@ -1,0 +1,146 @@
+"""PURE. Which partitions each member of a consumer group is to have, and for which epoch.
+
+* The group's epoch grows with every change of members, of subscriptions, and of the topics that
+  they mean; the target is made anew for it, not more often than the interval says.
+* A regular expression stands for the topics that were found for it last; it is looked at again
+  when there may be others, within seconds, and anyway from time to time.
+
+Rules are Kafka's; the assignment itself is in assignors.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from kraftjbod.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
+from kraftjbod.broker.groups.consumer.consumer_group_events import ConsumerGroupSettings, Moment
+from kraftjbod.broker.groups.consumer.consumer_group_state import GroupChanges
+from kraftjbod.broker.groups.consumer.group_topics import matching
+from kraftjbod.broker.groups.records.consumer_group_records import (
+    ConsumerMember,
+    EpochFact,
+    GroupEpoch,
+    RegexFact,
+    ResolvedRegex,
+    TargetEpoch,
+    TargetEpochFact,
+    TargetFact,
+)
+from kraftjbod.core.ids import TopicId
+
+#: Topics may have come or gone: how long until an expression is matched again. Kafka's number.
+REGEX_PAUSE_MS: Final = 10_000
+_NOT_SEEN: Final = -1
+
+
+class TargetAssignment:
+    def __init__(self, changes: GroupChanges, settings: ConsumerGroupSettings) -> None:
+        self._changes = changes
+        self._state = changes.state
+        self._settings = settings
+        #: The topics' version that the hash was compared at.
+        self._seen_version = _NOT_SEEN
+        #: Topics' version and wall time at which each expression was matched.
+        self._matched: dict[str, tuple[int, int]] = {}
+
+    def forget_what_was_seen(self) -> None:
+        """What was decided is taken back."""
+        self._seen_version = _NOT_SEEN
+        self._matched.clear()
+
+    @property
+    def assignor(self) -> str:
+        """What most members want, of those that want one; else the first that is configured."""
+        members = self._state.members.values()
+        votes = Counter(one.assignor for one in members if one.assignor is not None)
+        known = [name for name in votes if name in self._settings.assignors]
+        if not known:
+            return self._settings.assignors[0]
+        return max(known, key=lambda name: (votes[name], name))
+
+    def refresh(self, moment: Moment, *, is_changed: bool) -> None:
+        """Begin another epoch if ``is_changed``, or if topics did; then assign, if it is time."""
+        self._match_regexes(moment)
+        if is_changed or moment.topics.version != self._seen_version:
+            self._compare_topics(moment, is_changed=is_changed)
+        if self._is_due(moment):
+            self._assign(moment)
+
+    def begin_epoch(self, moment: Moment) -> None:
+        """The group has changed; who comes next has the assignment made."""
+        self._compare_topics(moment, is_changed=True)
+
+    def _compare_topics(self, moment: Moment, *, is_changed: bool) -> None:
+        own_hash = moment.topics.hash_of(self._state.subscribed_names())
+        if is_changed or own_hash != self._state.metadata_hash:
+            epoch = GroupEpoch(epoch=self._state.epoch + 1, metadata_hash=own_hash)
+            self._changes.put(*self._state.obsolete())
+            self._changes.put(EpochFact(self._state.group_id, epoch))
+        self._seen_version = moment.topics.version
+
+    def drop_regex(self, regex: str | None) -> None:
+        """If nobody uses it any more."""
+        state = self._state
+        if regex in state.regexes and regex not in state.used_regexes:
+            self._changes.put(RegexFact(state.group_id, regex, None))
+            self._matched.pop(regex, None)
+
+    def _match_regexes(self, moment: Moment) -> None:
+        state, version = self._state, moment.topics.version
+        for regex in list(state.used_regexes):
+            before = state.regexes.get(regex)
+            matched_at, matched_ms = self._matched.get(regex, (_NOT_SEEN, 0))
+            age_ms = abs(moment.wall_ms - matched_ms)
+            is_old = age_ms >= self._settings.regex_refresh_ms
+            is_old |= matched_at != version and age_ms >= REGEX_PAUSE_MS
+            if before is not None and not is_old:
+                continue
+            topics = matching(regex, moment.topics)
+            self._matched[regex] = (version, moment.wall_ms)
+            if before is None or before.topics != topics:
+                found = ResolvedRegex(topics=topics, version=version, resolved_ms=moment.wall_ms)
+                self._changes.put(RegexFact(state.group_id, regex, found))
+                self._seen_version = _NOT_SEEN
+
+    def _is_due(self, moment: Moment) -> bool:
+        state, interval_ms = self._state, self._settings.assignment_interval_ms
+        if state.epoch <= state.assignment_epoch:
+            return False
+        # Nobody else can come along with the only member.
+        is_alone = len(state.members) <= 1
+        is_unknown = not state.assigned_ms
+        passed_ms = moment.wall_ms - state.assigned_ms
+        return is_alone or is_unknown or not 0 <= passed_ms < interval_ms
+
+    def _assign(self, moment: Moment) -> None:
+        state, sizes = self._state, dict[TopicId, int]()
+        ids_of: dict[object, frozenset[TopicId]] = {}
+        subscribers = []
+        for member in state.members.values():
+            subscription = (member.topic_names, member.topic_regex)
+            if subscription not in ids_of:
+                ids_of[subscription] = self._topic_ids(member, moment, sizes)
+            subscribers.append(
+                Subscriber(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    topics=ids_of[subscription],
+                    target=state.target(member.member_id),
+                )
+            )
+        assigned = ASSIGNORS[self.assignor](subscribers, sizes)
+        for member_id, target in assigned.items():
+            if target != state.target(member_id):
+                self._changes.put(TargetFact(state.group_id, member_id, target))
+        epoch = TargetEpoch(epoch=state.epoch, since_ms=moment.wall_ms)
+        self._changes.put(TargetEpochFact(state.group_id, epoch))
+
+    def _topic_ids(
+        self, member: ConsumerMember, moment: Moment, sizes: dict[TopicId, int]
+    ) -> frozenset[TopicId]:
+        """Of topics that there are; what is subscribed to and absent has no partitions."""
+        found = (moment.topics.topic(name) for name in self._state.topics_of(member))
+        known = {topic.topic_id: topic.size for topic in found if topic is not None}
+        sizes.update(known)
+        return frozenset(known)

@@ -1,0 +1,171 @@
+"""LOOP. ``ConsumerGroupDriver``: has the machines of consumer groups heard, written and woken.
+
+What a machine decided is in its memory before it is in the log. So a write whose fate is not known
+is followed by loading the partition again: what is in the log then is what holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol, assert_never
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.classic.classic_group import ClassicGroup
+from kraftjbod.broker.groups.classic.group_events import Answer, TimePassed
+from kraftjbod.broker.groups.consumer.consumer_group import ConsumerGroup
+from kraftjbod.broker.groups.consumer.consumer_group_events import (
+    JOINING,
+    BecameClassic,
+    ConsumerAnswer,
+    ConsumerGroupEvent,
+    ConsumerHeartbeat,
+    DeletionAnswer,
+    DeletionRequested,
+    FactsWritten,
+    Moment,
+    WriteFacts,
+)
+from kraftjbod.broker.groups.consumer.group_conversion import check_upgrade, consumer_facts_of
+from kraftjbod.broker.groups.consumer.group_topics import ClusterTopics
+from kraftjbod.broker.groups.coordinator.group_log import Fate, GroupLog, Written
+from kraftjbod.broker.groups.coordinator.led_groups import CoordinatorSettings, LedGroups, Phase
+from kraftjbod.broker.groups.records.group_records import Fact, GroupFact
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.loop.timing import Clock
+
+
+class ClassicSide(Protocol):
+    """Who has the classic groups of the same partitions."""
+
+    def end_classic(self, led: LedGroups, group: ClassicGroup) -> None:
+        """It becomes a consumer group; whoever waits for it has to ask again."""
+
+    def begin_classic(self, led: LedGroups, group: ClassicGroup) -> None:
+        """It was a consumer group; its members have to join."""
+
+    def again(self, led: LedGroups, group_id: str, request: Any) -> None:
+        """What came for a consumer group that is none any more."""
+
+    def reload(self, led: LedGroups) -> None:
+        """What is in memory may not be what is in the log."""
+
+
+class ConsumerGroupDriver:
+    def __init__(
+        self,
+        *,
+        cache: MetadataCache,
+        clock: Clock,
+        log: GroupLog,
+        settings: CoordinatorSettings,
+        classic: ClassicSide,
+    ) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._log = log
+        self._settings = settings
+        self._classic = classic
+
+    def heartbeat(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> None:
+        """The token is completed with a :class:`ConsumerAnswer`."""
+        group = led.groups.consumer_groups.get(group_id)
+        if group is None:
+            try:
+                group = self._begun(led, group_id, request)
+            except OperatingError as e:
+                complete(request.token, ConsumerAnswer(code=e.code, message=e.message))
+                return
+        self.handle(led, group, request)
+
+    def _begun(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> ConsumerGroup:
+        """A new group, or one that was classic until now."""
+        groups, facts = led.groups, list[Fact]()
+        if request.epoch != JOINING:
+            raise OperatingError(
+                f"there is no consumer group {group_id}", code=ErrorCode.GROUP_ID_NOT_FOUND
+            )
+        classic = groups.groups.get(group_id)
+        if classic is None and len(groups) >= self._settings.max_groups_per_partition:
+            raise OperatingError(
+                "there are as many groups as there may be", code=ErrorCode.GROUP_MAX_SIZE_REACHED
+            )
+        if classic is not None and classic.members:
+            members = classic.members.values()
+            check_upgrade(classic.protocol_type, len(members), self._settings.consumer)
+            topics = ClusterTopics(self._cache.state)
+            facts = consumer_facts_of(group_id, classic.generation, members, topics)
+        elif classic is not None:
+            facts = [GroupFact(group_id, None)]
+        if classic is not None:
+            self._classic.end_classic(led, classic)
+        group = groups.consumer_group(group_id)
+        group.follow(facts, self._clock.now_ms())
+        return group
+
+    async def delete(self, led: LedGroups, group: ConsumerGroup) -> ErrorCode:
+        """Forget a group without members."""
+        token: Completion[DeletionAnswer] = Completion()
+        self.handle(led, group, DeletionRequested(token))
+        return (await token).code
+
+    def handle(self, led: LedGroups, group: ConsumerGroup, event: ConsumerGroupEvent) -> None:
+        now_ms = self._clock.now_ms()
+        moment = Moment(now_ms, self._clock.wall_ms(), ClusterTopics(self._cache.state))
+        for action in group.handle(event, moment):
+            match action:
+                case Answer(token, answer):
+                    complete(token, answer)
+                case WriteFacts(facts):
+                    self._write(led, group, facts)
+                case BecameClassic():
+                    self._hand_over(led, group, action)
+                case _:
+                    assert_never(action)
+        if led.phase is Phase.ENDED:
+            return
+        led.set_timer(group, now_ms, partial(self.handle, led, group, TimePassed()))
+        if led.groups.forget_unused_consumer(group):
+            led.drop_timer(group)
+            restored = led.groups.restore(group.group_id, now_ms)
+            if restored is not None:
+                self._classic.begin_classic(led, restored)
+
+    def _write(self, led: LedGroups, group: ConsumerGroup, facts: Sequence[Fact]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def go_on(written: Written) -> None:
+            if led.phase is Phase.ENDED:
+                return
+            is_replicated = written.code is ErrorCode.NONE
+            if not is_replicated and written.fate is Fate.UNKNOWN:
+                self._classic.reload(led)
+                return
+            is_appended = is_replicated or written.fate is Fate.IN_LOG
+            for fact in facts if is_appended else ():
+                if isinstance(fact, GroupFact):
+                    led.groups.take(fact)
+            self.handle(led, group, FactsWritten(written.code, is_appended))
+
+        def ended(done: Completion[Written]) -> None:
+            # In a turn of its own: the group may want more written.
+            loop.call_soon(go_on, done.result())
+
+        self._log.write_only(led, facts).add_done_callback(ended)
+
+    def _hand_over(self, led: LedGroups, group: ConsumerGroup, action: BecameClassic) -> None:
+        group_id = group.group_id
+        led.drop_timer(group)
+        led.groups.became_classic(group_id, action.group, self._clock.now_ms())
+        classic = led.groups.groups.get(group_id)
+        if classic is not None:
+            self._classic.begin_classic(led, classic)
+        for request in action.waiting:
+            self._classic.again(led, group_id, request)
+
+
+def complete(token: object, answer: object) -> None:
+    assert isinstance(token, Completion), token
+    token.set_result(answer)

@@ -1,0 +1,162 @@
+"""LOOP. ``GroupCommits``: what groups commit, appended where their coordinator leads.
+
+An offset holds when it is replicated, or when the transaction that it is part of is committed. Who
+commits has to be a member, as of the very moment in which that is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.consumer.consumer_group_events import Commit
+from kraftjbod.broker.groups.consumer.group_topics import ClusterTopics
+from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from kraftjbod.broker.groups.coordinator.group_log import GroupLog
+from kraftjbod.broker.groups.coordinator.led_groups import CoordinatorSettings, LedGroups
+from kraftjbod.broker.groups.records.group_records import (
+    CommittedOffset,
+    OffsetFact,
+    record_of,
+)
+from kraftjbod.broker.replicas.pending_append import TransactionClaim
+from kraftjbod.core.errors import ErrorCode, LocalProtocolError
+from kraftjbod.core.ids import TopicIdPartition, TopicPartition
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.loop.work_slices import in_slices
+
+
+class Committer(NamedTuple):
+    """What who commits says of itself; ``generation`` is the epoch in a consumer group."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    knows_epochs: bool = True
+
+
+class GroupCommits:
+    def __init__(
+        self,
+        *,
+        coordinator: GroupCoordinator,
+        cache: MetadataCache,
+        log: GroupLog,
+        clock: Clock,
+        settings: CoordinatorSettings,
+    ) -> None:
+        self._coordinator = coordinator
+        self._cache = cache
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        committer: Committer,
+        *,
+        absent_code: ErrorCode,
+    ) -> ErrorCode:
+        """Commit all of ``offsets``, or none.
+
+        :param absent_code: for a member of a group that there is not.
+        :raises OperatingError: the group is not coordinated here, or not now.
+        """
+        self._coordinator.led_of(group_id)
+        facts = [OffsetFact(group_id, tp, one) for tp, one in offsets.items()]
+        wall_ms = self._clock.wall_ms()
+        try:
+            records = [record_of(fact, wall_ms) async for fact in in_slices(facts)]
+        except LocalProtocolError:
+            return ErrorCode.INVALID_REQUEST
+        # From here to the append nothing is waited for: what is checked is so when it is written.
+        led = self._coordinator.led_of(group_id)
+        code = self._check(led, group_id, offsets, committer)
+        if code is None:
+            code = ErrorCode.NONE
+            if committer.generation >= 0:
+                code = absent_code
+            elif len(led.groups) >= self._settings.max_groups_per_partition:
+                code = ErrorCode.GROUP_MAX_SIZE_REACHED
+        return await self._log.append(led, facts, records) if code is ErrorCode.NONE else code
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        committer: Committer,
+        *,
+        producer: tuple[int, int],
+        claim: TransactionClaim,
+    ) -> ErrorCode:
+        """As :meth:`commit`, to hold when the transaction of the producer is committed.
+
+        :param producer: its id and epoch.
+        """
+        facts = [OffsetFact(group_id, tp, one) for tp, one in offsets.items()]
+        wall_ms = self._clock.wall_ms()
+        try:
+            records = [record_of(fact, wall_ms) async for fact in in_slices(facts)]
+        except LocalProtocolError:
+            return ErrorCode.INVALID_REQUEST
+        led = self._coordinator.led_of(group_id)
+
+        def check() -> ErrorCode:
+            code = self._check(led, group_id, offsets, committer, in_transaction=True)
+            is_member = committer.generation >= 0
+            absent = ErrorCode.ILLEGAL_GENERATION if is_member else ErrorCode.NONE
+            return absent if code is None else code
+
+        code = check()
+        if code is not ErrorCode.NONE:
+            return code
+        # Whoever reads what is stable has to wait from here on: it may be written at any time.
+        led.groups.pending.arrives(group_id, offsets)
+        # The coordinator of the transaction is asked meanwhile, and members may come and go.
+        claim = claim._replace(still_holds=check)
+        try:
+            return await self._log.append(led, facts, records, producer, claim)
+        finally:
+            led.groups.pending.arrived(group_id, offsets)
+
+    def _check(
+        self,
+        led: LedGroups,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        committer: Committer,
+        *,
+        in_transaction: bool = False,
+    ) -> ErrorCode | None:
+        """What the group says to it; None if there is no such group."""
+        member_id, instance_id, generation, knows_epochs = committer
+        classic = led.groups.groups.get(group_id)
+        if classic is not None:
+            return classic.check_commit(
+                member_id,
+                instance_id,
+                generation,
+                self._clock.now_ms(),
+                in_transaction=in_transaction,
+            )
+        consumer = led.groups.consumer_groups.get(group_id)
+        if consumer is None:
+            return None
+        topics = ClusterTopics(self._cache.state)
+        found = ((topics.topic(topic), index) for topic, index in offsets)
+        return consumer.check_commit(
+            Commit(
+                member_id=member_id,
+                epoch=generation,
+                partitions=frozenset(
+                    TopicIdPartition(topic.topic_id, index)
+                    for topic, index in found
+                    if topic is not None
+                ),
+                knows_epochs=knows_epochs,
+                in_transaction=in_transaction,
+            )
+        )

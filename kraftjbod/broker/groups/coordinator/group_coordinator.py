@@ -1,0 +1,432 @@
+"""LOOP. ``GroupCoordinator``: groups, where their part of ``__consumer_offsets`` is led here.
+
+* A partition of that topic is loaded when this broker begins to lead it, and dropped when that
+  ends; the groups of a partition that is not here, or not loaded yet, are refused by code.
+* Whatever shall outlive this broker is appended first and holds when it is replicated. A write that
+  fails changes nothing here, and who asked for it hears the code that Kafka has for that.
+* What is appended under one leadership is never part of another one.
+* A group has one timer, set for the next moment at which its machine has something to do.
+
+Which state a group is in, and what that means for a request, is classic_group.py's; what is
+committed is in group_partition.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, assert_never
+
+from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.classic.classic_group import NEVER, ClassicGroup
+from kraftjbod.broker.groups.classic.group_events import (
+    Answer,
+    GroupEvent,
+    GroupState,
+    GroupWritten,
+    HeartbeatAnswer,
+    HeartbeatReceived,
+    JoinAnswer,
+    JoinRequested,
+    LeaveAnswer,
+    LeaveRequested,
+    RebalanceWanted,
+    SyncAnswer,
+    SyncRequested,
+    TimePassed,
+    Unloaded,
+    WriteGroup,
+)
+from kraftjbod.broker.groups.consumer.consumer_group_events import (
+    ConsumerHeartbeat,
+    DeletionAnswer,
+    DeletionRequested,
+    MemberRequest,
+)
+from kraftjbod.broker.groups.coordinator.consumer_group_driver import ConsumerGroupDriver, complete
+from kraftjbod.broker.groups.coordinator.group_log import GroupLog
+from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
+from kraftjbod.broker.groups.coordinator.led_groups import CoordinatorSettings, LedGroups, Phase
+from kraftjbod.broker.groups.records.group_records import (
+    OFFSETS_TOPIC,
+    GroupFact,
+    OffsetFact,
+    fact_of,
+)
+from kraftjbod.broker.internal.coordinators import partition_of
+from kraftjbod.broker.internal.internal_reader import InternalReader
+from kraftjbod.broker.replicas.leaderships import Leadership
+from kraftjbod.broker.replicas.pending_append import MarkerToWrite
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
+from kraftjbod.core.ids import LeaderEpoch, TopicPartition
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
+from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.protocol.control_records import marker_of
+from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
+
+#: What is forgotten in one go: encoding it takes the loop.
+_FACTS_AT_ONCE: Final = 500
+
+
+class GroupCoordinator:
+    """Subscribes to leaderships; ``run()`` lets offsets expire."""
+
+    def __init__(
+        self,
+        *,
+        cache: MetadataCache,
+        records: GroupLog,
+        reader: InternalReader,
+        tasks: BackgroundTasks,
+        clock: Clock,
+        backoff: ExponentialBackoff,
+        metrics: Metrics,
+        settings: CoordinatorSettings,
+    ) -> None:
+        self._cache = cache
+        self._records = records
+        self._reader = reader
+        self._tasks = tasks
+        self._clock = clock
+        self._backoff = backoff
+        self._settings = settings
+        #: By partition.
+        self._led: dict[int, LedGroups] = {}
+        self._consumer = ConsumerGroupDriver(
+            cache=cache, clock=clock, log=records, settings=settings, classic=self
+        )
+        self._log = get_logger(component="group_coordinator")
+        metrics.gauge("NumGroups", lambda: sum(len(led.groups) for led in self._led.values()))
+        metrics.gauge("NumOffsets", self._count_offsets)
+
+    # --- leaderships -----------------------------------------------------------------------------
+
+    def elected(self, leadership: Leadership) -> None:
+        """Load the partition, if it is one of ours and not loaded already."""
+        (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
+        if topic != OFFSETS_TOPIC:
+            return
+        led = self._led.get(index)
+        if led is not None and led.phase is Phase.ACTIVE:
+            # The same log goes on, and with it what is in memory of it.
+            led.leader_epoch = epoch
+            return
+        if led is not None:
+            led.phase = Phase.ENDED
+        self._begin(leadership.topic_partition, epoch)
+
+    def _begin(self, topic_partition: TopicPartition, epoch: LeaderEpoch) -> None:
+        index = topic_partition.partition
+        led = self._led[index] = LedGroups(topic_partition, epoch, self._settings)
+        self._tasks.attempt(lambda: self._load(led), f"load-groups-{index}")
+
+    def resigned(self, leadership: Leadership) -> None:
+        """Whatever waits for groups of this partition has to go elsewhere."""
+        topic, index = leadership.topic_partition
+        if topic == OFFSETS_TOPIC and index in self._led:
+            self._unload(index)
+
+    def close(self) -> None:
+        """Answer whoever waits."""
+        for index in list(self._led):
+            self._unload(index)
+
+    def _unload(self, index: int) -> None:
+        led = self._led.pop(index)
+        led.phase = Phase.ENDED
+        for _, timer in led.timers.values():
+            timer.cancel()
+        led.timers.clear()
+        for group in led.groups.groups.values():
+            self._carry_out(led, group, Unloaded())
+        for consumer_group in led.groups.consumer_groups.values():
+            self._consumer.handle(led, consumer_group, Unloaded())
+        self._log.info("group_partition_unloaded", partition=index, groups=len(led.groups))
+
+    async def _load(self, led: LedGroups) -> None:
+        failures = 0
+        index = led.topic_partition.partition
+        while led.phase is not Phase.ENDED:
+            try:
+                await self._take_all(led)
+                break
+            except CorruptRecordError as e:
+                led.phase = Phase.FAILED
+                self._log.error("group_partition_unreadable", partition=index, reason=str(e))
+                return
+            except OperatingError as e:
+                failures += 1
+                self._log.info("group_partition_not_loaded", partition=index, reason=str(e))
+                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+        if led.phase is Phase.ENDED:
+            return
+        led.phase = Phase.ACTIVE
+        led.groups.loaded(self._clock.now_ms())
+        for group in list(led.groups.groups.values()):
+            self._set_timer(led, group)
+        for consumer_group in list(led.groups.consumer_groups.values()):
+            self._consumer.handle(led, consumer_group, TimePassed())
+        self._log.info("group_partition_loaded", partition=index, groups=len(led.groups))
+
+    async def _take_all(self, led: LedGroups) -> None:
+        led.groups = GroupPartition(self._settings.limits, self._settings.consumer)
+        async for batch in self._reader.read(led.topic_partition, led.leader_epoch):
+            header = batch.header
+            if header.is_control:
+                for marker in filter(None, map(marker_of, batch.records)):
+                    led.groups.transaction_ended(header.producer_id, commits=marker.is_commit)
+                continue
+            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+            async for record in in_slices(batch.records):
+                fact = fact_of(record)
+                if fact is not None:
+                    led.groups.take(fact, record.offset, producer_id)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequested) -> None:
+        """The token is completed with a :class:`JoinAnswer`.
+
+        :raises OperatingError: the group is not coordinated here, or not now.
+        """
+        led = self.led_of(group_id)
+        groups = led.groups
+        if group_id in groups.consumer_groups:
+            self._consumer.handle(led, groups.consumer_groups[group_id], request)
+            return
+        if group_id not in groups.groups:
+            code = ErrorCode.NONE
+            if request.member_id:
+                code = ErrorCode.UNKNOWN_MEMBER_ID
+            elif len(groups) >= self._settings.max_groups_per_partition:
+                code = ErrorCode.GROUP_MAX_SIZE_REACHED
+            if code is not ErrorCode.NONE:
+                answer = JoinAnswer(code=code, member_id=request.member_id)
+                complete(request.token, answer)
+                return
+        self._carry_out(led, groups.group(group_id), request)
+
+    def sync(self, group_id: str, request: SyncRequested) -> None:
+        """As :meth:`join`, with a :class:`SyncAnswer`."""
+        led = self.led_of(group_id)
+        group = led.groups.groups.get(group_id)
+        if group_id in led.groups.consumer_groups:
+            self._consumer.handle(led, led.groups.consumer_groups[group_id], request)
+        elif group is None:
+            complete(request.token, SyncAnswer(code=ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._carry_out(led, group, request)
+
+    def heartbeat(self, group_id: str, request: HeartbeatReceived) -> None:
+        """As :meth:`join`, with a :class:`HeartbeatAnswer`."""
+        led = self.led_of(group_id)
+        group = led.groups.groups.get(group_id)
+        if group_id in led.groups.consumer_groups:
+            self._consumer.handle(led, led.groups.consumer_groups[group_id], request)
+        elif group is None:
+            complete(request.token, HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._carry_out(led, group, request)
+
+    def leave(self, group_id: str, request: LeaveRequested) -> None:
+        """As :meth:`join`, with a :class:`LeaveAnswer`."""
+        led = self.led_of(group_id)
+        group = led.groups.groups.get(group_id)
+        if group_id in led.groups.consumer_groups:
+            self._consumer.handle(led, led.groups.consumer_groups[group_id], request)
+        elif group is None:
+            codes = tuple(ErrorCode.UNKNOWN_MEMBER_ID for _ in request.members)
+            complete(request.token, LeaveAnswer(codes))
+        else:
+            self._carry_out(led, group, request)
+
+    def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> None:
+        """As :meth:`join`, with a :class:`ConsumerAnswer`."""
+        self._consumer.heartbeat(self.led_of(group_id), group_id, request)
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Forget an empty group and what it has committed.
+
+        :raises OperatingError: as :meth:`join`.
+        """
+        code = self.led_of(group_id).groups.check_deletion(group_id)
+        while code is ErrorCode.NONE:
+            led = self.led_of(group_id)
+            if led.groups.check_deletion(group_id) is not ErrorCode.NONE:
+                break  # Gone, or in use again.
+            facts = led.groups.deletion(group_id)[:_FACTS_AT_ONCE]
+            if not facts:
+                consumer_group = led.groups.consumer_groups.get(group_id)
+                if consumer_group is not None:
+                    return await self._consumer.delete(led, consumer_group)
+                led.groups.groups.pop(group_id, None)
+                break
+            code = await self._records.write(led, facts)
+        return code
+
+    def find(self, group_id: str) -> GroupPartition:
+        """Where the group is, if it is.
+
+        :raises OperatingError: as :meth:`join`.
+        """
+        return self.led_of(group_id).groups
+
+    def all_partitions(self) -> Iterator[GroupPartition]:
+        """What is led here.
+
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if something is not loaded yet.
+        """
+        for led in self._led.values():
+            if led.phase is Phase.LOADING:
+                raise OperatingError(
+                    f"{led.topic_partition} is being loaded",
+                    code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                )
+            if led.phase is Phase.ACTIVE:
+                yield led.groups
+
+    # --- from one kind to the other --------------------------------------------------------------
+
+    def end_classic(self, led: LedGroups, group: ClassicGroup) -> None:
+        del led.groups.groups[group.group_id]
+        led.drop_timer(group)
+        self._carry_out(led, group, Unloaded(ErrorCode.REBALANCE_IN_PROGRESS))
+
+    def begin_classic(self, led: LedGroups, group: ClassicGroup) -> None:
+        self._carry_out(led, group, RebalanceWanted())
+
+    def again(self, led: LedGroups, group_id: str, request: MemberRequest) -> None:
+        match request:
+            case JoinRequested():
+                self.join(group_id, request)
+            case SyncRequested():
+                self.sync(group_id, request)
+            case HeartbeatReceived():
+                self.heartbeat(group_id, request)
+            case LeaveRequested():
+                self.leave(group_id, request)
+            case ConsumerHeartbeat():
+                self._consumer.heartbeat(led, group_id, request)
+            case DeletionRequested():
+                complete(request.token, DeletionAnswer(ErrorCode.NON_EMPTY_GROUP))
+            case _:
+                assert_never(request)
+
+    def reload(self, led: LedGroups) -> None:
+        if led.phase is Phase.ACTIVE:
+            self._unload(led.topic_partition.partition)
+            self._begin(led.topic_partition, led.leader_epoch)
+
+    def _carry_out(self, led: LedGroups, group: ClassicGroup, event: GroupEvent) -> None:
+        before = group.state
+        for action in group.handle(event, self._clock.now_ms()):
+            match action:
+                case Answer(token, answer):
+                    complete(token, answer)
+                case WriteGroup():
+                    self._write_group(led, group, action)
+                case _:
+                    assert_never(action)
+        if group.state is not before:
+            led.groups.state_changed(group.group_id, self._clock.wall_ms())
+        if group.state is not GroupState.DEAD:
+            self._set_timer(led, group)
+
+    def _write_group(self, led: LedGroups, group: ClassicGroup, action: WriteGroup) -> None:
+        written = replace(action.group, since_ms=self._clock.wall_ms())
+        writing = self._records.write(led, [GroupFact(group.group_id, written)])
+        loop = asyncio.get_running_loop()
+
+        def ended(done: Completion[ErrorCode]) -> None:
+            # In a turn of its own: the group may want more written.
+            loop.call_soon(go_on, done.result())
+
+        def go_on(code: ErrorCode) -> None:
+            if led.phase is not Phase.ENDED:
+                self._carry_out(led, group, GroupWritten(action.write_id, code))
+
+        writing.add_done_callback(ended)
+
+    def _set_timer(self, led: LedGroups, group: ClassicGroup) -> None:
+        passed = partial(self._carry_out, led, group, TimePassed())
+        led.set_timer(group, self._clock.now_ms(), passed)
+        if group.next_deadline_ms == NEVER and led.groups.forget_unused(group):
+            led.drop_timer(group)
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    def transaction_ended(self, topic_partition: TopicPartition, marker: MarkerToWrite) -> None:
+        """A marker is replicated in ``topic_partition``: what is pending there holds, or not."""
+        led = self._led.get(topic_partition.partition)
+        if led is not None and led.phase is Phase.ACTIVE:
+            led.groups.transaction_ended(marker.producer_id, commits=marker.marker.is_commit)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> ErrorCode:
+        """Forget what is committed for ``partitions``.
+
+        :raises OperatingError: as :meth:`join`.
+        """
+        code = ErrorCode.NONE
+        for at in range(0, len(partitions), _FACTS_AT_ONCE):
+            led = self.led_of(group_id)
+            there = led.groups.offsets(group_id)
+            part = [tp for tp in partitions[at : at + _FACTS_AT_ONCE] if tp in there]
+            if part and code is ErrorCode.NONE:
+                code = await self._records.write(
+                    led, [OffsetFact(group_id, tp, None) for tp in part]
+                )
+        return code
+
+    async def run(self) -> None:
+        """Let go what was kept long enough, from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.expiry_interval_ms / 1000)
+            for led in list(self._led.values()):
+                if led.phase is Phase.ACTIVE:
+                    await self._expire(led)
+
+    async def _expire(self, led: LedGroups) -> None:
+        retention_ms = self._settings.offsets_retention_ms
+        async for group_id in in_slices(led.groups.group_ids()):
+            # What is found is written at once: in between it may have been committed anew.
+            facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
+            while facts:
+                code = await self._records.write(led, facts[:_FACTS_AT_ONCE])
+                if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
+                    return  # Next time.
+                facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
+            if led.groups.is_over(group_id):
+                await self._consumer.delete(led, led.groups.consumer_groups[group_id])
+
+    def led_of(self, group_id: str) -> LedGroups:
+        """Where the group is coordinated: in a partition that is led here, and loaded.
+
+        :raises OperatingError: there is none.
+        """
+        index = partition_of(self._cache.state, OFFSETS_TOPIC, group_id)
+        led = None if index is None else self._led.get(index)
+        if led is None or led.phase is Phase.FAILED:
+            raise OperatingError(
+                f"group {group_id} is not coordinated by this broker",
+                code=ErrorCode.NOT_COORDINATOR,
+            )
+        if led.phase is Phase.LOADING:
+            raise OperatingError(
+                f"{led.topic_partition} is being loaded",
+                code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            )
+        return led
+
+    def _count_offsets(self) -> int:
+        return sum(
+            len(led.groups.offsets(group_id))
+            for led in self._led.values()
+            for group_id in led.groups.group_ids()
+        )

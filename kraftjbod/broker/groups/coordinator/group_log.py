@@ -1,0 +1,139 @@
+"""LOOP. ``GroupLog``: appends what groups have decided to the partition that is led here.
+
+A fact holds when it is replicated. Every append names the leader epoch that the coordinator has, so
+that nothing of one leadership gets into the log of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kraftjbod.broker.groups.coordinator.led_groups import LedGroups, Phase
+from kraftjbod.broker.groups.records.group_records import Fact, record_of
+from kraftjbod.broker.internal.batched_appends import BatchedAppends
+from kraftjbod.broker.internal.coordinators import code_of_write
+from kraftjbod.broker.internal.internal_producer import InternalProducer
+from kraftjbod.broker.replicas.pending_append import AppendOutcome, TransactionClaim
+from kraftjbod.core.errors import ErrorCode, LocalProtocolError
+from kraftjbod.core.loop.completion import Completion
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
+from kraftjbod.protocol.records import Record, build_batch
+
+_NO_PRODUCER: Final = (NO_PRODUCER_ID, -1)
+#: The directory may have taken the batch, or take it still.
+_UNKNOWN: Final = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+class Fate(Enum):
+    """Of a batch that was not replicated in time."""
+
+    REFUSED = "refused"
+    IN_LOG = "in log"
+    UNKNOWN = "unknown"
+
+
+class Written(NamedTuple):
+    """``code`` is what a client is told; ``base_offset`` that of the first fact, if it is NONE."""
+
+    code: ErrorCode
+    fate: Fate
+    base_offset: int = -1
+
+
+class GroupLog:
+    def __init__(self, *, producer: InternalProducer, clock: Clock, timeout_ms: int) -> None:
+        self._producer = producer
+        self._appends = BatchedAppends(producer, timeout_ms=timeout_ms)
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+
+    def write(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[ErrorCode]:
+        """Append ``facts``; they are taken over when they are replicated, and the code says so."""
+        return self.write_only(led, facts).map(_taker(led, facts, NO_PRODUCER_ID))
+
+    def write_only(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[Written]:
+        """As :meth:`write`, but nothing is taken over."""
+        wall_ms = self._clock.wall_ms()
+        try:
+            records = [record_of(fact, wall_ms) for fact in facts]
+        except LocalProtocolError:
+            # Requests have longer names than records can hold.
+            return Completion.of(Written(ErrorCode.INVALID_REQUEST, Fate.REFUSED))
+        return self._append(led, records)
+
+    def append(
+        self,
+        led: LedGroups,
+        facts: Sequence[Fact],
+        records: Sequence[Record],
+        producer: tuple[int, int] = _NO_PRODUCER,
+        claim: TransactionClaim | None = None,
+    ) -> Completion[ErrorCode]:
+        """As :meth:`write`, of facts that were encoded before.
+
+        :param producer: its id and epoch, if ``claim`` says that it is part of a transaction.
+        """
+        taker = _taker(led, facts, producer[0])
+        return self._append(led, records, producer, claim).map(taker)
+
+    def _append(
+        self,
+        led: LedGroups,
+        records: Sequence[Record],
+        producer: tuple[int, int] = _NO_PRODUCER,
+        claim: TransactionClaim | None = None,
+    ) -> Completion[Written]:
+        if claim is None:
+            return self._appends.append(
+                led.topic_partition, records, leader_epoch=led.leader_epoch
+            ).map(_written)
+        # A batch of its own: it belongs to its producer, and stands after what came before it.
+        self._appends.flush(led.topic_partition)
+        batch = build_batch(
+            records,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=0,
+            is_transactional=True,
+        )
+        return self._producer.append(
+            led.topic_partition,
+            batch,
+            leader_epoch=led.leader_epoch,
+            timeout_ms=self._timeout_ms,
+            transaction=claim,
+        ).map(_written)
+
+
+def _taker(
+    led: LedGroups, facts: Sequence[Fact], producer_id: int
+) -> Callable[[Written], ErrorCode]:
+    def replicated(written: Written) -> ErrorCode:
+        if written.code is not ErrorCode.NONE:
+            return written.code
+        if led.phase is Phase.ENDED:
+            return ErrorCode.NOT_COORDINATOR
+        for offset, fact in enumerate(facts, written.base_offset):
+            led.groups.take(fact, offset, producer_id)
+        return ErrorCode.NONE
+
+    return replicated
+
+
+def _written(outcome: AppendOutcome) -> Written:
+    fate = Fate.REFUSED
+    if outcome.is_in_log:
+        fate = Fate.IN_LOG
+    elif outcome.code in _UNKNOWN:
+        fate = Fate.UNKNOWN
+    return Written(code_of_write(outcome.code), fate, outcome.base_offset)

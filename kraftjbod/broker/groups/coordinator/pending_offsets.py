@@ -1,0 +1,83 @@
+"""PURE. ``PendingOffsets``: what producers have committed for groups in transactions that are open.
+
+An offset belongs to the transaction of a producer; several producers may have one for the same
+group and partition. It becomes what the group has committed, or is forgotten, by the producer's
+marker in the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from kraftjbod.broker.groups.records.group_records import CommittedOffset
+from kraftjbod.core.ids import TopicPartition
+
+_Key = tuple[str, TopicPartition]
+
+
+class PendingOffset(NamedTuple):
+    group_id: str
+    topic_partition: TopicPartition
+    committed: CommittedOffset
+
+
+class PendingOffsets:
+    def __init__(self) -> None:
+        self._of_producers: dict[int, dict[_Key, CommittedOffset]] = {}
+        #: By group: how many producers have one for a partition.
+        self._open: dict[str, Counter[TopicPartition]] = {}
+        #: The same of what is on its way to the log.
+        self._arriving: dict[str, Counter[TopicPartition]] = {}
+
+    def arrives(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        """They are on their way to the log; :meth:`arrived` has to follow, however that ends."""
+        self._arriving.setdefault(group_id, Counter()).update(list(partitions))
+
+    def arrived(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
+        for one in partitions:
+            _less(self._arriving, group_id, one)
+
+    def add(self, producer_id: int, pending: PendingOffset) -> None:
+        group_id, topic_partition, committed = pending
+        of_producer = self._of_producers.setdefault(producer_id, {})
+        if (group_id, topic_partition) not in of_producer:
+            self._open.setdefault(group_id, Counter())[topic_partition] += 1
+        of_producer[group_id, topic_partition] = committed
+
+    def drop(self, group_id: str, topic_partition: TopicPartition) -> None:
+        """Whoever has one; the group has nothing committed there any more."""
+        for of_producer in self._of_producers.values() if group_id in self._open else ():
+            if of_producer.pop((group_id, topic_partition), None) is not None:
+                _less(self._open, group_id, topic_partition)
+
+    def end(self, producer_id: int) -> Iterator[PendingOffset]:
+        """What the producer's transaction had, and has no more."""
+        of_producer = self._of_producers.pop(producer_id, {})
+        for (group_id, topic_partition), committed in of_producer.items():
+            _less(self._open, group_id, topic_partition)
+            yield PendingOffset(group_id, topic_partition, committed)
+
+    def is_open(self, group_id: str, topic_partition: TopicPartition) -> bool:
+        """What the group has committed there is about to change, or not."""
+        return any(
+            topic_partition in counts.get(group_id, ()) for counts in (self._open, self._arriving)
+        )
+
+    def of_group(self, group_id: str) -> Collection[TopicPartition]:
+        """Partitions that are in the log."""
+        return self._open.get(group_id, Counter()).keys()
+
+    @property
+    def groups(self) -> Collection[str]:
+        return self._open.keys()
+
+
+def _less(counts: dict[str, Counter[TopicPartition]], group_id: str, one: TopicPartition) -> None:
+    """Without zeros, and without groups that have none."""
+    counts[group_id][one] -= 1
+    if not counts[group_id][one]:
+        del counts[group_id][one]
+    if not counts[group_id]:
+        del counts[group_id]

@@ -1,0 +1,78 @@
+"""PURE. What a broker's file says about consumer groups and what they commit."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from kraftjbod.core.config_model import KIB, MIB, KeyedModel
+
+
+class GroupConfig(KeyedModel):
+    """Part of :class:`BrokerConfig`; names and defaults are Kafka's."""
+
+    group_min_session_timeout_ms: int = Field(default=6_000, ge=1)
+    """A member of a consumer group may not ask for a shorter session."""
+    group_max_session_timeout_ms: int = Field(default=1_800_000, ge=1)
+    """Nor for a longer one."""
+    group_initial_rebalance_delay_ms: int = Field(default=3_000, ge=0)
+    """How long a group that was empty waits for more members, anew with each that comes."""
+    group_max_size: int = Field(default=2**31 - 1, ge=1)
+    """Members that a group may have."""
+    group_consumer_session_timeout_ms: int = Field(default=45_000, ge=1)
+    """A member of the newer protocol (KIP-848) that is not heard of for so long is out."""
+    group_consumer_heartbeat_interval_ms: int = Field(default=5_000, ge=1)
+    """How often such a member is told to send a heartbeat."""
+    group_consumer_assignment_interval_ms: int = Field(default=1_000, ge=0)
+    """How often a group's assignment is made anew at most; 0 for every time that it changes."""
+    group_consumer_max_size: int = Field(default=2**31 - 1, ge=1)
+    """Members that a group of the newer protocol may have."""
+    group_consumer_assignors: tuple[Literal["uniform", "range"], ...] = ("uniform", "range")
+    """Who may assign partitions; the first one does if members do not say."""
+    group_consumer_migration_policy: Literal[
+        "bidirectional", "upgrade", "downgrade", "disabled"
+    ] = "bidirectional"
+    """Which groups with members may change their protocol."""
+    group_consumer_regex_refresh_interval_ms: int = Field(default=600_000, ge=10_000)
+    """How often regular expressions are matched again when no topic came or went."""
+    group_max_per_partition: int = Field(default=100_000, ge=1)
+    """Groups of one partition of ``__consumer_offsets``; beyond it a new one is refused."""
+    offset_metadata_max_bytes: int = Field(default=4096, ge=0)
+    """What a client may add to an offset that it commits."""
+    offsets_retention_minutes: int = Field(default=10_080, ge=1)
+    """How long offsets are kept once their group is empty, or reads their topic no more."""
+    offsets_retention_check_interval_ms: int = Field(default=600_000, ge=1)
+    """How often offsets are looked for that were kept long enough."""
+    offsets_commit_timeout_ms: int = Field(default=5_000, ge=1)
+    """How long what a group writes may take until all in-sync replicas have it."""
+    offsets_load_buffer_size: int = Field(default=5 * MIB, ge=KIB)
+    """Bytes that are read at once when a broker takes over groups."""
+    offsets_topic_num_partitions: int = Field(default=50, ge=1)
+    """This and what follows are for the creation of ``__consumer_offsets``, when a group is first
+    asked for. It must not grow later: groups would be looked for in another partition."""
+    offsets_topic_replication_factor: int = Field(default=3, ge=1)
+    """Replicas; with fewer brokers alive it is not made, and groups wait."""
+    offsets_topic_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
+    """Small segments make it load fast, because they are compacted soon."""
+
+    @field_validator("group_consumer_migration_policy", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _related(self) -> Self:
+        if self.group_max_session_timeout_ms < self.group_min_session_timeout_ms:
+            raise ValueError(
+                "group.max.session.timeout.ms is below group.min.session.timeout.ms; raise it"
+            )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise ValueError(
+                "group.consumer.heartbeat.interval.ms must be below "
+                "group.consumer.session.timeout.ms"
+            )
+        assignors = self.group_consumer_assignors
+        if not assignors or len(set(assignors)) < len(assignors):
+            raise ValueError("group.consumer.assignors must name each assignor once, and one")
+        return self

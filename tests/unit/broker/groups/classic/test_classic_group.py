@@ -1,0 +1,385 @@
+"""The machine of a classic group, scene by scene."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from kraftjbod.broker.groups.classic.classic_group import (
+    NEW_MEMBER_TIMEOUT_MS,
+    ClassicGroup,
+    GroupLimits,
+)
+from kraftjbod.broker.groups.classic.group_events import (
+    Answer,
+    GroupState,
+    GroupWritten,
+    HeartbeatReceived,
+    JoinAnswer,
+    JoinRequested,
+    LeaveRequested,
+    SyncRequested,
+    TimePassed,
+    Unloaded,
+    WriteGroup,
+)
+from kraftjbod.core.errors import ErrorCode
+
+E = ErrorCode
+DELAY_MS, SESSION_MS, REBALANCE_MS = 3_000, 10_000, 60_000
+RANGE = (("range", b"topics"),)
+
+
+class Scene:
+    """A group and everything that it was told and has answered. Tokens are numbers."""
+
+    def __init__(self, *, max_size: int = 100, delay_ms: int = DELAY_MS) -> None:
+        limits = GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=max_size)
+        self.group = ClassicGroup("g", limits)
+        self.now_ms = 1_000
+        self.tokens = itertools.count(1)
+        self.answers: dict[int, Any] = {}
+        self.writes: list[WriteGroup] = []
+        self.ids = (f"m{number}" for number in itertools.count(1))
+
+    def feed(self, event: Any) -> None:
+        for action in self.group.handle(event, self.now_ms):
+            match action:
+                case Answer(token, answer):
+                    assert token not in self.answers, "answered twice"
+                    self.answers[token] = answer  # type: ignore[index]  # numbers here
+                case WriteGroup():
+                    self.writes.append(action)
+
+    def join(self, member_id: str = "", **more: Any) -> int:
+        token = next(self.tokens)
+        asked = {
+            "session_timeout_ms": SESSION_MS,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "protocol_type": "consumer",
+            "protocols": RANGE,
+            "fresh_member_id": next(self.ids),
+            **more,
+        }
+        self.feed(JoinRequested(token=token, member_id=member_id, **asked))
+        return token
+
+    def enter(self, **more: Any) -> tuple[str, int]:
+        """A new dynamic member, which comes again with the id that it is told."""
+        told = self.answers[self.join(**more)]
+        assert told.code is E.MEMBER_ID_REQUIRED
+        return told.member_id, self.join(told.member_id, **more)
+
+    def sync(self, member_id: str, assignments: Any = (), **more: Any) -> int:
+        token = next(self.tokens)
+        asked = {"generation": self.group.generation, **more}
+        self.feed(
+            SyncRequested(token=token, member_id=member_id, assignments=dict(assignments), **asked)
+        )
+        return token
+
+    def beat(self, member_id: str, **more: Any) -> ErrorCode:
+        token = next(self.tokens)
+        asked = {"generation": self.group.generation, **more}
+        self.feed(HeartbeatReceived(token=token, member_id=member_id, **asked))
+        code: ErrorCode = self.answers[token].code
+        return code
+
+    def leave(self, *members: tuple[str, str | None]) -> tuple[ErrorCode, ...]:
+        token = next(self.tokens)
+        self.feed(LeaveRequested(token=token, members=members))
+        codes: tuple[ErrorCode, ...] = self.answers[token].codes
+        return codes
+
+    def wrote(self, code: ErrorCode = E.NONE) -> None:
+        self.feed(GroupWritten(self.writes.pop(0).write_id, code))
+
+    def wait(self, ms: int) -> None:
+        """Let time pass, with a word whenever the group wants one."""
+        end_ms = self.now_ms + ms
+        while self.group.next_deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, self.group.next_deadline_ms)
+            self.feed(TimePassed())
+            assert self.group.next_deadline_ms > self.now_ms, "it asks again for the same moment"
+        self.now_ms = end_ms
+
+    def stable(self, count: int = 2, **more: Any) -> list[str]:
+        """A group with so many members, the first of which leads."""
+        entered = [self.enter(**more) for _ in range(count)]
+        self.wait(4 * DELAY_MS)
+        members = [member_id for member_id, _ in entered]
+        for member_id in members:
+            is_leader = member_id == self.group.leader
+            self.sync(member_id, {m: m.encode() for m in members} if is_leader else ())
+        self.wrote()
+        assert self.group.state is GroupState.STABLE
+        return members
+
+    def code(self, token: int) -> ErrorCode | None:
+        answer = self.answers.get(token)
+        return None if answer is None else answer.code
+
+
+# --- joining --------------------------------------------------------------------------------------
+
+
+def test_members_that_come_together_are_one_generation():
+    scene = Scene()
+    first, first_join = scene.enter()
+    scene.wait(DELAY_MS - 1)
+    second, second_join = scene.enter()
+    assert not {first_join, second_join} & scene.answers.keys(), "more may come"
+    scene.wait(DELAY_MS + 1)
+    answer: JoinAnswer = scene.answers[first_join]
+    assert (answer.generation, answer.leader, answer.protocol_name) == (1, first, "range")
+    assert answer.members == ((first, None, b"topics"), (second, None, b"topics"))
+    assert scene.answers[second_join].members == ()
+
+
+def test_the_wait_for_more_ends_with_the_rebalance_timeout():
+    scene = Scene()
+    _, join = scene.enter(rebalance_timeout_ms=5_000)
+    for _ in range(4):
+        scene.wait(1_400)
+        scene.enter(rebalance_timeout_ms=5_000)
+    assert scene.code(join) is E.NONE
+
+
+def test_an_assignment_holds_when_it_is_written():
+    scene = Scene()
+    (one, _), (two, _) = scene.enter(), scene.enter()
+    scene.wait(4 * DELAY_MS)
+    of_two = scene.sync(two)
+    of_one = scene.sync(one, {one: b"1", two: b"2", "stranger": b"3"})
+    assert (scene.code(of_one), scene.code(of_two)) == (None, None)
+    scene.wrote()
+    assert [scene.answers[token].assignment for token in (of_one, of_two)] == [b"1", b"2"]
+    assert scene.beat(one) is E.NONE
+    assert scene.answers[scene.sync(two)].assignment == b"2"
+
+
+def test_an_assignment_that_cannot_be_written_is_made_again():
+    scene = Scene()
+    one, _ = scene.enter()
+    scene.wait(DELAY_MS)
+    sync = scene.sync(one, {one: b"1"})
+    scene.wrote(E.COORDINATOR_NOT_AVAILABLE)
+    assert scene.code(sync) is E.COORDINATOR_NOT_AVAILABLE
+    assert scene.beat(one) is E.REBALANCE_IN_PROGRESS
+    assert scene.answers[scene.join(one)].generation == 2
+
+
+def test_who_comes_later_makes_all_join_again():
+    scene = Scene()
+    one, two = scene.stable()
+    three, third_join = scene.enter()
+    assert scene.beat(one) is E.REBALANCE_IN_PROGRESS
+    first_join = scene.join(one)
+    assert scene.code(third_join) is None
+    second_join = scene.join(two)
+    joins = [scene.answers[token] for token in (first_join, second_join, third_join)]
+    assert [answer.generation for answer in joins] == [2, 2, 2]
+    assert {member for member, _, _ in joins[0].members} == {one, two, three}
+    assert scene.beat(one, generation=1) is E.ILLEGAL_GENERATION
+
+
+def test_who_does_not_join_again_in_time_is_out():
+    scene = Scene()
+    one, two = scene.stable()
+    join = scene.join(one, protocols=(("range", b"other topics"),))
+    for _ in range(7):
+        scene.wait(9_000)
+        scene.beat(two)
+    assert scene.answers[join].members == ((one, None, b"other topics"),)
+    assert scene.beat(two) is E.UNKNOWN_MEMBER_ID
+
+
+def test_who_takes_no_assignment_is_out():
+    scene = Scene()
+    one, two = scene.stable()
+    joins = [scene.join(one), scene.join(two)]
+    assert [scene.code(join) for join in joins] == [E.NONE, E.NONE]
+    scene.sync(two)
+    for _ in range(7):
+        scene.wait(9_000)
+        scene.beat(one)
+    assert one not in scene.group.members and scene.group.leader == two
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_member_that_asks_again_in_a_stable_group(leads: bool):
+    """Its leader may know of other topics now; others have their generation told again."""
+    scene = Scene()
+    one, two = scene.stable()
+    answer = scene.answers.get(scene.join(one if leads else two))
+    assert (answer is None) == leads
+    assert scene.group.generation == 1
+
+
+def test_protocols_are_what_all_know_and_most_like():
+    scene = Scene()
+    sticky_first = {"protocols": (("sticky", b"s"), ("range", b"r"), ("own", b"o"))}
+    scene.enter(**sticky_first)
+    scene.enter(**sticky_first)
+    _, join = scene.enter(protocols=(("range", b"R"), ("sticky", b"S")))
+    scene.wait(4 * DELAY_MS)
+    assert scene.answers[join].protocol_name == "sticky"
+    assert scene.code(scene.join(protocols=(("own", b""),))) is E.INCONSISTENT_GROUP_PROTOCOL
+    assert scene.code(scene.join(protocol_type="connect")) is E.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_an_id_that_nobody_comes_back_with_is_forgotten():
+    scene = Scene()
+    one, two = scene.stable()
+    told = scene.answers[scene.join()].member_id
+    scene.join(one, protocols=(("range", b"x"),))
+    join = scene.join(two)
+    assert scene.code(join) is None, "the one that has to come again is waited for"
+    scene.wait(SESSION_MS)
+    assert scene.code(join) is E.NONE
+    assert scene.code(scene.join(told)) is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_new_member_is_not_waited_for_without_end():
+    scene = Scene()
+    one, two = scene.stable(rebalance_timeout_ms=NEW_MEMBER_TIMEOUT_MS * 3)
+    _, join = scene.enter()
+    for _ in range(NEW_MEMBER_TIMEOUT_MS // 9_000 + 1):
+        scene.wait(9_000)
+        scene.beat(one)
+        scene.beat(two)
+    assert scene.code(join) is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_full_group_takes_nobody_else():
+    scene = Scene(max_size=2)
+    one, two = scene.stable()
+    assert scene.code(scene.join()) is E.GROUP_MAX_SIZE_REACHED
+    assert scene.code(scene.join(two)) is E.NONE
+    assert scene.beat(one) is E.NONE
+
+
+# --- leaving --------------------------------------------------------------------------------------
+
+
+def test_who_leaves_is_gone_at_once_and_the_last_one_leaves_it_empty():
+    scene = Scene()
+    one, two = scene.stable()
+    assert scene.leave((one, None)) == (E.NONE,)
+    assert scene.beat(two) is E.REBALANCE_IN_PROGRESS
+    assert scene.leave((two, None), ("nobody", None)) == (E.NONE, E.UNKNOWN_MEMBER_ID)
+    assert scene.group.state is GroupState.EMPTY
+    kept = scene.writes[-1].group
+    assert (kept.generation, kept.members, kept.protocol_name) == (2, (), None)
+
+
+def test_who_says_nothing_for_a_session_is_out_but_not_who_waits():
+    scene = Scene()
+    one, two = scene.stable()
+    waiting = scene.join(two, protocols=(("range", b"x"),))
+    scene.wait(SESSION_MS)
+    assert one not in scene.group.members
+    assert scene.answers[waiting].members == ((two, None, b"x"),)
+
+
+def test_whoever_waits_when_the_coordinator_goes_looks_for_another():
+    scene = Scene()
+    scene.stable()
+    _, join = scene.enter()
+    scene.feed(Unloaded())
+    assert scene.code(join) is E.NOT_COORDINATOR
+    assert scene.code(scene.join()) is E.COORDINATOR_NOT_AVAILABLE
+
+
+# --- static members -------------------------------------------------------------------------------
+
+
+def static_pair(scene: Scene) -> list[str]:
+    joins = [scene.join(instance_id=name) for name in ("left", "right")]
+    scene.wait(4 * DELAY_MS)
+    members = [scene.answers[token].member_id for token in joins]
+    scene.sync(members[1], instance_id="right")
+    scene.sync(members[0], {m: m.encode() for m in members}, instance_id="left")
+    scene.wrote()
+    return members
+
+
+def test_a_static_member_comes_back_without_a_rebalance():
+    scene = Scene()
+    left, right = static_pair(scene)
+    join = scene.join(instance_id="left")
+    assert scene.code(join) is None, "its new name is written first"
+    scene.wrote()
+    answer: JoinAnswer = scene.answers[join]
+    assert (answer.generation, answer.leader, answer.skip_assignment) == (1, answer.member_id, True)
+    synced = scene.answers[scene.sync(answer.member_id, instance_id="left")]
+    assert synced.assignment == left.encode()
+    assert scene.beat(left, instance_id="left") is E.FENCED_INSTANCE_ID
+    assert scene.beat(right, instance_id="right") is E.NONE
+
+
+def test_one_that_cannot_be_told_to_skip_does_not_hear_that_it_leads():
+    scene = Scene()
+    left, _ = static_pair(scene)
+    join = scene.join(instance_id="left", knows_skipping=False)
+    scene.wrote()
+    answer: JoinAnswer = scene.answers[join]
+    assert answer.leader == left != answer.member_id and answer.members == ()
+
+
+def test_a_return_that_cannot_be_written_has_not_happened():
+    scene = Scene()
+    left, _ = static_pair(scene)
+    join = scene.join(instance_id="left")
+    scene.wrote(E.NOT_COORDINATOR)
+    assert scene.code(join) is E.NOT_COORDINATOR
+    assert scene.beat(left, instance_id="left") is E.NONE
+
+
+def test_a_static_member_is_waited_for_until_its_session_ends_or_it_is_taken_out():
+    scene = Scene()
+    left, right = static_pair(scene)
+    join = scene.join(right, instance_id="right", protocols=(("range", b"x"),))
+    scene.wait(SESSION_MS - 1)
+    assert scene.code(join) is None
+    assert scene.leave(("", "left"), ("", "nobody")) == (E.NONE, E.UNKNOWN_MEMBER_ID)
+    assert scene.answers[join].leader == right
+    assert scene.beat(left, instance_id="left") is E.UNKNOWN_MEMBER_ID
+
+
+# --- commits and loading --------------------------------------------------------------------------
+
+
+def test_who_may_commit():
+    scene = Scene()
+
+    def commit(member_id: str = "", generation: int = -1) -> ErrorCode:
+        return scene.group.check_commit(member_id, None, generation, scene.now_ms)
+
+    assert commit() is E.NONE, "an empty group is anybody's"
+    one, two = scene.stable()
+    assert commit() is E.UNKNOWN_MEMBER_ID
+    assert commit(one, 1) is E.NONE
+    assert commit(one, 0) is E.ILLEGAL_GENERATION
+    scene.join(one)
+    assert commit(two, 1) is E.NONE, "before the partitions are taken from it"
+    scene.join(two)
+    assert commit(two, 2) is E.REBALANCE_IN_PROGRESS
+
+
+def test_a_group_goes_on_where_it_was_written():
+    scene = Scene()
+    one, two = scene.stable()
+    scene.leave((two, None))
+    scene.sync(one, generation=scene.answers[scene.join(one)].generation, assignments={one: b"all"})
+    kept = scene.writes[0].group
+    again = Scene()
+    again.now_ms = 77_000
+    again.group.load(kept, again.now_ms)
+    assert again.group.state is GroupState.STABLE
+    assert again.beat(one) is E.NONE
+    assert again.answers[again.sync(one)].assignment == b"all"
+    again.wait(SESSION_MS)
+    assert again.group.state is GroupState.EMPTY

@@ -1,0 +1,48 @@
+"""Who is in a group; what follows from it is shown by test_classic_group.py."""
+
+from __future__ import annotations
+
+from kraftjbod.broker.groups.classic.group_events import GroupState, JoinRequested
+from kraftjbod.broker.groups.classic.group_roster import GroupRoster, Member
+from kraftjbod.core.errors import ErrorCode
+
+
+def member(member_id: str, instance_id: str | None = None) -> Member:
+    request = JoinRequested(
+        token=0,
+        member_id="",
+        fresh_member_id=member_id,
+        instance_id=instance_id,
+        session_timeout_ms=1,
+        rebalance_timeout_ms=len(member_id),
+        protocol_type="consumer",
+        protocols=(("range", b"r"),),
+    )
+    return Member(member_id, request)
+
+
+def test_the_first_leads_until_it_goes_and_a_new_name_keeps_its_place() -> None:
+    roster = GroupRoster()
+    for one in (member("a"), member("bb", "static"), member("ccc")):
+        roster.add(one)
+    assert (roster.leader, roster.rebalance_timeout_ms()) == ("a", 3)
+    roster.remove("a")
+    assert roster.leader == "bb"
+    roster.rename(roster.members["bb"], "dd")
+    assert (list(roster.members), roster.leader) == (["dd", "ccc"], "dd")
+    assert roster.check("bb", "static") is ErrorCode.FENCED_INSTANCE_ID
+    assert roster.check("dd", "static") is ErrorCode.NONE
+    assert roster.check("ccc", "other") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_of_those_that_join_again_the_last_ones_are_too_many() -> None:
+    roster = GroupRoster()
+    for one in (member("a"), member("b"), member("c")):
+        roster.add(one)
+    preparing = GroupState.PREPARING_REBALANCE
+    assert roster.has_room_for("a", preparing, 1)
+    roster.members["a"].join_token = 1
+    assert roster.has_room_for("a", preparing, 1)
+    assert not roster.has_room_for("b", preparing, 1)
+    assert roster.has_room_for("b", GroupState.STABLE, 1)
+    assert not roster.has_room_for("new", GroupState.STABLE, 3)

@@ -1,0 +1,168 @@
+"""The machine of a consumer group (KIP-848), scene by scene."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kraftjbod.broker.groups.classic.group_events import GroupState, Unloaded
+from kraftjbod.broker.groups.consumer.consumer_group_events import (
+    LEAVING,
+)
+from kraftjbod.core.errors import ErrorCode
+from tests.unit.broker.groups.consumer.consumer_scene import (
+    INTERVAL_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    ConsumerScene,
+    two,
+)
+
+E = ErrorCode
+
+
+def test_a_partition_is_given_up_before_it_is_got():
+    scene, _ = two()
+    scene.group.state.holders.clear()  # Derived: what counts is in the members' assignments.
+    state = scene.group.state
+    assert state.current("a").assigned.keys().isdisjoint(state.current("b").assigned)
+
+
+def test_who_does_not_give_up_in_time_is_out_and_the_others_get_it():
+    scene = ConsumerScene()
+    scene.join("a")
+    scene.wait(INTERVAL_MS)
+    scene.join("b", rebalance_timeout_ms=1)
+    told = scene.beat("a", 2)
+    assert told.assignment is not None and len(told.assignment) == 2
+    for _ in range(REBALANCE_MS // 5_000 - 1):
+        scene.wait(5_000)
+        scene.beat("a", 2)  # It lives, and says nothing of what it owns.
+        scene.beat("b", scene.group.state.current("b").epoch)
+    scene.wait(5_000)
+    assert scene.beat("a", 2).code is E.UNKNOWN_MEMBER_ID
+    told = scene.beat("b", scene.group.state.current("b").epoch)
+    assert told.assignment == scene.topics.all("t")
+
+
+def test_who_is_not_heard_of_is_out():
+    scene, epoch = two()
+    scene.wait(SESSION_MS - 1)
+    scene.beat("a", epoch)
+    scene.wait(1)
+    assert list(scene.group.state.members) == ["a"]
+    assert scene.beat("a", epoch).assignment == scene.topics.all("t")
+
+
+def test_the_last_who_leaves_leaves_an_empty_group():
+    scene, epoch = two()
+    for member_id in "ab":
+        assert scene.beat(member_id, LEAVING).epoch == LEAVING
+    assert scene.group.state.phase is GroupState.EMPTY and scene.group.is_idle
+    assert scene.beat("a", epoch).code is E.UNKNOWN_MEMBER_ID
+    assert scene.join("c").assignment == scene.topics.all("t")
+
+
+@pytest.mark.parametrize(
+    ("epoch", "owned", "code"),
+    [
+        pytest.param(3, None, E.NONE, id="its own"),
+        pytest.param(4, None, E.FENCED_MEMBER_EPOCH, id="a later one"),
+        pytest.param(2, None, E.FENCED_MEMBER_EPOCH, id="the last, without saying what it owns"),
+        pytest.param(2, (0, 1), E.NONE, id="the last: the answer was lost"),
+        pytest.param(2, (0, 1, 2, 3), E.FENCED_MEMBER_EPOCH, id="the last, with too much"),
+        pytest.param(1, (0, 1), E.FENCED_MEMBER_EPOCH, id="one of long ago"),
+        pytest.param(0, (), E.NONE, id="it begins anew"),
+    ],
+)
+def test_which_epochs_a_member_may_say(epoch: int, owned: Any, code: ErrorCode):
+    scene, _ = two()
+    own = sorted(scene.group.state.current("a").assigned)
+    others = sorted(scene.group.state.current("b").assigned)
+    said = None if owned is None else frozenset([*own, *others][: len(owned)])
+    answer = scene.beat("a", epoch, owned=said)
+    assert answer.code is code
+    if epoch == 0:
+        assert answer.assignment == frozenset(own), "it hears all of it"
+
+
+def test_the_interval_holds_back_an_assignment_and_not_a_member():
+    scene, epoch = two()
+    scene.wait(INTERVAL_MS)
+    assert scene.join("c").epoch == epoch + 1, "long after the last one"
+    joined = scene.join("d")
+    assert (joined.epoch, scene.group.state.epoch) == (epoch + 1, epoch + 2)
+    assert scene.group.state.phase is GroupState.ASSIGNING
+    scene.wait(INTERVAL_MS)
+    scene.beat("d", joined.epoch)
+    assert scene.group.state.phase is GroupState.RECONCILING
+
+
+def test_refusals_of_who_comes():
+    scene = ConsumerScene(max_size=1)
+    assert scene.beat("a", 3).code is E.UNKNOWN_MEMBER_ID
+    assert scene.join("a", assignor="mine").code is E.UNSUPPORTED_ASSIGNOR
+    assert scene.join("a", topic_regex="a(").code is E.INVALID_REGULAR_EXPRESSION
+    assert not scene.log, "nothing is left of those"
+    assert scene.join("a").code is E.NONE
+    assert scene.join("b").code is E.GROUP_MAX_SIZE_REACHED
+
+
+def test_what_comes_during_a_write_is_one_more():
+    scene = ConsumerScene()
+    scene.writes_at_once = False
+    tokens = [
+        scene.ask(
+            name,
+            0,
+            topic_names=frozenset({"t"}),
+            rebalance_timeout_ms=1,
+            owned=frozenset(),
+        )
+        for name in ("a", "b", "c")
+    ]
+    assert len(scene.writes) == 1 and not scene.answers
+    scene.wrote()
+    assert scene.answers.keys() == {tokens[0]} and len(scene.writes) == 1
+    scene.wrote()
+    assert scene.answers.keys() == set(tokens)
+
+
+def test_what_is_not_in_the_log_is_taken_back_and_what_may_be_holds():
+    scene = ConsumerScene()
+    scene.writes_at_once = False
+    more: Any = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": 1, "owned": frozenset()}
+    token = scene.ask("a", 0, **more)
+    scene.wrote(E.COORDINATOR_NOT_AVAILABLE, is_appended=False)
+    assert scene.answers[token].code is E.COORDINATOR_NOT_AVAILABLE
+    assert not scene.group.is_used and not list(scene.group.state.facts())
+    token = scene.ask("a", 0, **more)
+    scene.wrote(E.COORDINATOR_NOT_AVAILABLE, is_appended=True)
+    assert scene.answers[token].code is E.COORDINATOR_NOT_AVAILABLE
+    assert scene.group.state.current("a").assigned.keys() == scene.topics.all("t")
+    answer = scene.beat("a", 0, **more)
+    assert answer.assignment == scene.topics.all("t"), "it asks again, and hears it"
+
+
+def test_who_cannot_be_thrown_out_now_is_a_little_later():
+    scene, epoch = two()
+    scene.writes_at_once = False
+    scene.wait(SESSION_MS)
+    assert len(scene.writes) == 1
+    scene.wrote(E.COORDINATOR_NOT_AVAILABLE, is_appended=False)
+    assert len(scene.group.state.members) == 2
+    scene.wait(2_000)
+    scene.wrote()
+    assert not scene.group.state.members
+    assert scene.group.state.epoch > epoch
+
+
+def test_who_waits_for_a_group_that_goes_is_sent_on():
+    scene = ConsumerScene()
+    scene.writes_at_once = False
+    tokens = [scene.ask(name, 0, topic_names=frozenset(), owned=frozenset()) for name in "ab"]
+    scene.feed(Unloaded())
+    assert [scene.answers[token].code for token in tokens] == [E.NOT_COORDINATOR] * 2
+    scene.wrote()
+    assert scene.group.next_deadline_ms > 1 << 60

@@ -1,0 +1,37 @@
+"""What members of the classic protocol say to each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.broker.groups.consumer.consumer_protocol import (
+    assignment_bytes,
+    read_assignment,
+    read_subscription,
+)
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from tests.unit.broker.groups.consumer.classic_scene import subscription
+
+TP = TopicPartition("t", 1)
+
+
+def test_it_is_read_in_all_versions():
+    for version in range(4):
+        read = read_subscription(subscription("t", owned=[("t", [1])], version=version))
+        assert (read.version, read.topics) == (version, {"t"})
+        assert read.owned == (frozenset({TP}) if version else frozenset())
+        assert read_assignment(assignment_bytes(version, [TP])) == {TP}
+    assert read_assignment(b"") == frozenset()
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\0\0\x09x", b"\0\1" + b"\xff" * 9])
+def test_what_cannot_be_read_is_refused(data: bytes):
+    with pytest.raises(OperatingError) as refused:
+        read_subscription(data)
+    assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_an_assignment_with_data_of_an_assignors_own_is_refused():
+    with pytest.raises(OperatingError):
+        read_assignment(b"\0\0" + b"\0\0\0\0" + b"\0\0\0\1x")

@@ -1,0 +1,49 @@
+"""Who commits is a member as of the moment in which it is written, whatever kind the group is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kraftjbod.broker.groups.coordinator.group_commits import Committer
+from kraftjbod.broker.groups.records.group_records import CommittedOffset
+from kraftjbod.core.errors import ErrorCode
+from tests.unit.broker.broker_rig import TP
+from tests.unit.broker.groups.group_rig import consumer, consumer_coordinator, coordinator, enter
+
+E = ErrorCode
+OFFSETS = {TP: CommittedOffset(offset=7, commit_ms=1)}
+ABSENT = E.GROUP_ID_NOT_FOUND
+
+
+async def told(rig: Any, member_id: str, generation: int, group_id: str = "g") -> ErrorCode:
+    committer = Committer(member_id, None, generation)
+    code: ErrorCode = await rig.parts.offsets._commits.commit(
+        group_id, OFFSETS, committer, absent_code=ABSENT
+    )
+    return code
+
+
+async def test_members_of_a_classic_group() -> None:
+    async with coordinator() as rig:
+        member_id, generation = await enter(rig)
+        assert await told(rig, member_id, generation) is E.NONE
+        assert await told(rig, member_id, generation + 1) is E.ILLEGAL_GENERATION
+        assert await told(rig, "z", generation) is E.UNKNOWN_MEMBER_ID
+
+
+async def test_members_of_a_consumer_group() -> None:
+    async with consumer_coordinator() as rig:
+        await rig.ask(consumer("a"), 1)
+        assert await told(rig, "a", 2) is E.NONE
+        assert await told(rig, "a", 1) is E.STALE_MEMBER_EPOCH
+        assert await told(rig, "", -1) is E.UNKNOWN_MEMBER_ID, (
+            "others may not, while it has members"
+        )
+
+
+async def test_without_a_group_only_who_says_nothing_of_one() -> None:
+    async with coordinator(group_max_per_partition="1") as rig:
+        assert await told(rig, "m", 1) is ABSENT
+        assert await told(rig, "", -1) is E.NONE
+        assert await told(rig, "", -1, group_id="h") is E.GROUP_MAX_SIZE_REACHED
+        assert await told(rig, "", -1, group_id="g" * 40_000) is E.INVALID_REQUEST

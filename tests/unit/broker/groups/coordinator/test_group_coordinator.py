@@ -1,0 +1,156 @@
+"""Groups where their partition is led: loaded, served, written, and gone with the leadership."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.broker.groups.coordinator import group_coordinator
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.messages import DeleteGroupsRequest, LeaveGroupRequest
+from kraftjbod.protocol.records import Record, build_batch
+from tests.unit.broker.broker_rig import TOPIC_ID, TP, only, partition, produce, topic
+from tests.unit.broker.gates import until
+from tests.unit.broker.groups.group_rig import (
+    OFFSETS,
+    beat,
+    committing,
+    coordinator,
+    enter,
+    fetched,
+    join,
+    lead,
+    loaded,
+)
+from tests.unit.broker.impaired_dirs import answer, stall
+
+E = ErrorCode
+
+
+async def test_members_and_offsets_go_on_at_the_next_coordinator() -> None:
+    async with coordinator() as rig:
+        member_id, generation = await enter(rig)
+        assert await committing(rig, 42, member_id, generation) == 0
+        waiting = asyncio.ensure_future(rig.ask(join(member_id), 8))
+        # A leader that asks again begins a rebalance, alone it ends it at once.
+        joined = await waiting
+        generation = joined.generation_id
+        await lead(rig, 1, leader=2)
+        assert (await rig.ask(beat(member_id, generation))).error_code == E.NOT_COORDINATOR
+        assert await fetched(rig) == E.NOT_COORDINATOR
+        await lead(rig, 2)
+        await loaded(rig)
+        assert await fetched(rig) == {("t", 0): 42}
+        # The rebalance that was not complete is forgotten; what was written last holds.
+        assert (await rig.ask(beat(member_id, generation - 1))).error_code == 0
+
+
+async def test_who_waits_for_a_group_that_goes_is_sent_on() -> None:
+    async with coordinator(group_initial_rebalance_delay_ms="60000") as rig:
+        told = await rig.ask(join(), 8)
+        waiting = asyncio.ensure_future(rig.ask(join(told.member_id), 8))
+        await until(lambda: rig.parts.coordinator.find("g").groups["g"].members)
+        await lead(rig, 1, leader=2)
+        assert (await waiting).error_code == E.NOT_COORDINATOR
+
+
+async def test_a_newer_epoch_with_the_same_log_throws_nobody_out() -> None:
+    async with coordinator() as rig:
+        member_id, generation = await enter(rig)
+        await lead(rig, 5)
+        assert await committing(rig, 1, member_id, generation) == 0
+
+
+async def test_what_is_not_replicated_is_not_committed() -> None:
+    async with coordinator(offsets_commit_timeout_ms="40") as rig:
+        assert await committing(rig, 1) == 0
+        await lead(rig, 1, isr=(1, 2))
+        assert await committing(rig, 2) == E.COORDINATOR_NOT_AVAILABLE
+        assert await fetched(rig) == {("t", 0): 1}
+        stall(rig.dirs[0])
+        assert await committing(rig, 3) == E.NOT_COORDINATOR
+        await answer(rig.dirs[0])
+
+
+async def test_a_disk_that_hangs_delays_the_load_and_one_that_dies_ends_it() -> None:
+    async with coordinator() as rig:
+        assert await committing(rig, 7) == 0
+        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        await lead(rig, 1, leader=2)
+        stall(rig.dirs[0])
+        await lead(rig, 2)
+        assert await fetched(rig) == E.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await rig.ask(beat("m", 1))).error_code == 0, "nobody is thrown out by a load"
+        await answer(rig.dirs[0])
+        await loaded(rig)
+        assert await fetched(rig) == {("t", 0): 7}
+        rig.dirs[0].go_offline("test")
+        await until(lambda: not rig.parts.coordinator._led)
+        assert await fetched(rig) == E.NOT_COORDINATOR
+
+
+async def test_a_partition_that_cannot_be_read_coordinates_nothing() -> None:
+    async with coordinator() as rig:
+        strange = build_batch([Record(key=b"\0", value=b"no record of ours")])
+        refused = only(await rig.ask(produce(strange, tp=OFFSETS, acks=1), 9))
+        assert refused.error_code == E.INVALID_TOPIC_EXCEPTION
+        await rig.parts.appends.append(OFFSETS, strange, acks=1, timeout_ms=1_000)
+        await lead(rig, 1, leader=2)
+        with capture_logs() as lines:
+            await lead(rig, 2)
+            await until(lambda: lines)
+        assert "group_partition_unreadable" in [line["event"] for line in lines]
+        assert await fetched(rig) == E.NOT_COORDINATOR
+
+
+async def test_silent_members_are_out_by_the_group_s_own_timer() -> None:
+    async with coordinator() as rig:
+        # What is written of it when it is empty is what keeps it.
+        told = await rig.ask(join(session_timeout_ms=30), 8)
+        await rig.ask(join(told.member_id, session_timeout_ms=30, rebalance_timeout_ms=30), 8)
+        group = rig.parts.coordinator.find("g").groups["g"]
+        await until(lambda: not group.members)
+        assert rig.around.metrics.snapshot()["NumGroups"] == 1
+
+
+async def test_offsets_that_were_kept_long_enough_go() -> None:
+    async with coordinator(
+        offsets_retention_minutes="1", offsets_retention_check_interval_ms="20"
+    ) as rig:
+        assert await committing(rig, 1) == 0
+        groups = rig.parts.coordinator.find("g")
+        old = groups.offsets("g")[TP]
+        groups._offsets["g"][TP] = type(old)(offset=1, commit_ms=old.commit_ms - 60_001)
+        rig.tasks.start(rig.parts.coordinator.run(), "expiry")
+        await until(lambda: not groups.offsets("g"))
+        assert rig.around.metrics.snapshot()["NumOffsets"] == 0
+
+
+async def test_a_deleted_group_is_gone_also_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that takes several batches."""
+    monkeypatch.setattr(group_coordinator, "_FACTS_AT_ONCE", 1)
+    async with coordinator() as rig:
+        await rig.follow(partition(1))
+        await enter(rig)
+        (member_id,) = rig.parts.coordinator.find("g").groups["g"].members
+        for index in range(2):
+            assert await committing(rig, 1, member_id, 1, index=index) == 0
+        leaving = LeaveGroupRequest.MemberIdentity(member_id=member_id)
+        await rig.ask(LeaveGroupRequest(group_id="g", members=[leaving]))
+        deleted = await rig.ask(DeleteGroupsRequest(groups_names=["g", "h"]))
+        codes = [result.error_code for result in deleted.results]
+        assert codes == [E.NONE, E.GROUP_ID_NOT_FOUND]
+        await lead(rig, 1, leader=2)
+        await lead(rig, 2)
+        await loaded(rig)
+        assert rig.parts.coordinator.find("g").group_ids() == []
+
+
+async def test_groups_are_bounded() -> None:
+    async with coordinator(group_max_per_partition="1") as rig:
+        await rig.follow(topic(topic_id=TOPIC_ID), partition())
+        assert (await rig.ask(join(group_id="a"), 8)).error_code == E.MEMBER_ID_REQUIRED
+        assert (await rig.ask(join(group_id="b"), 8)).error_code == E.GROUP_MAX_SIZE_REACHED
+        assert await committing(rig, 1) == E.GROUP_MAX_SIZE_REACHED

@@ -1,0 +1,60 @@
+"""What becomes of a batch of groups' facts, as far as that is known."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kraftjbod.broker.groups.coordinator.group_log import Fate, Written
+from kraftjbod.broker.groups.records.consumer_group_records import EpochFact, GroupEpoch
+from kraftjbod.broker.groups.records.group_records import CommittedOffset, OffsetFact
+from kraftjbod.core.errors import ErrorCode
+from tests.unit.broker.broker_rig import TP, BrokerRig
+from tests.unit.broker.groups.group_rig import coordinator, lead
+from tests.unit.broker.impaired_dirs import answer, stall
+
+E = ErrorCode
+FACTS = [EpochFact("g", GroupEpoch(epoch=4))]
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[BrokerRig]:
+    async with coordinator(offsets_commit_timeout_ms="40") as rig:
+        yield rig
+
+
+def parts(rig: BrokerRig) -> tuple[Any, Any]:
+    """The log, and the partition that is led."""
+    return rig.parts.coordinator._records, rig.parts.coordinator._led[0]
+
+
+async def test_facts_hold_when_they_are_replicated(rig: BrokerRig) -> None:
+    log, led = parts(rig)
+    fact = OffsetFact("g", TP, CommittedOffset(offset=5, commit_ms=1))
+    assert await log.write(led, [fact]) is E.NONE
+    assert led.groups.offsets("g")[TP].offset == 5
+    assert await log.write_only(led, FACTS) == Written(E.NONE, Fate.REFUSED, 1)
+    too_long = [EpochFact("g" * 40_000, GroupEpoch(epoch=4))]
+    assert await log.write_only(led, too_long) == Written(E.INVALID_REQUEST, Fate.REFUSED)
+
+
+async def test_what_followers_do_not_have_in_time_is_in_the_log(rig: BrokerRig) -> None:
+    log, led = parts(rig)
+    await lead(rig, 1, isr=(1, 2))
+    assert await log.write_only(led, FACTS) == Written(E.COORDINATOR_NOT_AVAILABLE, Fate.IN_LOG)
+
+
+async def test_what_a_disk_was_asked_and_did_not_answer_is_not_known(rig: BrokerRig) -> None:
+    log, led = parts(rig)
+    stall(rig.dirs[0])
+    assert await log.write_only(led, FACTS) == Written(E.NOT_COORDINATOR, Fate.UNKNOWN)
+    await answer(rig.dirs[0])
+
+
+async def test_another_leadership_s_log_takes_nothing(rig: BrokerRig) -> None:
+    log, led = parts(rig)
+    await lead(rig, 5)
+    led.leader_epoch = 4
+    assert await log.write_only(led, FACTS) == Written(E.NOT_COORDINATOR, Fate.REFUSED)

@@ -1,0 +1,24 @@
+"""A partition of ``__consumer_offsets`` on its way from its election to its groups."""
+
+from __future__ import annotations
+
+from kraftjbod.broker.groups.coordinator.led_groups import Phase
+from kraftjbod.core.errors import ErrorCode
+from tests.unit.broker.broker_rig import brokers
+from tests.unit.broker.groups.group_rig import fetched, lead, loaded
+from tests.unit.broker.impaired_dirs import answer, stall
+
+
+async def test_it_is_asked_again_until_it_is_loaded() -> None:
+    async with brokers() as (rig,):
+        await lead(rig, 0)
+        await loaded(rig)
+        await lead(rig, 1, leader=2)
+        stall(rig.dirs[0])
+        await lead(rig, 2)
+        led = rig.parts.coordinator._led[0]
+        # An empty log needs no disk; what there is is read first.
+        assert led.phase in (Phase.LOADING, Phase.ACTIVE) and led.leader_epoch == 2
+        await answer(rig.dirs[0])
+        await loaded(rig)
+        assert await fetched(rig) != ErrorCode.NOT_COORDINATOR and not led.timers

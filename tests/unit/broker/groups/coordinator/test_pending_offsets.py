@@ -1,0 +1,96 @@
+"""Offsets of open transactions: whose they are, and what becomes of them."""
+
+from __future__ import annotations
+
+from kraftjbod.broker.groups.classic.classic_group import GroupLimits
+from kraftjbod.broker.groups.classic.group_events import GroupState
+from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
+from kraftjbod.broker.groups.coordinator.pending_offsets import PendingOffset, PendingOffsets
+from kraftjbod.broker.groups.records.group_records import CommittedOffset, OffsetFact
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicPartition
+from tests.unit.broker.groups.consumer.consumer_scene import CONSUMER
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+ONE, TWO = 7, 8
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(offset=offset)
+
+
+class Log:
+    """Facts of a group in the order in which they are written."""
+
+    def __init__(self) -> None:
+        limits = GroupLimits(initial_rebalance_delay_ms=0, max_size=9)
+        self.groups = GroupPartition(limits, CONSUMER)
+        self._end = 0
+
+    def commit(self, where: TopicPartition, offset: int | None, producer_id: int = -1) -> None:
+        committed = None if offset is None else at(offset)
+        self.groups.take(OffsetFact("g", where, committed), self._end, producer_id)
+        self._end += 1
+
+    @property
+    def held(self) -> dict[TopicPartition, int]:
+        return {where: one.offset for where, one in self.groups.offsets("g").items()}
+
+
+def test_what_is_committed_with_a_transaction_holds_when_that_is_committed() -> None:
+    log = Log()
+    log.commit(A, 5, ONE)
+    log.commit(B, 6, TWO)
+    assert log.held == {} and log.groups.state_of("g") is GroupState.EMPTY
+    log.groups.transaction_ended(ONE, commits=True)
+    log.groups.transaction_ended(TWO, commits=False)
+    assert log.held == {A: 5} and not log.groups.pending.groups
+    log.groups.transaction_ended(ONE, commits=True)
+    assert log.held == {A: 5}, "a marker without anything pending"
+
+
+def test_what_the_group_committed_later_by_itself_stays() -> None:
+    log = Log()
+    log.commit(A, 5, ONE)
+    log.commit(A, 9)
+    log.commit(B, 3)
+    log.commit(B, 4, ONE)
+    log.groups.transaction_ended(ONE, commits=True)
+    assert log.held == {A: 9, B: 4}
+
+
+def test_a_tombstone_takes_what_is_pending_with_it() -> None:
+    log = Log()
+    log.commit(A, 5, ONE)
+    log.commit(A, 6, TWO)
+    log.commit(A, None)
+    log.commit(B, 7, TWO)
+    for producer_id in (ONE, TWO):
+        log.groups.transaction_ended(producer_id, commits=True)
+    assert log.held == {B: 7}
+
+
+def test_nothing_of_an_open_transaction_expires_and_a_deletion_ends_it() -> None:
+    log = Log()
+    log.commit(A, 1)
+    log.commit(B, 1)
+    log.commit(A, 2, ONE)
+    gone = [fact.topic_partition for fact in log.groups.expired("g", 10**9, 1)]  # type: ignore[union-attr]
+    assert gone == [B]
+    assert log.groups.check_deletion("g") is ErrorCode.NONE
+    for fact in log.groups.deletion("g"):
+        log.groups.take(fact)
+    assert log.groups.state_of("g") is GroupState.DEAD
+
+
+def test_what_is_on_its_way_is_open_too() -> None:
+    pending = PendingOffsets()
+    pending.arrives("g", [A])
+    pending.arrives("g", [A])
+    pending.arrived("g", [A])
+    assert pending.is_open("g", A) and not pending.is_open("g", B)
+    pending.add(ONE, PendingOffset("g", A, at(1)))
+    pending.arrived("g", [A])
+    assert pending.is_open("g", A) and list(pending.of_group("g")) == [A]
+    assert list(pending.end(ONE)) == [PendingOffset("g", A, at(1))]
+    assert not pending.is_open("g", A) and not pending.groups
