@@ -175,7 +175,15 @@ class CommittedLog:
     async def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
     ) -> Sequence[Entry]:
-        """See ``RaftDriver.read``."""
+        """Committed entries from ``from_offset`` on, about ``max_bytes`` and at least one.
+
+        Most entries are small: it is their number that decides how long a reader is busy.
+
+        Empty if there is none, or if the log does not reach back so far: see
+        :meth:`newest_snapshot`.
+
+        :raises KafkaStorageError: if the metadata dir fails.
+        """
         if from_offset > self.offset:
             return ()
         if from_offset in self.cache:
@@ -196,7 +204,7 @@ class CommittedLog:
     async def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
     ) -> tuple[bytes, int] | None:
-        """See ``RaftDriver.read_snapshot``."""
+        """A piece of that snapshot and the next position (-1 at the end); None if it is gone."""
         return await self._log_dir.run(
             OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
         )

@@ -30,7 +30,6 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.raft.committed_log import CommittedLog, RaftListener
 from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS, ElectionTicks, no_draw
@@ -39,14 +38,13 @@ from kraftjbod.raft.log.left_alone import left_alone
 from kraftjbod.raft.log.log_space import LogSpace
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.log_writer import LogWriter
-from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.log.snapshot_maker import SnapshotMaker
 from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import Entry, Message, RaftTransport, Ready, SnapshotId
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.raft.proposals import Proposal, Proposals
-from kraftjbod.raft.quorum_view import QuorumView, seeks_leader, view_of
+from kraftjbod.raft.quorum_view import QuorumView, seeks_leader, view_of, why_lost
 from kraftjbod.raft.replica_work import ReplicaWork, first_failure
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
@@ -311,7 +309,13 @@ class RaftDriver:
 
     def _lose_leadership(self, core: RaftCore) -> None:
         assert self._listener is not None
-        self._log.warning("raft_leadership_lost", term=self._led_term, now_term=core.term)
+        assert self._led_term is not None
+        self._log.warning(
+            "raft_leadership_lost",
+            term=self._led_term,
+            now_term=core.term,
+            reason=why_lost(core, self._led_term),
+        )
         self._led_term = None
         self._terms_lost += 1
         # What is committed is answered as such: a leader that removed itself ends with that.
@@ -416,29 +420,6 @@ class RaftDriver:
                     await self._progress.wait()
             except TimeoutError:
                 return
-
-    async def read(
-        self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
-    ) -> Sequence[Entry]:
-        """Committed entries from ``from_offset`` on, about ``max_bytes`` and at least one.
-
-        Most entries are small: it is their number that decides how long a reader is busy.
-
-        Empty if there is none, or if the log does not reach back so far: see
-        :meth:`newest_snapshot`.
-
-        :raises KafkaStorageError: if the metadata dir fails.
-        """
-        return await self.committed.read(from_offset, max_bytes, max_entries)
-
-    async def newest_snapshot(self) -> Snapshot | None:
-        return await self.committed.newest_snapshot()
-
-    async def read_snapshot(
-        self, last_offset: int, position: int, max_bytes: int
-    ) -> tuple[bytes, int] | None:
-        """A piece of that snapshot and the next position (-1 at the end); None if it is gone."""
-        return await self.committed.read_snapshot(last_offset, position, max_bytes)
 
     # --- snapshots -------------------------------------------------------------------------------
 

@@ -89,6 +89,15 @@ def _replica(
     )
 
 
+def why_lost(core: RaftCore, led_term: int) -> str:
+    """Why it does not lead ``led_term`` any more."""
+    if core.term > led_term:
+        return "there is a later term"
+    if not core.is_voter:
+        return "it was removed from the voters"
+    return "it resigned, or a majority did not answer"
+
+
 def seeks_leader(core: RaftCore) -> bool:
     """Who leads is to be found elsewhere than among the voters that it knows: those may have been
     removed, and in a static quorum there are no others."""

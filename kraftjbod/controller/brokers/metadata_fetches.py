@@ -89,7 +89,7 @@ class MetadataFetches:
                 metadata_log_id=self._state().metadata_log_id,
                 controllers=self._controllers(),
             )
-        entries = await self._driver.read(max(0, request.fetch_offset), max_bytes)
+        entries = await self._driver.committed.read(max(0, request.fetch_offset), max_bytes)
         if not entries:
             return await self._snapshot_piece(-1, 0, max_bytes)
         return FetchMetadataResponse(
@@ -125,13 +125,13 @@ class MetadataFetches:
         term = self._driver.term
         found, max_bytes = None, min(max_bytes, SNAPSHOT_PIECE_BYTES)
         if last_offset >= 0:
-            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
+            found = await self._driver.committed.read_snapshot(last_offset, position, max_bytes)
         while found is None:
-            newest = await self._driver.newest_snapshot()
+            newest = await self._driver.committed.newest_snapshot()
             if newest is None:
                 raise OffsetOutOfRangeError("the metadata log has no snapshot to give")
             last_offset, position = newest.last_offset, 0
-            found = await self._driver.read_snapshot(last_offset, position, max_bytes)
+            found = await self._driver.committed.read_snapshot(last_offset, position, max_bytes)
         chunk, next_position = found
         if position and not chunk:
             raise OffsetOutOfRangeError(

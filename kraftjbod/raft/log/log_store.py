@@ -257,7 +257,8 @@ class RaftLogStore:
             raise InconsistentStorageError(
                 f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}); "
                 "entries after it are good, so this is no unfinished write: "
-                "restore the metadata directory from a backup"
+                "restore the metadata directory from a backup; one of several controllers is "
+                "replaced instead, as if its disk was lost: docs/controllers.md"
             )
 
     # --- entries ---------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Following:
     def __init__(self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState) -> None:
         """:param log: durable, and committed up to its base."""
         #: As it calls itself; :attr:`key` is what the voters in force call it.
-        self._own_key = key
+        self.own_key = key
         self._named_by = log.voters
         self.key = self._named_by.known_as(key)
         self.log = log
@@ -78,7 +78,7 @@ class Following:
             self._rename(self._named_by.known_as)
 
     def _rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
-        self.key = known_as(self._own_key)
+        self.key = known_as(self.own_key)
         self.leader = None if self.leader is None else known_as(self.leader)
 
     # --- entries ---------------------------------------------------------------------------------

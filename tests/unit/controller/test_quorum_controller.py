@@ -289,7 +289,7 @@ async def test_a_broker_with_very_many_partitions_comes_and_goes_in_several_entr
     again = Node(vfs)
     await again.controller.start()
     assert list(again.managers.state.snapshot_records()) == rebuilt
-    entries = await again.controller._driver.read(0, 1 << 30)
+    entries = await again.controller._driver.committed.read(0, 1 << 30)
     assert max(len(entry.payload) for entry in entries if entry.offset > created) <= 500
     await again.controller.stop()
 
@@ -310,7 +310,7 @@ async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) ->
         await node.controller._commit(ControllerResult(records=(record,), response=None))
         size_bytes += len(value)
     node.controller._start_snapshot()
-    while await node.controller._driver.newest_snapshot() is None:
+    while await node.controller._driver.committed.newest_snapshot() is None:
         await asyncio.sleep(0.01)
     configs, offset = node.managers.state.configs, node.managers.state.offset
     await node.controller.stop()

@@ -118,10 +118,10 @@ def slices_of(payloads: list[bytes]) -> list[bytes]:
 
 
 async def make_snapshot(node: Node) -> Snapshot:
-    before = await node.driver.newest_snapshot()
+    before = await node.driver.committed.newest_snapshot()
     offset = node.driver.next_offset - 1
     node.driver.start_snapshot(offset, node.listener.terms[-1], slices_of(node.listener.payloads))
-    while (snapshot := await node.driver.newest_snapshot()) == before:
+    while (snapshot := await node.driver.committed.newest_snapshot()) == before:
         await asyncio.sleep(0)
     assert snapshot is not None
     return snapshot
@@ -154,5 +154,5 @@ async def state_of_snapshots(node: Node) -> int:
     """Last offset of the newest one; a lost dir has what it had."""
     if not node.log_dir.is_online:
         return 1 << 30
-    newest = await node.driver.newest_snapshot()
+    newest = await node.driver.committed.newest_snapshot()
     return -1 if newest is None else newest.last_offset

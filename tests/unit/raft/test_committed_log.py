@@ -24,15 +24,15 @@ async def test_followers_read_from_memory_and_from_disk(vfs: FaultVfs) -> None:
     for payload in payloads[1:]:
         await node.propose(payload)
     reads = vfs.inject(Fault(kinds=frozenset({"read_at"}), nth=10_000))
-    assert [e.payload for e in await node.driver.read(39, 1000)] == payloads[39:]
+    assert [e.payload for e in await node.driver.committed.read(39, 1000)] == payloads[39:]
     assert reads.seen == 0
     read: list[bytes] = []
-    while found := await node.driver.read(len(read), 100):
+    while found := await node.driver.committed.read(len(read), 100):
         read += [entry.payload for entry in found]
     assert read == payloads
     assert reads.seen > 0
     for first in (0, 39):
-        few = await node.driver.read(first, 1000, max_entries=1)
+        few = await node.driver.committed.read(first, 1000, max_entries=1)
         assert [entry.payload for entry in few] == [payloads[first]]
     await node.stop()
 
@@ -43,7 +43,7 @@ async def test_an_entry_damaged_after_it_was_written_is_not_served(vfs: FaultVfs
     await node.propose(b"a", b"b", b"c")
     vfs.inject(Fault(effect=Effect.FLIPPED_BIT, kinds=frozenset({"read_at"})))
     with capture_logs() as events, pytest.raises(KafkaStorageError, match="damaged"):
-        await node.driver.read(0, 1000)
+        await node.driver.committed.read(0, 1000)
     assert [event["event"] for event in events] == ["metadata_log_damaged"]
     await node.stop()
 

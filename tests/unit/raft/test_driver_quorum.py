@@ -77,7 +77,7 @@ async def test_entries_that_came_just_before_a_snapshot_are_written_before_it(ne
     await leader.propose(b"b", b"c")
     await leader.snapshot()
     core = leader.driver.core
-    entry = (await leader.driver.read(before + 1, 1))[0]
+    entry = (await leader.driver.committed.read(before + 1, 1))[0]
     way = {"sender": core.key, "to": late.driver.core.key, "term": core.term}
     append = Append(
         **way,
@@ -148,6 +148,6 @@ async def test_voters_are_named_and_change_while_entries_come(net: Net) -> None:
     assert len(new.driver.voters) == 3
     # A snapshot says who votes, to whoever is given it instead of the log.
     await new.snapshot()
-    found = await new.driver.newest_snapshot()
+    found = await new.driver.committed.newest_snapshot()
     assert found is not None
     assert VoterSet.decode(found.voters) == named

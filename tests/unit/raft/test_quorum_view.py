@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from kraftjbod.raft.machine.core import RaftCore
-from kraftjbod.raft.machine.messages import AppendReply, HardState, PreVoteReply, VoteReply, node
+from kraftjbod.raft.machine.messages import (
+    Append,
+    AppendReply,
+    HardState,
+    PreVoteReply,
+    VoteReply,
+    node,
+)
 from kraftjbod.raft.machine.voter_set import Voter, VoterSet
-from kraftjbod.raft.quorum_view import view_of
+from kraftjbod.raft.quorum_view import view_of, why_lost
 
 N1, N2, N3 = map(node, (1, 2, 3))
 VOTERS = VoterSet((Voter(N1, ("C://h:1",)), Voter(N2), Voter(N3)))
@@ -54,3 +61,20 @@ def test_a_follower_is_behind_since_it_last_had_everything() -> None:
     assert (leads.log_end_offset, follows.log_end_offset, silent.log_end_offset) == (2, 1, -1)
     assert (follows.last_heard_ms, follows.last_caught_up_ms) == (WALL_MS, WALL_MS - 100)
     assert (silent.last_heard_ms, silent.last_caught_up_ms) == (-1, -1)
+
+
+def test_it_says_why_a_leadership_ended() -> None:
+    core = leader()
+    core.resign()
+    assert why_lost(core, 1) == "it resigned, or a majority did not answer"
+    core.step(Append(sender=N2, to=N1, term=2, previous_offset=-1, previous_term=0))
+    assert why_lost(core, 1) == "there is a later term"
+    core = leader()
+    core.step(AppendReply(sender=N2, to=N1, term=1, durable_offset=0))
+    core.change_voters(VOTERS.without(N1))
+    persist(core)
+    core.step(AppendReply(sender=N2, to=N1, term=1, durable_offset=1))
+    assert core.leadership is not None
+    core.step(AppendReply(sender=N3, to=N1, term=1, durable_offset=1))
+    assert core.leadership is None
+    assert why_lost(core, 1) == "it was removed from the voters"

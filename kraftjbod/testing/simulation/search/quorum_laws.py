@@ -122,26 +122,28 @@ class QuorumLaws:
             return
         for at in range(offset, committed_offset + 1):
             if at in cache:
-                self._compare(name, cache[at])
+                self._compare(name, driver.core, cache[at])
         self._compared[name] = committed_offset
 
-    def _compare(self, name: str, entry: Entry) -> None:
+    def _compare(self, name: str, core: RaftCore, entry: Entry) -> None:
         first = self.committed.get(entry.offset)
         if first is None:
             self.committed[entry.offset] = entry
-            self._is_held(name, entry)
+            self._is_held(name, core, entry)
         elif first != entry:
             self._found(
                 f"{name} has committed entry {entry.offset} of term {entry.term}, and another "
                 f"controller one of term {first.term}"
             )
 
-    def _is_held(self, name: str, entry: Entry) -> None:
-        held = sum(_holds(core, entry) for core in self._cores.values())
-        if held <= self._view.controller_count // 2:
+    def _is_held(self, name: str, core: RaftCore, entry: Entry) -> None:
+        """By a majority of the voters; of two sets where one is about to follow the other."""
+        held = [one.own_key for one in self._cores.values() if _holds(one, entry)]
+        sets = {core.log.voters, core.log.former_voters}
+        if not any(voters.is_majority(map(voters.known_as, held)) for voters in sets):
             self._found(
-                f"{name} has committed entry {entry.offset} of term {entry.term}, and {held} of "
-                f"{self._view.controller_count} hold it"
+                f"{name} has committed entry {entry.offset} of term {entry.term}, and "
+                f"{len(held)} of {len(core.log.voters)} hold it"
             )
 
     # --- at the end ------------------------------------------------------------------------------

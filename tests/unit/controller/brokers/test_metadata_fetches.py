@@ -39,7 +39,7 @@ async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported
         await node.controller.handle(request)
     assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
     node.controller._start_snapshot()
-    while await node.controller._driver.newest_snapshot() is None:
+    while await node.controller._driver.committed.newest_snapshot() is None:
         await asyncio.sleep(0)
     newest = node.managers.state.offset
     request = request.model_copy(update={"snapshot_offset": newest})
@@ -59,16 +59,16 @@ async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_te
     """The new leader's snapshot may have the same state in another order."""
     driver = node.controller._driver
     node.controller._start_snapshot()
-    while (newest := await driver.newest_snapshot()) is None:
+    while (newest := await driver.committed.newest_snapshot()) is None:
         await asyncio.sleep(0)
-    term, read = driver.term, driver.read_snapshot
+    term, read = driver.term, driver.committed.read_snapshot
 
     async def read_slowly(*which: int) -> tuple[bytes, int] | None:
         found = await read(*which)
         driver.core._hard_state = HardState(term=term + 1)
         return found
 
-    monkeypatch.setattr(driver, "read_snapshot", read_slowly)
+    monkeypatch.setattr(driver.committed, "read_snapshot", read_slowly)
     answer = await node.controller.handle(
         m.FetchMetadataRequest(
             broker_id=ONE,

@@ -61,7 +61,9 @@ async def test_a_dir_that_does_not_answer_is_waited_for(vfs: FaultVfs) -> None:
         node.clock.ms += 10
         await asyncio.sleep(0.01)
     proposals.append(node.driver.propose(b"c"))
-    assert await node.driver.read(1, 100) == node.listener.entries[1:], "the newest are in memory"
+    assert await node.driver.committed.read(1, 100) == node.listener.entries[1:], (
+        "the newest are in memory"
+    )
     vfs.clear()
     await asyncio.gather(*(proposal.committed for proposal in proposals))
     assert node.listener.payloads == [NO_OP, b"a", b"b", b"c"]

@@ -40,7 +40,7 @@ async def test_a_snapshot_is_wanted_after_enough_bytes_and_restores(vfs: FaultVf
     state = b"".join(slices_of([NO_OP, b"a" * 1000]))
     assert again.listener.snapshots == [(snapshot.last_offset, state)]
     assert again.listener.payloads == [b"b", NO_OP]
-    piece = await again.driver.read_snapshot(snapshot.last_offset, 0, 6)
+    piece = await again.driver.committed.read_snapshot(snapshot.last_offset, 0, 6)
     assert piece == (b"state:", 6)
     await again.stop()
 
@@ -100,7 +100,7 @@ async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
             yield bytes([number]) * piece_bytes
 
     node.driver.start_snapshot(0, 1, slices())
-    while await node.driver.newest_snapshot() is None:
+    while await node.driver.committed.newest_snapshot() is None:
         await asyncio.sleep(0.001)
     assert max(held) <= 2 * piece_bytes
     await node.stop()
