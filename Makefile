@@ -190,7 +190,8 @@ soak: setup  ## Break a real cluster at random and prove that nothing is lost (S
 sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, or SEED=123 to run one again)
 	@$(PY) -m tests.sim.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(ONLY),--only $(ONLY)) $(if $(DURATION),--duration $(DURATION)) \
-	  $(if $(UNLIMITED),--unlimited) $(if $(CONTROLLERS),--controllers $(CONTROLLERS)) $(ARGS)
+	  $(if $(UNLIMITED),--unlimited) $(if $(CONTROLLERS),--controllers $(CONTROLLERS)) \
+	  $(if $(APPLICATIONS),--applications $(APPLICATIONS)) $(ARGS)
 
 .PHONY: sim-mutants
 sim-mutants: setup  ## Put closed holes back one at a time: the simulator has to find each (SEEDS=300)

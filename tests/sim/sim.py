@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from kraftjbod.testing.simulation.search.applications.chosen import Kind as Application
 from kraftjbod.testing.simulation.search.faults.schedule import Kind
 from kraftjbod.testing.simulation.search.seed_run import Outcome, run_seed
 from kraftjbod.testing.simulation.search.shrink import shrink
@@ -34,6 +35,8 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
         parts.append("UNLIMITED=1")
     if options.controllers:
         parts.append(f"CONTROLLERS={options.controllers}")
+    if options.applications is not None:
+        parts.append(f"APPLICATIONS={','.join(options.applications) or 'none'}")
     return " ".join(parts)
 
 
@@ -75,6 +78,7 @@ def _runner(options: argparse.Namespace) -> partial[Outcome]:
         duration_ms=int(options.duration * 1000),
         keeps_promise=not options.unlimited,
         controllers=options.controllers,
+        applications=options.applications,
     )
 
 
@@ -85,6 +89,7 @@ class Totals:
         self.began_s = time.monotonic()
         self.seeds = self.acked = self.virtual_ms = self.longest_heal_ms = 0
         self.played: Counter[Kind] = Counter()
+        self.applications: Counter[Application] = Counter()
         self.failed: list[int] = []
 
     def add(self, outcome: Outcome) -> None:
@@ -93,6 +98,7 @@ class Totals:
         self.virtual_ms += outcome.virtual_ms
         self.longest_heal_ms = max(self.longest_heal_ms, outcome.healed_ms)
         self.played += outcome.played
+        self.applications.update(outcome.applications)
         if outcome.findings:
             self.failed.append(outcome.seed)
 
@@ -106,7 +112,8 @@ class Totals:
 
     def lines(self) -> list[str]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.played.most_common())
-        told = [self.line(), f"faults: {kinds}"]
+        ran = ", ".join(f"{kind} {count}" for kind, count in self.applications.most_common())
+        told = [self.line(), f"faults: {kinds}", f"applications: {ran}"]
         told.append(f"longest time to heal after the last fault: {self.longest_heal_ms / 1000} s")
         if self.failed:
             told.append(f"failed seeds: {' '.join(map(str, sorted(self.failed)))}")
@@ -120,6 +127,10 @@ def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Out
     return pool.imap_unordered(_runner(options), seeds)
 
 
+def _applications(text: str) -> list[Application]:
+    return [] if text == "none" else [Application(one) for one in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seed", type=int, help="the only one, or the first")
@@ -128,6 +139,9 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=20.0, help="virtual seconds of faults")
     parser.add_argument("--unlimited", action="store_true", help="more faults than are survived")
     parser.add_argument("--controllers", type=int, help="how many vote; 1 or 3 by the seed")
+    parser.add_argument(
+        "--applications", type=_applications, help="such as group,copies, or none; or by the seed"
+    )
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--lines", type=int, default=400, help="of the story of a failure")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")

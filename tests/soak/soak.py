@@ -23,12 +23,13 @@ from confluent_kafka import KafkaException
 
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.testing.local_cluster import LocalCluster
+from kraftjbod.testing.simulation.search.applications.transaction_ledger import Outcome
 from tests.integration.checker import Load, judge
 from tests.integration.live_consumer import LiveConsumer
 from tests.soak.plan import Kind, Round, plan
 from tests.soak.replicas import differing_replicas
 from tests.soak.strikes import BACK_S, Striker
-from tests.soak.transactions import Outcome, Transactions
+from tests.soak.transactions import Transactions
 
 TOPIC: Final = "soak"
 TRANSACTIONS_TOPIC: Final = "soak-transactions"

@@ -11,12 +11,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections import Counter
 from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from kraftjbod.testing.simulation.search.applications.transaction_ledger import (
+    Outcome,
+    TransactionLedger,
+    Written,
+)
 
 _PRODUCERS: Final = 2
 _MOST_RECORDS: Final = 8
@@ -28,31 +32,19 @@ _END_S: Final = 120.0
 _MOST_FINDINGS: Final = 20
 
 
-class Outcome(StrEnum):
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    UNKNOWN = "unknown"
-
-
-@dataclass(slots=True)
-class _Written:
-    """One transaction: how many records it has, and what its producer was told."""
-
-    records: int
-    outcome: Outcome = Outcome.UNKNOWN
-
-
-@dataclass(slots=True)
-class _Read:
-    """What a consumer saw of one transaction."""
-
-    times: Counter[int] = field(default_factory=Counter)
-
-
 class _Transactor:
     """One producer, and a new one with the same id when it is told that it is of no use."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, name: str, seed: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        name: str,
+        seed: int,
+        ledger: TransactionLedger,
+    ) -> None:
+        self._ledger = ledger
         self._config = {
             "bootstrap.servers": bootstrap,
             "transactional.id": name,
@@ -63,7 +55,6 @@ class _Transactor:
         }
         self._topic, self._partitions, self._name = topic, partitions, name
         self._rng = random.Random(f"{seed}/{name}")
-        self.written: list[_Written] = []
 
     def run(self, stopping: threading.Event) -> None:
         producer: Producer | None = None
@@ -84,22 +75,23 @@ class _Transactor:
 
     def _one(self, producer: Producer) -> bool:
         """One transaction; False if another producer has to go on."""
-        number, records = len(self.written), self._rng.randint(1, _MOST_RECORDS)
+        records = self._rng.randint(1, _MOST_RECORDS)
         will_commit = self._rng.random() < 0.9
-        transaction = _Written(records)
-        self.written.append(transaction)
+        transaction = self._ledger.begin(self._name, records)
         try:
             producer.begin_transaction()
             for index in range(records):
                 where = self._rng.randrange(self._partitions)
-                producer.produce(self._topic, f"{self._name} {number} {index}", partition=where)
+                producer.produce(self._topic, transaction.value(index), partition=where)
             if not will_commit:
                 return self._end(producer, transaction, Outcome.ABORTED)
         except (KafkaException, BufferError):
             return self._end(producer, transaction, Outcome.ABORTED)
         return self._end(producer, transaction, Outcome.COMMITTED)
 
-    def _end(self, producer: Producer, transaction: _Written, how: Outcome) -> bool:
+    def _end(self, producer: Producer, transaction: Written, how: Outcome) -> bool:
+        if how is Outcome.COMMITTED:
+            transaction.outcome = Outcome.UNKNOWN
         deadline = time.monotonic() + _END_S
         while time.monotonic() < deadline:
             try:
@@ -125,13 +117,14 @@ class Transactions:
     def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
         self._stopping = threading.Event()
-        self._transactors = {
-            name: _Transactor(bootstrap, topic, partitions, name, seed)
+        self._ledger = TransactionLedger()
+        transactors = {
+            name: _Transactor(bootstrap, topic, partitions, name, seed, self._ledger)
             for name in (f"transactor-{number}" for number in range(_PRODUCERS))
         }
         self._threads = [
             threading.Thread(target=one.run, args=(self._stopping,), name=name, daemon=True)
-            for name, one in self._transactors.items()
+            for name, one in transactors.items()
         ]
 
     def __enter__(self) -> Self:
@@ -147,7 +140,7 @@ class Transactions:
     @property
     def outcomes(self) -> Counter[Outcome]:
         """How many transactions ended how."""
-        return Counter(one.outcome for by in self._transactors.values() for one in by.written)
+        return self._ledger.outcomes
 
     def finish(self) -> list[str]:
         """Stop, read everything, compare; what is wrong, one sentence each."""
@@ -158,13 +151,8 @@ class Transactions:
         ends = self._wait_for_open_ones()
         if isinstance(ends, str):
             return [ends]
-        read, findings = self._read(ends)
-        for name, transactor in self._transactors.items():
-            for number, written in enumerate(transactor.written):
-                seen = read.pop((name, number), _Read())
-                if problem := _problem(written, seen):
-                    findings.append(f"{name} {number}, {written.outcome}: {problem}")
-        findings += [f"{name} {number} was never written" for name, number in read]
+        findings = self._read(ends)
+        findings += self._ledger.judge()
         return findings[:_MOST_FINDINGS]
 
     def _wait_for_open_ones(self) -> dict[int, int] | str:
@@ -190,10 +178,8 @@ class Transactions:
         finally:
             consumer.close()
 
-    def _read(self, ends: dict[int, int]) -> tuple[dict[tuple[str, int], _Read], list[str]]:
-        read: dict[tuple[str, int], _Read] = defaultdict(_Read)
+    def _read(self, ends: dict[int, int]) -> list[str]:
         findings: list[str] = []
-        last: dict[tuple[int, str], tuple[int, int]] = {}
         consumer = self._consumer("read_committed")
         consumer.assign([TopicPartition(self._topic, number, 0) for number in ends])
         unfinished = {number for number, end in ends.items() if end > 0}
@@ -210,16 +196,12 @@ class Transactions:
                 continue
             value = message.value()
             assert value is not None
-            name, number, index = value.decode().split()
-            here = int(number), int(index)
-            if last.get((partition, name), (-1, -1)) >= here:
-                findings.append(f"{name} {here} of {self._topic}-{partition} is out of order")
-            last[partition, name] = here
-            read[name, here[0]].times[here[1]] += 1
+            if wrong := self._ledger.saw(self._topic, partition, value):
+                findings.append(wrong)
         consumer.close()
         if unfinished:
             findings.append(f"partitions {sorted(unfinished)} cannot be read to {ends}")
-        return read, findings
+        return findings
 
     def _consumer(self, isolation: str) -> Consumer:
         return Consumer(
@@ -233,16 +215,3 @@ class Transactions:
                 "log_level": 0,
             }
         )
-
-
-def _problem(written: _Written, seen: _Read) -> str | None:
-    if any(times > 1 for times in seen.times.values()):
-        return f"read more than once: {dict(seen.times)}"
-    missing = written.records - len(seen.times)
-    if missing and seen.times:
-        return f"{missing} of {written.records} records are missing"
-    if written.outcome is Outcome.COMMITTED and missing:
-        return "nothing of it is read"
-    if written.outcome is Outcome.ABORTED and seen.times:
-        return "it is read"
-    return None

@@ -11,15 +11,24 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, may_pass
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.control_records import read_marker
 from kraftjbod.protocol.messages import FetchRequest, FetchResponse
 from kraftjbod.protocol.record_batch import BatchHeader, batches
 from kraftjbod.protocol.records import Record, read_records
 
 _BACKOFF_S: Final = 0.05
+_READ_COMMITTED: Final = 1
+
+
+class AbortedTransaction(NamedTuple):
+    """What it wrote begins at ``first_offset``."""
+
+    first_offset: int
+    producer_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +39,22 @@ class FetchedRecords:
     start_offset: int
     next_offset: int
     batches: memoryview
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Those that wrote some of it, in order, where only what is committed was asked for."""
 
     def __iter__(self) -> Iterator[tuple[BatchHeader, Record]]:
-        """Each record with the header of its batch; control batches hold none for readers."""
+        """Each record with the header of its batch; control batches hold none for readers, and
+        what aborted transactions wrote is left out."""
+        to_come, aborting = list(reversed(self.aborted)), set[int]()
         for position, header in batches(self.batches):
+            while to_come and to_come[-1].first_offset <= header.last_offset:
+                aborting.add(to_come.pop().producer_id)
             if header.is_control:
+                marker = read_marker(self.batches, position, header)
+                if marker is not None and not marker.is_commit:
+                    aborting.discard(header.producer_id)
+                continue
+            if header.is_transactional and header.producer_id in aborting:
                 continue
             for record in read_records(self.batches, position):
                 if record.offset >= self.start_offset:
@@ -55,7 +75,10 @@ class Consumer:
         max_bytes: int = 50 * 1024 * 1024,
         partition_max_bytes: int = 1024 * 1024,
         retry_timeout_ms: int = 60_000,
+        read_committed: bool = False,
     ) -> None:
+        """:param read_committed: show of a transaction all or nothing, once it has ended."""
+        self._isolation_level = _READ_COMMITTED if read_committed else 0
         self.positions = dict(offsets)
         self._client = client
         self._topic = topic
@@ -164,6 +187,7 @@ class Consumer:
                 max_wait_ms=self._max_wait_ms,
                 min_bytes=self._min_bytes,
                 max_bytes=self._max_bytes,
+                isolation_level=self._isolation_level,
                 topics=[topic],
             ),
         )
@@ -190,4 +214,10 @@ class Consumer:
             start_offset=start,
             next_offset=next_offset,
             batches=records,
+            aborted=tuple(
+                sorted(
+                    AbortedTransaction(one.first_offset, one.producer_id)
+                    for one in result.aborted_transactions or ()
+                )
+            ),
         )

@@ -11,9 +11,10 @@ When to step, how fast, and when to let the copy take the replica's place is dec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
+from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.loop.completion import to_its_end
 from kraftjbod.core.topic_config import TopicConfig
@@ -65,6 +66,8 @@ class FutureReplica:
         #: A truncation that no finished step has followed yet.
         self._truncation: Truncation | None = None
         self._running: asyncio.Future[Any] | None = None
+        #: It was told to end; what comes later is too late.
+        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<FutureReplica {self.topic_partition} {self.size_bytes} B in {self.log_dir.path}>"
@@ -108,10 +111,10 @@ class FutureReplica:
         """
         await self.settle()
         if not self._is_resumed:
-            await self.resume(source.view)
+            await self._alone(lambda: self.resume(source.view))
         if self.is_caught_up(source):
             return CopyStep(0, True, 0)
-        copied = await self._alone(self._step(source, executor, max_bytes))
+        copied = await self._alone(lambda: self._step(source, executor, max_bytes))
         if copied.is_view_stale:
             await source.refresh()
         lag_offsets = self.lag_of(source)
@@ -155,8 +158,8 @@ class FutureReplica:
 
     async def sync(self) -> None:
         """Make certain what was copied, so that a restart goes on from there."""
-        await self.settle()
-        await self.log_dir.run(OpKind.CLOSE, self._log.sync, replica=self.topic_partition)
+        sync, replica = self._log.sync, self.topic_partition
+        await self._alone(lambda: self.log_dir.run(OpKind.CLOSE, sync, replica=replica))
 
     async def finish(
         self, source: LogHandle, carried: CarriedState, executor: LogDirExecutor
@@ -167,7 +170,7 @@ class FutureReplica:
         """
         log = self._log
         await self._alone(
-            run_copy(
+            lambda: run_copy(
                 source.log_dir,
                 self.log_dir,
                 executor,
@@ -193,7 +196,7 @@ class FutureReplica:
         """It did not become the replica after all. A dir that is impaired takes that, too."""
         log, directory, replica = self._log, self._directory, self.topic_partition
         await self._alone(
-            self.log_dir.run(OpKind.UNDO, lambda: log.move_to(directory), replica=replica)
+            lambda: self.log_dir.run(OpKind.UNDO, lambda: log.move_to(directory), replica=replica)
         )
 
     async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:
@@ -202,7 +205,6 @@ class FutureReplica:
         What lies there and is not known goes to ``stray``. If ``only_claimed``, bytes that the
         checkpoint does not claim are truncated.
         """
-        await self.settle()
         log, vfs, plain = self._log, self.log_dir.vfs, f"{self.log_dir.path}/{self.topic_partition}"
 
         def leave() -> None:
@@ -213,19 +215,39 @@ class FutureReplica:
                 vfs.rename(plain, stray)
             log.move_to(plain)
 
-        await self.log_dir.run(OpKind.RENAME, leave, replica=self.topic_partition)
+        replica = self.topic_partition
+        await self._last(lambda: self.log_dir.run(OpKind.RENAME, leave, replica=replica))
         self.became_current = True
         return plain
 
     async def discard(self, directory: str) -> None:
         """Rename the copy to ``directory``; from now on nobody can take it for a replica."""
-        await self.settle()
-        log = self._log
-        await self.log_dir.run(
-            OpKind.DELETE, lambda: log.discard(directory), replica=self.topic_partition
+        log, replica = self._log, self.topic_partition
+        await self._last(
+            lambda: self.log_dir.run(OpKind.DELETE, lambda: log.discard(directory), replica=replica)
         )
 
-    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _last(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Once nothing else is under way; what comes after it is too late, unless it fails."""
+        self._is_over = True
+        try:
+            await self.settle()
+            return await self._run(work())
+        except BaseException:
+            self._is_over = False
+            raise
+
+    async def _alone(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Once nothing else is under way.
+
+        :raises OverloadedError: the copy was given up meanwhile.
+        """
+        await self.settle()
+        if self._is_over:
+            raise OverloadedError(f"the copy of {self.topic_partition} was given up")
+        return await self._run(work())
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` to its end, whoever waits for it."""
         running = asyncio.ensure_future(work)
         self._running = running

@@ -154,8 +154,20 @@ class LawWatch:
         for tp, found_copies in sorted(copies.items()):
             self._judge_copies(tp, found_copies)
 
+    def _is_compacted(self, topic: str) -> bool:
+        overrides = self.metadata.state.topic_overrides(topic)
+        return "compact" in overrides.get("cleanup.policy", "")
+
     def _judge_copies(self, tp: TopicPartition, copies: Mapping[str, bytes]) -> None:
-        if len(set(copies.values())) > 1:
+        if self._is_compacted(tp.topic):
+            # Each replica is cleaned by itself.
+            newest = {where: newest_by_key(data) for where, data in copies.items()}
+            first = next(iter(newest.values()))
+            for where, one in newest.items():
+                if one != first:
+                    sentence = f"the copies of {tp} have other values for the same keys: {where}"
+                    self._found(sentence, sentence)
+        elif len(set(copies.values())) > 1:
             sizes = ", ".join(f"{where}: {len(data)} bytes" for where, data in copies.items())
             sentence = f"the copies of {tp} differ: {sizes}"
             self._found(sentence, sentence)
@@ -165,6 +177,20 @@ class LawWatch:
                 if findings:
                     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
                     self._found(f"{where}: {findings[0]}", f"{where}: {findings[0]}{more}")
+
+
+def newest_by_key(data: bytes) -> dict[bytes, bytes]:
+    """What a log's records come to, by their keys; what transactions wrote is left out."""
+    found: dict[bytes, bytes] = {}
+    for position, header in batches(data):
+        if header.is_control or header.is_transactional:
+            continue
+        for record in read_records(data, position):
+            if record.value is None:
+                found.pop(record.key or b"", None)
+            else:
+                found[record.key or b""] = record.value
+    return found
 
 
 def by_path_of(by_path: Mapping[str, Vfs], path: str) -> Vfs:

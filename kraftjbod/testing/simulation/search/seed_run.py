@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -19,6 +19,8 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.applications import chosen
+from kraftjbod.testing.simulation.search.applications.application import Surroundings
 from kraftjbod.testing.simulation.search.faults.budget import Budget
 from kraftjbod.testing.simulation.search.faults.controller_faults import ControllerFaults
 from kraftjbod.testing.simulation.search.faults.fault_player import FaultPlayer
@@ -79,6 +81,13 @@ CONFIG: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "20000",
     "metadata.log.segment.bytes": "16384",
     "storage.telemetry.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.segment.bytes": "16384",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "300",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.segment.bytes": "16384",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 
 
@@ -91,6 +100,7 @@ class Outcome:
     #: Fault by fault, loud events and findings, as ``seconds who what``.
     story: list[str] = field(default_factory=list)
     schedule: Schedule = ()
+    applications: frozenset[chosen.Kind] = frozenset()
     played: Counter[Kind] = field(default_factory=Counter)
     skipped: Counter[Kind] = field(default_factory=Counter)
     acked: int = 0
@@ -118,29 +128,39 @@ def run_seed(
     keeps_promise: bool = True,
     numbers: Sequence[int] | None = None,
     controllers: int | None = None,
+    applications: Collection[chosen.Kind] | None = None,
 ) -> Outcome:
     """
     :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive; else
         records may be lost, and only what must hold all the same is judged.
     :param numbers: of the faults that are played; all of them by default.
     :param controllers: how many vote; 1 or 3 by the seed if not given.
+    :param applications: what runs beside the plain load; drawn from the seed if not given.
     """
     shape, schedule = plan_of(seed, duration_ms=duration_ms, controllers=controllers)
     if numbers is not None:
         schedule = only(schedule, numbers)
-    return SeedRun(seed, shape, schedule, keeps_promise=keeps_promise).run()
+    if applications is None:
+        applications = chosen.draw_applications(seed)
+    return SeedRun(seed, shape, schedule, applications, keeps_promise=keeps_promise).run()
 
 
 class SeedRun:
     """One run; ``run`` once."""
 
     def __init__(
-        self, seed: int, shape: Shape, schedule: Schedule, *, keeps_promise: bool = True
+        self,
+        seed: int,
+        shape: Shape,
+        schedule: Schedule,
+        applications: Collection[chosen.Kind] = (),
+        *,
+        keeps_promise: bool = True,
     ) -> None:
         self._shape = shape
         self._keeps_promise = keeps_promise
         self._is_whole = False
-        self.outcome = Outcome(seed=seed, schedule=schedule)
+        self.outcome = Outcome(seed=seed, schedule=schedule, applications=frozenset(applications))
         self._cluster = SimulatedCluster(
             seed, shape.controllers, shape.brokers, shape.dirs, config=CONFIG
         )
@@ -157,6 +177,13 @@ class SeedRun:
             now_ms=lambda: self._cluster.now_ms,
             found=self._found_if_promised,
         )
+        self._applications = chosen.make_applications(
+            applications,
+            seed,
+            self._surroundings,
+            (SAFE, shape.partitions),
+            partial(self._workload.ledger.acked_end, SAFE),
+        )
         self._watch = LawWatch(
             self._view, self._workload.ledger, found=self._found, keeps_promise=keeps_promise
         )
@@ -165,7 +192,7 @@ class SeedRun:
         stage = Stage(
             self._cluster,
             self._view,
-            topics={name: topic.partitions for name, topic in self._topics.items()},
+            topics=self._partitions_by_topic(),
             note=lambda text: self._note("fault", text),
         )
         self._player = FaultPlayer(
@@ -204,6 +231,8 @@ class SeedRun:
             watching.append(asyncio.create_task(self._quorum.run(), name="laws of the quorum"))
             watching.append(asyncio.create_task(self._writes.run(), name="writer"))
         self._workload.start()
+        for application in self._applications:
+            application.start()
         try:
             await self._break()
             if await self._heal():
@@ -215,6 +244,8 @@ class SeedRun:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             await self._workload.close()
+            for application in self._applications:
+                await application.close()
         if self._is_whole:
             await self._stop_and_judge()
 
@@ -232,16 +263,20 @@ class SeedRun:
     async def _make_topics(self) -> None:
         client = self._new_client("operator")
         try:
-            for topic in self._topics.values():
-                await client.retry(partial(self._make_topic, client, topic))
+            for name, partitions in self._partitions_by_topic().items():
+                await client.retry(partial(self._make_topic, client, name, partitions))
         finally:
             await client.close()
 
-    async def _make_topic(self, client: ClusterClient, topic: LoadedTopic) -> None:
+    def _partitions_by_topic(self) -> dict[str, int]:
+        topics = {name: topic.partitions for name, topic in self._topics.items()}
+        for application in self._applications:
+            topics |= application.topics
+        return topics
+
+    async def _make_topic(self, client: ClusterClient, name: str, partitions: int) -> None:
         try:
-            await create_topic(
-                client, topic.name, partitions=topic.partitions, replication_factor=3
-            )
+            await create_topic(client, name, partitions=partitions, replication_factor=3)
         except OperatingError as e:
             if e.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
@@ -256,15 +291,31 @@ class SeedRun:
 
     async def _finish(self) -> None:
         began_ms = self._cluster.now_ms
-        await self._within(_GO_ON_MS, lambda: self._workload.silent_since(began_ms))
+        await self._within(_GO_ON_MS, lambda: self._silent_since(began_ms))
         try:
             async with asyncio.timeout(_STOP_MS / 1000):
                 await self._workload.stop_producing()
+                for application in self._applications:
+                    await application.stop()
         except TimeoutError:
             self._found_if_promised("a producer was not answered")
+        await self._judge_applications()
         await self._within(_STOP_MS, self._view.left_behind)
         if self._keeps_promise:
             await self._within(_STOP_MS, self._workload.unread)
+
+    def _silent_since(self, since_ms: int) -> list[str]:
+        silent = self._workload.silent_since(since_ms)
+        for application in self._applications:
+            silent += application.silent_since(since_ms)
+        return silent
+
+    async def _judge_applications(self) -> None:
+        """Without the promise what was acknowledged may be lost, transactions with it."""
+        for application in self._applications if self._keeps_promise else ():
+            if await self._within(_STOP_MS, application.unsettled):
+                for finding in await application.judge():
+                    self._found(finding)
 
     async def _within(self, limit_ms: int, missing: Callable[[], list[str]]) -> bool:
         """Whether nothing is missing in time; else what is, is found."""
@@ -339,6 +390,14 @@ class SeedRun:
                     self._found(f"{host.name}: nobody handled {complaint}")
                 if process.error is not None:
                     self._found(f"{host.name} ended by {process.error!r}")
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            self._new_client,
+            now_ms=lambda: self._cluster.now_ms,
+            found=self._found_if_promised,
+            note=lambda text: self._note("client", text),
+        )
 
     def _new_client(self, name: str) -> ClusterClient:
         return self._cluster.client(_HOST).new_kafka(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient
-from kraftjbod.cli.clients.consumer import Consumer
+from kraftjbod.cli.clients.consumer import AbortedTransaction, Consumer, FetchedRecords
 from kraftjbod.cli.clients.producer import Producer
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.control_records import TransactionMarker, build_marker
 from kraftjbod.protocol.records import Record, build_batch
+from tests.faults.rig import stamped
 from tests.unit.cli.mini_broker import MiniBroker, mini_broker
 
 POLL_MS = 20_000
@@ -78,3 +80,39 @@ async def test_a_partition_that_is_not_wanted_any_more_is_not_read() -> None:
         consumer = Consumer(client, "t", {0: 0, 1: 0})
         consumer.stop_reading(0)
         assert await read_all(consumer, 1) == [(1, 0, b"0")]
+
+
+def test_what_aborted_transactions_wrote_is_left_out():
+    def written(value: bytes, offset: int, producer_id: int) -> bytes:
+        batch = build_batch(
+            [Record(value=value)],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        return stamped(batch, base_offset=offset, leader_epoch=0)
+
+    def ended(offset: int, producer_id: int, *, is_commit: bool) -> bytes:
+        marker = TransactionMarker(is_commit, 0)
+        batch = build_marker(marker, producer_id=producer_id, producer_epoch=0, timestamp_ms=0)
+        return stamped(batch, base_offset=offset, leader_epoch=0)
+
+    log = [
+        written(b"kept", 0, 7),
+        ended(1, 7, is_commit=True),
+        written(b"aborted", 2, 7),
+        written(b"also kept", 3, 8),
+        ended(4, 7, is_commit=False),
+        written(b"kept again", 5, 7),
+        ended(6, 7, is_commit=True),
+        ended(7, 8, is_commit=True),
+    ]
+    fetched = FetchedRecords(
+        partition=0,
+        start_offset=0,
+        next_offset=8,
+        batches=memoryview(b"".join(log)),
+        aborted=(AbortedTransaction(2, 7),),
+    )
+    assert [record.value for _, record in fetched] == [b"kept", b"also kept", b"kept again"]

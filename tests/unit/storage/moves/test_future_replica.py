@@ -124,3 +124,27 @@ async def test_a_thread_that_hangs_is_let_go_when_a_dir_goes_offline(number: int
             await waiting
         assert failed.value.directory_id == directory_id(number + 1)
     node.vfss[1].release()
+
+
+async def test_one_thing_at_a_time_happens_to_a_copy_and_nothing_after_its_end():
+    """Two at once would replace each other's checkpoints, and one claim what the other removed."""
+    node, handle, future = await begin()
+    async with node.pool.executor() as executor:
+        assert (await future.catch_up(handle, executor)).is_caught_up
+        carried = await handle.carried_state()
+        hangs = Fault(effect=Effect.HANG, kinds=frozenset({"rename"}), sticky=False)
+        node.vfss[1].inject(hangs)
+        syncing = asyncio.ensure_future(future.sync())
+        while not hangs.hits:
+            await asyncio.sleep(0.001)
+        operations: list[str] = []
+        node.vfss[1].on_operation = lambda kind, path: operations.append(f"{kind} {path}")
+        finishing = asyncio.ensure_future(future.finish(handle, carried, executor))
+        await asyncio.wait({finishing}, timeout=0.1)
+        assert operations == []
+        node.vfss[1].release()
+        await asyncio.gather(syncing, finishing)
+        assert operations
+        await future.discard("/d2/gone")
+        with pytest.raises(OverloadedError, match="was given up"):
+            await future.finish(handle, carried, executor)

@@ -1,0 +1,6 @@
+"""What users run on a simulated cluster besides plain producers and consumers, and its laws.
+
+application.py is what the search asks of each; transactors.py and copier.py write transactions with
+the producer of transactional_producer.py, judged by transaction_ledger.py; group_members.py are a
+consumer group, judged by group_laws.py.
+"""

@@ -1,0 +1,158 @@
+"""WIRE. ``Copier``: copies a topic into each partition of another, exactly once.
+
+What was read, and how far, are one transaction; whoever takes over begins where that says. Fenced
+copiers go on from where they believe to be, and must copy nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
+from kraftjbod.cli.clients.consumer import Consumer
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.protocol.messages import OffsetFetchRequest
+from kraftjbod.testing.simulation.search.applications.application import Surroundings
+from kraftjbod.testing.simulation.search.applications.committed_reader import CommittedReader
+from kraftjbod.testing.simulation.search.applications.reigns import Reign, Reigns
+from kraftjbod.testing.simulation.search.applications.transactional_producer import (
+    GROUP,
+    Coordinators,
+)
+from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
+
+TOPIC: Final = "copies"
+PARTITIONS: Final = 2
+_GROUP: Final = "copier"
+_POLL_MS: Final = 700
+_PAUSE_S: Final = 0.5
+_GIVEN_UP: Final = 0.15
+_FIND_MS: Final = 20_000
+#: OffsetFetch: several groups in one, and topics by name.
+_GROUPS_BY_NAME: Final = 9
+
+
+class Copier:
+    """:param source: its topic and partitions, of which no record is ever removed.
+    :param end_of: after the last record of a partition that has to be copied.
+    """
+
+    topics: Mapping[str, int] = MappingProxyType({TOPIC: PARTITIONS})
+
+    def __init__(
+        self,
+        rng: random.Random,
+        around: Surroundings,
+        source: tuple[str, int],
+        end_of: Callable[[int], int],
+    ) -> None:
+        self._rng = rng
+        self._around = around
+        self._source, self._source_partitions = source
+        self._end_of = end_of
+        self._reigns = Reigns("copier", rng, around, self._rule)
+        self._reader = CommittedReader(
+            around.client("copies-reader"), TOPIC, PARTITIONS, saw=self._saw
+        )
+        #: By partition of the copies and of the source: the next offset there.
+        self._copied: Counter[tuple[int, int]] = Counter()
+        self._copied_ms = -1
+
+    def start(self) -> None:
+        self._reigns.start()
+        self._around.begin(self._reader.run(), "copies-reader")
+
+    def silent_since(self, since_ms: int) -> list[str]:
+        is_silent = self._copied_ms <= since_ms
+        return [f"nothing is copied since {since_ms / 1000:.3f} s"] if is_silent else []
+
+    async def stop(self) -> None:
+        """It is not told: first it has to copy what is there."""
+
+    def unsettled(self) -> list[str]:
+        missing = [
+            f"{TOPIC}-{here} has {self._source}-{partition} up to {self._copied[here, partition]}"
+            for here in range(PARTITIONS)
+            for partition in range(self._source_partitions)
+            if self._copied[here, partition] < self._end_of(partition)
+        ]
+        if not missing:
+            self._reigns.is_stopping = True
+        return missing or self._reader.unread()
+
+    async def judge(self) -> list[str]:
+        await self._reigns.stop()
+        return []
+
+    async def close(self) -> None:
+        await self._around.close()
+
+    def _saw(self, here: int, value: bytes) -> None:
+        """Each record of the source in its turn."""
+        partition, offset = map(int, value.split())
+        wanted = self._copied[here, partition]
+        self._copied[here, partition] = offset + 1
+        self._copied_ms = self._around.now_ms()
+        if offset != wanted:
+            self._around.found(
+                f"{TOPIC}-{here} has a copy of {self._source}-{partition} offset {offset} where "
+                f"that of {wanted} belongs"
+            )
+
+    # --- copying ---------------------------------------------------------------------------------
+
+    async def _rule(self, reign: Reign) -> None:
+        client = self._around.client(f"{reign.name}-reader")
+        await client.retry(lambda: client.refresh_metadata([self._source]))
+        positions = await client.retry(lambda: self._committed(client), timeout_ms=_FIND_MS)
+        reader = Consumer(client, self._source, positions, read_committed=True)
+        try:
+            while not self._reigns.is_stopping and await self._copy(reign, reader):
+                pass
+        finally:
+            await reader.close()
+
+    async def _copy(self, reign: Reign, reader: Consumer) -> bool:
+        """What has arrived; False if it was given up, and has to be read again."""
+        values: list[bytes] = []
+        ends: dict[TopicPartition, int] = {}
+        for fetched in await reader.poll(_POLL_MS):
+            tp = TopicPartition(self._source, fetched.partition)
+            values += [b"%d %d" % (tp.partition, record.offset) for _, record in fetched]
+            ends[tp] = fetched.next_offset
+        if not values:
+            return True
+        producer, timestamp_ms = reign.producer, WORLD_BEGAN_MS + self._around.now_ms()
+        for partition in range(PARTITIONS):
+            await producer.send(TopicPartition(TOPIC, partition), values, timestamp_ms)
+        await producer.send_offsets(_GROUP, ends)
+        is_given_up = self._rng.random() < _GIVEN_UP
+        await producer.end(committed=not is_given_up)
+        await asyncio.sleep(_PAUSE_S)
+        return not is_given_up
+
+    async def _committed(self, client: ClusterClient) -> dict[int, int]:
+        """Where the group is, when no transaction that may move it is open."""
+        kind = OffsetFetchRequest
+        partitions = range(self._source_partitions)
+        topic = kind.OffsetFetchRequestTopics(name=self._source, partition_indexes=list(partitions))
+        request = kind(
+            groups=[kind.OffsetFetchRequestGroup(group_id=_GROUP, topics=[topic])],
+            require_stable=True,
+        )
+        response = await Coordinators(client).ask(
+            GROUP, _GROUP, request, max_version=_GROUPS_BY_NAME
+        )
+        (group,) = response.groups
+        parts = [part for topic in group.topics for part in topic.partitions]
+        for code in (group.error_code, *(part.error_code for part in parts)):
+            if code != ErrorCode.NONE:
+                raise kafka_error(code, f"offsets of group {_GROUP}")
+        found = {part.partition_index: max(0, part.committed_offset) for part in parts}
+        return {partition: found.get(partition, 0) for partition in partitions}

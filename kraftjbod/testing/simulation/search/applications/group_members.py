@@ -1,0 +1,340 @@
+"""WIRE. ``GroupMembers``: a consumer group by raw requests of the classic protocol.
+
+Its members only commit: a position of each of their partitions that grows. Now and then one leaves,
+or says nothing for longer than its session and goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, may_pass
+from kraftjbod.cli.clients.group_admin import committed_offsets
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    OperatingError,
+    RequestTimedOutError,
+)
+from kraftjbod.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from kraftjbod.testing.simulation.search.applications.application import Surroundings
+from kraftjbod.testing.simulation.search.applications.group_laws import Commit, Fate, GroupLaws
+from kraftjbod.testing.simulation.search.applications.transactional_producer import (
+    GROUP,
+    Coordinators,
+)
+
+TOPIC: Final = "shared"
+PARTITIONS: Final = 3
+NAME: Final = "readers"
+_MEMBERS: Final = 2
+_SESSION_MS: Final = 2_500
+_REBALANCE_MS: Final = 2_500
+_TURN_S: Final = 0.6
+_AGAIN_S: Final = 0.2
+#: Of each turn.
+_LEAVES: Final = 0.01
+_SILENT: Final = 0.02
+_TYPE: Final = "positions"
+#: The last versions that name topics.
+_BY_NAME: Final = 9
+_OUT: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+_TRIES: Final = 20
+
+
+@dataclass(eq=False, slots=True)
+class _Member:
+    """One at a time of this number; ``member_id`` is another one whenever it joins anew."""
+
+    number: int
+    client: ClusterClient
+    coordinators: Coordinators
+    member_id: str = ""
+    generation: int = -1
+    positions: dict[int, int] = field(default_factory=dict)
+
+
+class _JoinsAgainError(Exception):
+    """:param is_new: as another member."""
+
+    def __init__(self, *, is_new: bool) -> None:
+        super().__init__()
+        self.is_new = is_new
+
+
+class GroupMembers:
+    """Members of one group; see :class:`~.application.Application`."""
+
+    topics: Mapping[str, int] = MappingProxyType({TOPIC: PARTITIONS})
+
+    def __init__(self, rng: random.Random, around: Surroundings) -> None:
+        self.laws = GroupLaws()
+        self._rng = rng
+        self._around = around
+        self._members: list[_Member] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        #: When a commit of a partition was acknowledged last.
+        self._committed_ms: dict[int, int] = {}
+
+    def start(self) -> None:
+        for number in range(_MEMBERS):
+            client = self._around.client(f"member-{number}")
+            member = _Member(number, client, Coordinators(client))
+            self._members.append(member)
+            self._tasks.append(self._around.begin(self._live(member), f"member-{number}"))
+
+    def silent_since(self, since_ms: int) -> list[str]:
+        generations = {member.generation for member in self._members}
+        missing = [f"members are in generations {generations}"] if len(generations) > 1 else []
+        return missing + [
+            f"nobody commits partition {partition} since {since_ms / 1000:.3f} s"
+            for partition in range(PARTITIONS)
+            if self._committed_ms.get(partition, -1) <= since_ms
+        ]
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        await asyncio.gather(*self._tasks)
+
+    def unsettled(self) -> list[str]:
+        return []
+
+    async def judge(self) -> list[str]:
+        """What is committed in the end."""
+        client = self._members[0].client
+        found = await client.retry(lambda: committed_offsets(client, NAME))
+        offsets = {tp.partition: one.offset for tp, one in found.items() if tp.topic == TOPIC}
+        told = (
+            self.laws.fetched(self.laws.generation + 1, partition, offsets.get(partition, -1))
+            for partition in range(PARTITIONS)
+        )
+        return [finding for finding in told if finding]
+
+    async def close(self) -> None:
+        await self._around.close()
+
+    def _found(self, finding: str) -> None:
+        if finding:
+            self._around.found(f"group {NAME}: {finding}")
+
+    # --- a member --------------------------------------------------------------------------------
+
+    async def _live(self, member: _Member) -> None:
+        while not self._is_stopping:
+            try:
+                await self._join(member)
+                while not self._is_stopping:
+                    await self._take_turn(member)
+            except _JoinsAgainError as e:
+                member.generation = -1
+                if e.is_new:
+                    member.member_id = ""
+            except OperatingError as e:
+                if not may_pass(e):
+                    self._around.note(f"member {member.number} joins anew: {e}")
+                    member.member_id = ""
+                member.generation = -1
+                await self._recover(member)
+        await self._leave(member)
+
+    async def _recover(self, member: _Member) -> None:
+        await asyncio.sleep(_AGAIN_S)
+        try:
+            await member.client.refresh_metadata([])
+        except OperatingError:
+            member.coordinators.forget(GROUP, NAME)
+
+    async def _take_turn(self, member: _Member) -> None:
+        await asyncio.sleep(_TURN_S * self._rng.uniform(0.7, 1.3))
+        chance = self._rng.random()
+        if chance < _LEAVES:
+            await self._leave(member)
+            raise _JoinsAgainError(is_new=True)
+        if chance < _LEAVES + _SILENT:
+            self._around.note(f"member {member.number} is silent")
+            await asyncio.sleep(_SESSION_MS * self._rng.uniform(0.8, 2.0) / 1000)
+        else:
+            await self._beat(member)
+        await self._commit(member)
+
+    async def _leave(self, member: _Member) -> None:
+        identity = LeaveGroupRequest.MemberIdentity(member_id=member.member_id)
+        request = LeaveGroupRequest(group_id=NAME, members=[identity])
+        try:
+            await member.coordinators.ask(GROUP, NAME, request)
+        except OperatingError as e:
+            self._around.note(f"member {member.number} leaves without a farewell: {e}")
+
+    # --- joining ---------------------------------------------------------------------------------
+
+    async def _join(self, member: _Member) -> None:
+        joined = await self._ask_to_join(member)
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            member.member_id = joined.member_id
+            joined = await self._ask_to_join(member)
+        self._judge_code(member, joined.error_code)
+        member.member_id = joined.member_id
+        partitions = await self._sync(member, joined)
+        member.generation, member.positions = joined.generation_id, {}
+        self._found(self.laws.assigned(member.member_id, member.generation, partitions))
+        offsets = await self._fetch(member, partitions)
+        for partition in partitions:
+            offset = offsets.get(partition, -1)
+            self._found(self.laws.fetched(member.generation, partition, offset))
+            member.positions[partition] = max(0, offset)
+
+    async def _ask_to_join(self, member: _Member) -> JoinGroupResponse:
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="in turn", metadata=b"")
+        request = JoinGroupRequest(
+            group_id=NAME,
+            session_timeout_ms=_SESSION_MS,
+            rebalance_timeout_ms=_REBALANCE_MS,
+            member_id=member.member_id,
+            protocol_type=_TYPE,
+            protocols=[protocol],
+        )
+        return await member.coordinators.ask(GROUP, NAME, request)
+
+    async def _sync(self, member: _Member, joined: JoinGroupResponse) -> list[int]:
+        given: list[SyncGroupRequest.SyncGroupRequestAssignment] = []
+        if joined.leader == member.member_id:
+            ids = sorted(one.member_id for one in joined.members)
+            given = [
+                SyncGroupRequest.SyncGroupRequestAssignment(
+                    member_id=one, assignment=bytes(range(PARTITIONS)[at :: len(ids)])
+                )
+                for at, one in enumerate(ids)
+            ]
+        request = SyncGroupRequest(
+            group_id=NAME,
+            generation_id=joined.generation_id,
+            member_id=member.member_id,
+            protocol_type=_TYPE,
+            protocol_name="in turn",
+            assignments=given,
+        )
+        answer = await member.coordinators.ask(GROUP, NAME, request)
+        self._judge_code(member, answer.error_code)
+        return list(bytes(answer.assignment))
+
+    async def _fetch(self, member: _Member, partitions: Sequence[int]) -> dict[int, int]:
+        kind = OffsetFetchRequest
+        topic = kind.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=list(partitions))
+        group = kind.OffsetFetchRequestGroup(group_id=NAME, topics=[topic])
+        request = kind(groups=[group])
+        answer = await member.coordinators.ask(GROUP, NAME, request, max_version=_BY_NAME)
+        (told,) = answer.groups
+        self._judge_code(member, told.error_code)
+        parts = [part for topic in told.topics for part in topic.partitions]
+        for part in parts:
+            self._judge_code(member, part.error_code)
+        return {part.partition_index: part.committed_offset for part in parts}
+
+    # --- staying ---------------------------------------------------------------------------------
+
+    async def _beat(self, member: _Member) -> None:
+        request = HeartbeatRequest(
+            group_id=NAME, member_id=member.member_id, generation_id=member.generation
+        )
+        for _ in range(_TRIES):
+            answer = await member.coordinators.ask(GROUP, NAME, request)
+            if not self._is_passing(member, answer.error_code):
+                self._judge_code(member, answer.error_code)
+                return
+            await self._recover(member)
+
+    async def _commit(self, member: _Member) -> None:
+        commits = []
+        for partition in member.positions:
+            member.positions[partition] += self._rng.randint(1, 5)
+            commits.append(
+                self.laws.commits(
+                    member.member_id, member.generation, partition, member.positions[partition]
+                )
+            )
+        if commits:
+            await self._until_answered(member, commits)
+
+    async def _until_answered(self, member: _Member, commits: Sequence[Commit]) -> None:
+        """An answer ends a try; without one the request may still be on its way, so whoever sent
+        it goes on as another member."""
+        is_in_doubt = False
+        for _ in range(_TRIES):
+            try:
+                code = await self._try_to_commit(member, commits)
+            except (ConnectionLostError, RequestTimedOutError):
+                raise _JoinsAgainError(is_new=True) from None
+            if code == ErrorCode.NONE:
+                self._note(commits, is_refused=False)
+                return
+            if code in _OUT or code == ErrorCode.REBALANCE_IN_PROGRESS:
+                if not is_in_doubt:
+                    self._note(commits, is_refused=True)
+                self._judge_code(member, code)
+            if not self._is_passing(member, code):
+                self._judge_code(member, code)
+            is_in_doubt = True
+            await self._recover(member)
+        raise _JoinsAgainError(is_new=True)
+
+    def _note(self, commits: Sequence[Commit], *, is_refused: bool) -> None:
+        for commit in commits:
+            assert commit.fate is Fate.ON_ITS_WAY, commit
+            self._found(self.laws.answered(commit, is_refused=is_refused))
+            if not is_refused:
+                self._committed_ms[commit.partition] = self._around.now_ms()
+
+    async def _try_to_commit(self, member: _Member, commits: Sequence[Commit]) -> int:
+        kind = OffsetCommitRequest
+        topic = kind.OffsetCommitRequestTopic(
+            name=TOPIC,
+            partitions=[
+                kind.OffsetCommitRequestPartition(
+                    partition_index=one.partition,
+                    committed_offset=one.offset,
+                    committed_metadata="",
+                )
+                for one in commits
+            ],
+        )
+        request = kind(
+            group_id=NAME,
+            generation_id_or_member_epoch=member.generation,
+            member_id=member.member_id,
+            topics=[topic],
+        )
+        answer = await member.coordinators.ask(GROUP, NAME, request, max_version=_BY_NAME)
+        codes = [part.error_code for topic in answer.topics for part in topic.partitions]
+        return next((code for code in codes if code != ErrorCode.NONE), ErrorCode.NONE)
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def _is_passing(self, member: _Member, code: int) -> bool:
+        """Another coordinator is to be asked, or the same one later."""
+        if code == ErrorCode.NONE or not kafka_error(code, NAME).retriable:
+            return False
+        member.coordinators.forget(GROUP, NAME)
+        return True
+
+    def _judge_code(self, member: _Member, code: int) -> None:
+        """:raises _JoinsAgainError: the group says so. :raises OperatingError: anything else."""
+        if code == ErrorCode.NONE:
+            return
+        if code in _OUT or code == ErrorCode.REBALANCE_IN_PROGRESS:
+            raise _JoinsAgainError(is_new=code == ErrorCode.UNKNOWN_MEMBER_ID)
+        member.coordinators.forget(GROUP, NAME)
+        raise kafka_error(code, f"member {member.number} of group {NAME}")

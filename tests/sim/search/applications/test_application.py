@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import asyncio
+
+from tests.sim.search.applications.app_rig import rig
+
+
+def test_an_error_that_ends_a_task_is_found_and_what_goes_on_is_ended() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with rig() as around:
+
+        async def play() -> None:
+            mine = around.around()
+            mine.begin(fail(), "failing")
+            going_on = mine.begin(asyncio.sleep(3_600), "sleeping")
+            await asyncio.sleep(0.1)
+            await mine.close()
+            assert going_on.cancelled()
+
+        around.cluster.client("client").run(play())
+        (found,) = around.findings
+        assert found.startswith("failing ended by ValueError('no')")

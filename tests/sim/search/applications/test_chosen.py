@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from kraftjbod.testing.simulation.search.applications.chosen import Kind, draw_applications
+
+
+def test_every_application_runs_in_about_a_third_of_the_seeds() -> None:
+    drawn = Counter(kind for seed in range(300) for kind in draw_applications(seed))
+    assert set(drawn) == set(Kind)
+    assert all(60 < count < 150 for count in drawn.values())
+    assert draw_applications(7) == draw_applications(7)

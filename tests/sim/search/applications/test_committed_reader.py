@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import asyncio
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.testing.simulation.search.applications.committed_reader import CommittedReader
+from kraftjbod.testing.simulation.search.applications.transactional_producer import (
+    TransactionalProducer,
+)
+from tests.sim.search.applications.app_rig import rig
+
+_TP = TopicPartition("t", 0)
+
+
+def test_what_is_committed_is_shown_and_what_is_open_is_waited_for() -> None:
+    with rig() as around:
+        mine, seen = around.around(), list[bytes]()
+
+        async def play() -> None:
+            await around.make("t", 1)
+            client = mine.client("reader")
+            reader = CommittedReader(client, "t", 1, saw=lambda _, value: seen.append(value))
+            mine.begin(reader.run(), "reader")
+            producer = TransactionalProducer(
+                mine.client("p"), "p", timeout_ms=5_000, grows_epoch=True
+            )
+            await producer.init()
+            await producer.send(_TP, [b"aborted"], 0)
+            await asyncio.sleep(2)
+            assert reader.unread() == ["t-0 has a transaction open at 0"]
+            await producer.end(committed=False)
+            await producer.send(_TP, [b"committed"], 0)
+            await producer.end(committed=True)
+            await asyncio.sleep(2)
+            assert reader.unread() == [] and seen == [b"committed"]
+            await mine.close()
+
+        around.cluster.client("client").run(play())
+        assert around.findings == []

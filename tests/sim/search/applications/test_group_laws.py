@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from kraftjbod.testing.simulation.search.applications.group_laws import GroupLaws
+
+
+def test_a_commit_that_was_acknowledged_stays_and_one_in_doubt_may() -> None:
+    laws = GroupLaws()
+    assert not laws.assigned("a", 1, [0])
+    assert not laws.fetched(1, 0, -1)
+    assert not laws.answered(laws.commits("a", 1, 0, 5), is_refused=False)
+    laws.commits("a", 1, 0, 8)
+    laws.answered(laws.commits("a", 1, 0, 9), is_refused=True)
+    assert not laws.assigned("b", 2, [0])
+    assert not laws.fetched(2, 0, 5) and not laws.fetched(2, 0, 8)
+    for lost in (-1, 9):
+        found = laws.fetched(2, 0, lost)
+        assert found == f"generation 2 finds partition 0 at {lost}, where 5 or 8 was committed"
+    assert not laws.answered(laws.commits("b", 2, 0, 6), is_refused=False)
+    assert "where 6 was committed" in laws.fetched(3, 0, 8), "it went back"
+
+
+def test_one_owner_in_a_generation_and_no_commit_of_a_former_one() -> None:
+    laws = GroupLaws()
+    in_time = laws.commits("a", 1, 0, 3)
+    assert not laws.assigned("a", 1, [0, 1]) and not laws.assigned("b", 2, [0, 1])
+    assert laws.assigned("c", 2, [1]) == "generation 2 gives partition 1 to b and c"
+    assert not laws.answered(in_time, is_refused=False)
+    late = laws.commits("a", 1, 0, 4)
+    assert not laws.answered(late, is_refused=True)
+    assert "committed 4 of partition 0 in generation 1, when 2" in laws.answered(
+        late, is_refused=False
+    )

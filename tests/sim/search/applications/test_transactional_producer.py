@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.cli.clients.group_admin import find_coordinators
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.testing.simulation.search.applications.transactional_producer import (
+    TransactionalProducer,
+)
+from tests.sim.search.applications.app_rig import Rig, rig
+
+_TP = TopicPartition("t", 0)
+
+
+def _producer(around: Rig, *, grows_epoch: bool) -> TransactionalProducer:
+    client = around.around().client("p")
+    return TransactionalProducer(client, "p", timeout_ms=5_000, grows_epoch=grows_epoch)
+
+
+@pytest.mark.parametrize("grows_epoch", [False, True])
+def test_transactions_one_after_the_other_until_somebody_takes_over(*, grows_epoch: bool) -> None:
+    with rig() as around:
+
+        async def play() -> None:
+            await around.make("t", 1)
+            kafka = around.cluster.client("client").kafka
+            await kafka.retry(lambda: find_coordinators(kafka, ["g"]))
+            first, second = (_producer(around, grows_epoch=grows_epoch) for _ in range(2))
+            await first.init()
+            for committed in (True, False, True):
+                epoch = first.epoch
+                await first.send(_TP, [b"a", b"b"], 0)
+                await first.send(_TP, [b"c"], 0)
+                await first.send_offsets("g", {_TP: 3})
+                await first.end(committed=committed)
+                assert first.epoch == epoch + grows_epoch
+            await first.send(_TP, [b"d"], 0)
+            await second.init()
+            assert second.epoch > first.epoch
+            with pytest.raises(OperatingError) as refused:
+                await first.end(committed=True)
+            fenced = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+            assert refused.value.code in fenced
+
+        around.cluster.client("client").run(play())

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from kraftjbod.testing.simulation.search.applications.transaction_ledger import Outcome
+from kraftjbod.testing.simulation.search.applications.transactional_producer import (
+    TransactionalProducer,
+)
+from kraftjbod.testing.simulation.search.applications.transactors import Transactors
+from tests.sim.search.applications.app_rig import rig
+
+
+def test_transactions_are_whole_though_a_broker_is_killed() -> None:
+    with rig() as around:
+        transactors = Transactors(random.Random(2), around.around())
+
+        async def strike() -> None:
+            await asyncio.sleep(6)
+            around.cluster.broker(2).kill()
+            await asyncio.sleep(6)
+            around.cluster.broker(2).start()
+            await asyncio.sleep(4)
+
+        around.play(transactors, strike)
+        outcomes = transactors.ledger.outcomes
+        assert outcomes[Outcome.COMMITTED] > 5 and outcomes[Outcome.ABORTED] > 1
+        assert around.findings == []
+
+
+@pytest.mark.long
+def test_an_abort_that_commits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = TransactionalProducer.end
+
+    async def commit(self: TransactionalProducer, *, committed: bool) -> None:
+        await end(self, committed=True)
+
+    monkeypatch.setattr(TransactionalProducer, "end", commit)
+    with rig() as around:
+        around.play(Transactors(random.Random(2), around.around()), lambda: asyncio.sleep(10))
+        assert any("is read of transaction" in found for found in around.findings)
