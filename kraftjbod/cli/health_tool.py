@@ -178,6 +178,9 @@ async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
             quorum = await client.call(DescribeQuorumRequest(of_any=True))
             if quorum.leader_id in (_NOBODY, quorum.node_id):
                 raise
+            if quorum.refusal:
+                why = f"the active one, {quorum.leader_id}, refuses it: {quorum.refusal}"
+                return Health(who=who, reason=why)
     return Health(who=who)
 
 

@@ -34,7 +34,7 @@ from kraftjbod.net.connection import is_refused
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
-from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumMessagesRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
@@ -265,7 +265,10 @@ class ControllerServer:
     async def _handle(self, request: RpcRequest, connection: ConnectionId) -> RpcResponse:
         assert self._controller is not None, "it starts before the door"
         if not isinstance(request, QuorumMessagesRequest):
-            return await self._controller.handle(request, connection)
+            response = await self._controller.handle(request, connection)
+            if isinstance(response, DescribeQuorumResponse) and self._quorum is not None:
+                response = response.model_copy(update={"refusal": self._quorum.refusal})
+            return response
         assert self._quorum is not None, "it comes before the controller"
         return await self._quorum.receive(request)
 

@@ -182,7 +182,8 @@ class QuorumReplica(RpcBody):
 
 class DescribeQuorumResponse(RpcResponse):
     """``node_id`` is who answers, ``leader_id`` -1 while nobody is known to lead;
-    ``high_watermark`` is the offset after the last committed entry, -1 if it is not known."""
+    ``high_watermark`` is the offset after the last committed entry, -1 if it is not known.
+    ``refusal`` is why the leader does not take who answers for a voter, None while it does."""
 
     node_id: WireBrokerId
     cluster_id: RepeatedText
@@ -191,6 +192,7 @@ class DescribeQuorumResponse(RpcResponse):
     high_watermark: int = -1
     voters: tuple[QuorumReplica, ...] = ()
     observers: tuple[QuorumReplica, ...] = ()
+    refusal: str | None = None
 
 
 class DescribeQuorumRequest(RpcRequest):

@@ -32,6 +32,8 @@ from kraftjbod.storage.dirs.log_dir import LogDir
 _BACKOFF_MS: Final = (50, 500)
 _MAX_BATCH_BYTES: Final = 1024 * 1024
 _REFUSAL_INTERVAL_MS: Final = 30_000
+#: Who is refused hears it with each sign of the leader's life.
+_REFUSAL_STANDS_MS: Final = 5_000
 #: Replicas without a vote whose addresses are remembered; the oldest goes first.
 _MAX_HEARD: Final = 100
 
@@ -65,6 +67,8 @@ class QuorumRoom:
         )
         self._links: dict[ReplicaKey, tuple[Endpoint, PeerLink[Message]]] = {}
         self._heard: dict[ReplicaKey, Endpoint] = {}
+        #: What the leader said last against this controller, and when.
+        self._leaders_refusal = ("", 0)
         #: When each peer's refusal may be logged again.
         self._refusal_due_ms: dict[BrokerId, int] = {}
         self._log = get_logger(component="quorum", node_id=config.node_id)
@@ -152,9 +156,17 @@ class QuorumRoom:
     def _refused(self, voter: BrokerId, error: OperatingError) -> None:
         """It goes on being refused until an operator has put it right: said now and then."""
         now_ms = self._clock.now_ms()
+        if self._driver is not None and voter == self._driver.leader:
+            self._leaders_refusal = error.message, now_ms
         if now_ms >= self._refusal_due_ms.get(voter, now_ms):
             self._refusal_due_ms[voter] = now_ms + _REFUSAL_INTERVAL_MS
             self._log.error("controller_refused_by_peer", peer=voter, reason=error.message)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the leader does not take this controller for a voter; None while it does."""
+        reason, at_ms = self._leaders_refusal
+        return reason if reason and self._clock.now_ms() - at_ms < _REFUSAL_STANDS_MS else None
 
     # --- in --------------------------------------------------------------------------------------
 

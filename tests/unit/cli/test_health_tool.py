@@ -119,11 +119,13 @@ def _active(_: RpcRequest) -> RpcResponse:
     return ListPartitionReassignmentsResponse(partitions=())
 
 
-def _standby(leader_id: int) -> Callable[[RpcRequest], RpcResponse]:
+def _standby(leader_id: int, refusal: str | None = None) -> Callable[[RpcRequest], RpcResponse]:
     def answer(request: RpcRequest) -> RpcResponse:
         if isinstance(request, DescribeQuorumRequest) and request.of_any:
             node_id = BrokerId(101)
-            return DescribeQuorumResponse(node_id=node_id, cluster_id="c", leader_id=leader_id)
+            return DescribeQuorumResponse(
+                node_id=node_id, cluster_id="c", leader_id=leader_id, refusal=refusal
+            )
         raise NotControllerError("another one is active")
 
     return answer
@@ -148,6 +150,10 @@ async def test_the_active_controller_serves_and_who_follows_it() -> None:
         assert (await invoke(main, "--controller", address)).exit_code == 1, "only just elected"
         standby.answer = _standby(100)
         assert (await invoke(main, "--controller", address)).exit_code == 0
+        standby.answer = _standby(100, "another disk than before")
+        done = await invoke(main, "--controller", address)
+        assert done.exit_code == 1, "it knows who leads, and is given nothing"
+        assert "the active one, 100, refuses it: another disk than before" in done.stderr
 
 
 @pytest.mark.parametrize(

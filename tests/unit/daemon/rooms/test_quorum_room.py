@@ -42,6 +42,7 @@ class Driver:
     """What a room asks of it, and what it is told."""
 
     seeks_leader = False
+    leader: BrokerId | None = None
 
     def __init__(self, voters: VoterSet) -> None:
         self.voters = voters
@@ -97,4 +98,20 @@ async def test_a_stranger_is_refused(field: str, value: Any, code: ErrorCode) ->
         for _ in range(2):
             room._refused(BrokerId(2), refused.value)
     assert [event["event"] for event in events] == ["controller_refused_by_peer"]
+    await room.close()
+
+
+async def test_only_the_leader_s_refusal_counts_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room, driver = room_with(STATIC)
+    driver.leader = BrokerId(2)
+    refusal = OperatingError("another disk", code=ErrorCode.INVALID_VOTER_KEY)
+    with capture_logs():
+        room._refused(BrokerId(3), refusal)
+        assert room.refusal is None
+        room._refused(BrokerId(2), refusal)
+    assert room.refusal == "another disk"
+    monkeypatch.setattr("kraftjbod.daemon.rooms.quorum_room._REFUSAL_STANDS_MS", 0)
+    assert room.refusal is None, "it was taken in since"
     await room.close()
