@@ -53,8 +53,8 @@ def test_format_then_info(config: str, tmp_path: Path):
     result = format_it(config)
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "Bootstrap metadata: eligible.leader.replicas.version=1, metadata.version=30, "
-        "transaction.version=2",
+        "Bootstrap metadata: eligible.leader.replicas.version=1, group.version=1, "
+        "metadata.version=30, transaction.version=2",
         f"Formatting metadata directory {tmp_path}/m with metadata.version 4.3-IV0.",
         f"Formatting data directory {tmp_path}/a with metadata.version 4.3-IV0.",
         f"Formatting data directory {tmp_path}/b with metadata.version 4.3-IV0.",

@@ -17,6 +17,7 @@ def test_bootstrap_features():
         "metadata.version": 30,
         "eligible.leader.replicas.version": 1,
         "transaction.version": 2,
+        "group.version": 1,
     }
     assert read_bootstrap(vfs, "/m") == newest
     write_bootstrap(vfs, "/m", {"metadata.version": 14})
