@@ -75,8 +75,8 @@ def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) 
     unheard = sorted(key.node_id for key in voters if key.node_id not in directories)
     if unheard:
         raise OperatingError(
-            f"the active controller has not heard of {unheard} yet, so it does not know their "
-            "directories; start them, and try again",
+            f"the active controller has not heard of {unheard} yet with software that can read "
+            "who votes in the metadata log; start them, with this version, and try again",
             code=ErrorCode.INVALID_UPDATE_VERSION,
         )
     return VoterSet(

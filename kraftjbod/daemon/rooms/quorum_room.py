@@ -69,6 +69,8 @@ class QuorumRoom:
         self._heard: dict[ReplicaKey, Endpoint] = {}
         #: What the leader said last against this controller, and when.
         self._leaders_refusal = ("", 0)
+        #: Of a static quorum those whose software can read who votes in the log.
+        self._able: set[BrokerId] = set()
         #: When each peer's refusal may be logged again.
         self._refusal_due_ms: dict[BrokerId, int] = {}
         self._log = get_logger(component="quorum", node_id=config.node_id)
@@ -88,8 +90,13 @@ class QuorumRoom:
             await link.close()
 
     def directories(self) -> Mapping[BrokerId, DirectoryId]:
-        """From which directory each controller speaks, as far as a static quorum noted it."""
-        return {**self._known.directories, self._config.node_id: self._log_dir.directory_id}
+        """From which directory each controller speaks, as far as a static quorum noted it.
+
+        Without those of older software: it could not read an entry that names voters.
+        """
+        known = self._known.directories
+        able = {node_id: known[node_id] for node_id in self._able & known.keys()}
+        return {**able, self._config.node_id: self._log_dir.directory_id}
 
     @property
     def _voters(self) -> VoterSet:
@@ -214,6 +221,8 @@ class QuorumRoom:
             raise self._refusal(request)
         if not self._known.is_known(request.sender_id, request.sender_directory_id):
             await self._known.require(request.sender_id, request.sender_directory_id)
+        # Only that says where it is reached.
+        (self._able.add if request.sender_endpoint else self._able.discard)(request.sender_id)
 
     def _refusal(self, request: QuorumMessagesRequest) -> OperatingError:
         return OperatingError(

@@ -55,6 +55,7 @@ class Driver:
 def room_with(voters: VoterSet) -> tuple[QuorumRoom, Driver]:
     memory = MemVfs()
     format_dir(memory, "/d1", 1)
+    memory.make_dirs("/d1/__cluster_metadata-0")
     config = ControllerConfig.from_properties(CONFIG, source="test", base_dir="/")
     room, driver = QuorumRoom(config, Environment(), open_dir(memory), "c"), Driver(voters)
     room.attach(driver)  # type: ignore[arg-type] - as much of one as is needed
@@ -75,6 +76,15 @@ async def test_once_voters_are_named_anybody_may_observe_and_no_former_disk_is_s
     with pytest.raises(OperatingError, match="remove the former one from the voters") as refused:
         await room.receive(former)
     assert refused.value.code is ErrorCode.INVALID_VOTER_KEY
+    await room.close()
+
+
+async def test_who_speaks_as_older_software_does_is_not_to_be_named_in_the_log() -> None:
+    room, _ = room_with(STATIC)
+    for endpoint, named in (("", {1}), ("C://127.0.0.1:2", {1, 2}), ("", {1})):
+        said = {**SAID, "sender_endpoint": endpoint}
+        await room.receive(QuorumMessagesRequest.model_validate(said))
+        assert set(room.directories()) == named, endpoint
     await room.close()
 
 
