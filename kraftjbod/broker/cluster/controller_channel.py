@@ -155,17 +155,19 @@ class ControllerChannel:
     def _follow_voters(self, voters: Sequence[Voter]) -> None:
         """Who votes now is asked first, and those of the configuration when none of them answers.
 
-        A controller that was asked before keeps its connections, as far as it is asked again.
+        A controller that was asked before keeps its connections, as far as it is asked again. One
+        that votes no more may be about to answer just that, so it keeps them until the next change.
         """
         node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
         addresses = tuple(dict.fromkeys([*node_ids, *self._configured]))
         if addresses == self._addresses:
             return
+        kept = {*addresses, *self._addresses}
         self._addresses = addresses
         self._node_ids = node_ids
         if self._active not in addresses:
             self._active = addresses[0]
-        for key in [key for key in self._clients if key[1] not in addresses]:
+        for key in [key for key in self._clients if key[1] not in kept]:
             self._clients.pop(key).close()
 
     def close(self) -> None:

@@ -211,6 +211,20 @@ async def test_who_is_silent_is_left_as_soon_as_another_is_elected() -> None:
         channel.close()
 
 
+async def test_who_votes_no_more_still_answers_what_it_was_asked() -> None:
+    """A leader that removes itself: brokers hear who votes before its answer is there."""
+    leaving, staying = ScriptedController(ids), ScriptedController(standby)
+    async with serving(leaving, staying), channel_to(staying.voter()) as channel:
+        channel._follow_voters([leaving.voter(), staying.voter(3001)])
+        leaving.may_answer.clear()
+        asking = asyncio.create_task(channel.forward(ASK, timeout_ms=5_000))
+        await leaving.wait_seen(lambda seen: ASK in seen)
+        channel._follow_voters([staying.voter(3001)])
+        leaving.may_answer.set()
+        assert (await asking).producer_id_count == 1_000
+        assert leaving.seen == [ASK], "it was not asked again"
+
+
 async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
     controller = ScriptedController(ids)
     async with serving(controller), channel_to(controller.voter()) as channel:
