@@ -5,7 +5,8 @@ Without options a cluster of three brokers is started and removed, as the bench 
 memory shall be measured; so two clusters can be measured in turn.
 
 Members and whoever commits are small coroutines on a connection of their own each, one request at
-a time; transactions are those of librdkafka, a thread for each producer.
+a time; transactions are those of librdkafka, a thread for each producer. A rebalance is measured
+by both protocols, or by one that ``--protocol`` names, and then nothing else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -51,6 +53,14 @@ _BEAT_S: Final = 0.1
 _RETRY_S: Final = 0.05
 #: Of the classic protocol, as clients of Kafka speak it.
 _JOIN, _SYNC, _COMMIT = 9, 5, 9
+_NEWER: Final = 1
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 
 
 class Cost:
@@ -220,6 +230,94 @@ async def _commit(
         times.append((time.monotonic() - now_s) * 1e3)
 
 
+class NewerMember:
+    """Of a group of the newer protocol (KIP-848): it gives up at once what it is told to."""
+
+    def __init__(self, connection: KafkaConnection, group: str) -> None:
+        self._connection = connection
+        self._group = group
+        self._id = str(uuid.uuid4())
+        self._epoch = 0
+        self.owned: frozenset[tuple[bytes, int]] = frozenset()
+
+    async def join(self) -> None:
+        """Until the coordinator knows it."""
+        await self._beat()
+
+    async def beat(self) -> None:
+        """Until cancelled; what has changed is said at once, as clients do."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            while await self._beat():
+                pass
+
+    async def _beat(self) -> bool:
+        """Whether it was told to have something else than before."""
+        kind = ConsumerGroupHeartbeatRequest
+        owned: dict[bytes, list[int]] = {}
+        for topic_id, index in self.owned:
+            owned.setdefault(topic_id, []).append(index)
+        request = kind(
+            group_id=self._group,
+            member_id=self._id,
+            member_epoch=self._epoch,
+            rebalance_timeout_ms=_TIMEOUT_MS,
+            subscribed_topic_names=["groups"],
+            topic_partitions=[
+                kind.TopicPartitions(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in owned.items()
+            ],
+        )
+        answer = await self._connection.request(request, timeout_ms=_TIMEOUT_MS, version=_NEWER)
+        if answer.error_code in _AGAIN:
+            await asyncio.sleep(_RETRY_S)
+            return True
+        assert answer.error_code == ErrorCode.NONE, answer
+        self._epoch, before = answer.member_epoch, self.owned
+        if answer.assignment is not None:
+            self.owned = frozenset(
+                (bytes(topic.topic_id), index)
+                for topic in answer.assignment.topic_partitions
+                for index in topic.partitions
+            )
+        return self.owned != before
+
+
+def _share(members: Sequence[NewerMember]) -> bool:
+    """Each partition has one owner, and nobody has more than one less than another."""
+    sizes = [len(member.owned) for member in members]
+    owned = {one for member in members for one in member.owned}
+    return len(owned) == sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
+
+
+async def _newer_rebalance(bootstrap: str, cost: Cost, report: Report) -> None:
+    coordinators = Coordinators(bootstrap)
+    name = f"rebalance-{uuid.uuid4().hex}"
+    members = [NewerMember(await coordinators.connected(name), name) for _ in range(REBALANCED + 1)]
+    *first, last = members
+    await asyncio.gather(*(member.join() for member in first))
+    beats = [asyncio.create_task(member.beat()) for member in first]
+    while not _share(first):
+        await asyncio.sleep(0.001)
+    # What the group was assigned last is a while ago.
+    await asyncio.sleep(2)
+    cpu_s, began_s = cost.cpu_s(), time.monotonic()
+    await last.join()
+    beats.append(asyncio.create_task(last.beat()))
+    while not _share(members):
+        await asyncio.sleep(0.001)
+        for beat in beats:
+            if beat.done():
+                beat.result()
+    took_s = time.monotonic() - began_s
+    for beat in beats:
+        beat.cancel()
+    how = f"{REBALANCED} members, {PARTITIONS} partitions; heartbeats each {_BEAT_S * 1e3:.0f} ms"
+    report.add("rebalance by the newer protocol: a member more", took_s * 1e3, "ms", how=how)
+    report.add("rebalance by the newer protocol: CPU", (cost.cpu_s() - cpu_s) * 1e3, "ms")
+    coordinators.close()
+
+
 async def _rebalance(bootstrap: str, report: Report) -> None:
     coordinators = Coordinators(bootstrap)
     name = f"rebalance-{uuid.uuid4().hex}"
@@ -280,37 +378,52 @@ def _add_percentiles(report: Report, name: str, times: list[float]) -> None:
         report.add(f"{name}, p{percent}", percentile(sorted(times), percent), "ms")
 
 
-def measure(bootstrap: str, pids: Sequence[int], report: Report) -> None:
-    """All of it; the topic ``groups`` is made if there is none."""
+def measure(
+    bootstrap: str, pids: Sequence[int], report: Report, protocol: str | None = None
+) -> None:
+    """All of it, or a rebalance by ``protocol``; the topic ``groups`` is made if there is none."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     # A cluster may be measured again, as one should that compiles as it runs.
     if "groups" not in admin.list_topics(timeout=_TIMEOUT_MS / 1e3).topics:
         for made in admin.create_topics([NewTopic("groups", PARTITIONS, -1)]).values():
             made.result(_TIMEOUT_MS / 1e3)
     cost = Cost(pids)
-    uvloop.run(_joins(bootstrap, cost, report))
-    uvloop.run(_commits(bootstrap, cost, report))
-    uvloop.run(_rebalance(bootstrap, report))
-    _transactions(bootstrap, cost, report)
+    if protocol is None:
+        uvloop.run(_joins(bootstrap, cost, report))
+        uvloop.run(_commits(bootstrap, cost, report))
+    if protocol != "consumer":
+        uvloop.run(_rebalance(bootstrap, report))
+    if protocol != "classic":
+        uvloop.run(_newer_rebalance(bootstrap, cost, report))
+    if protocol is None:
+        _transactions(bootstrap, cost, report)
 
 
-def on_own_cluster(report: Report, config: Mapping[str, str] | None = None) -> None:
+def on_own_cluster(
+    report: Report, config: Mapping[str, str] | None = None, protocol: str | None = None
+) -> None:
     """Three brokers with two directories each; the daemons' defaults but for ``config``."""
     with running_cluster(brokers=3, dirs=2, config=config) as cluster:
         pids = [daemon.pid for daemon in cluster.brokers.values() if daemon.pid is not None]
-        measure(cluster.bootstrap_servers, pids, report)
+        measure(cluster.bootstrap_servers, pids, report, protocol)
 
 
 @click.command(help=__doc__)
 @click.option("--bootstrap-server", help="Of a cluster that runs; else one is started.")
 @click.option("--pid", "pids", multiple=True, type=int, help="A process of it; may be repeated.")
 @click.option("--config", "pairs", multiple=True, help="KEY=VALUE of a cluster that is started.")
-def main(bootstrap_server: str | None, pids: tuple[int, ...], pairs: tuple[str, ...]) -> None:
+@click.option("--protocol", type=click.Choice(["classic", "consumer"]), help="A rebalance by it.")
+def main(
+    bootstrap_server: str | None,
+    pids: tuple[int, ...],
+    pairs: tuple[str, ...],
+    protocol: str | None,
+) -> None:
     report = Report()
     if bootstrap_server is None:
-        on_own_cluster(report, dict(pair.split("=", 1) for pair in pairs))
+        on_own_cluster(report, dict(pair.split("=", 1) for pair in pairs), protocol)
     else:
-        measure(bootstrap_server, pids, report)
+        measure(bootstrap_server, pids, report, protocol)
     report.print()
 
 
