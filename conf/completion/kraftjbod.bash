@@ -2,6 +2,7 @@
 
 _kraftjbod_words() {
   case "$1" in
+    "kraftjbod-broker-api-versions") echo "--bootstrap-server --command-config --help --json --timeout --version" ;;
     "kraftjbod-cluster") echo "cluster-id list-endpoints unregister --help --version" ;;
     "kraftjbod-cluster cluster-id") echo "--bootstrap-server --command-config --help --json --timeout" ;;
     "kraftjbod-cluster list-endpoints") echo "--bootstrap-server --command-config --help --include-fenced-brokers --json --timeout" ;;
@@ -55,6 +56,9 @@ _kraftjbod_words() {
 
 _kraftjbod_values() {
   case "$1" in
+    "kraftjbod-broker-api-versions --bootstrap-server") echo "@value" ;;
+    "kraftjbod-broker-api-versions --command-config") echo "@file" ;;
+    "kraftjbod-broker-api-versions --timeout") echo "@value" ;;
     "kraftjbod-cluster cluster-id --bootstrap-server") echo "@value" ;;
     "kraftjbod-cluster cluster-id --command-config") echo "@file" ;;
     "kraftjbod-cluster cluster-id --timeout") echo "@value" ;;
@@ -301,4 +305,4 @@ _kraftjbod() {
   esac
 }
 
-complete -o filenames -F _kraftjbod kraftjbod-cluster kraftjbod-configs kraftjbod-console-consumer kraftjbod-console-producer kraftjbod-consumer-groups kraftjbod-consumer-perf-test kraftjbod-delete-records kraftjbod-drain kraftjbod-dump-log kraftjbod-features kraftjbod-gameday kraftjbod-get-offsets kraftjbod-health kraftjbod-leader-election kraftjbod-local kraftjbod-log-dirs kraftjbod-metadata-quorum kraftjbod-pipeline kraftjbod-producer-perf-test kraftjbod-reassign-partitions kraftjbod-storage kraftjbod-topics kraftjbod-transactions
+complete -o filenames -F _kraftjbod kraftjbod-broker-api-versions kraftjbod-cluster kraftjbod-configs kraftjbod-console-consumer kraftjbod-console-producer kraftjbod-consumer-groups kraftjbod-consumer-perf-test kraftjbod-delete-records kraftjbod-drain kraftjbod-dump-log kraftjbod-features kraftjbod-gameday kraftjbod-get-offsets kraftjbod-health kraftjbod-leader-election kraftjbod-local kraftjbod-log-dirs kraftjbod-metadata-quorum kraftjbod-pipeline kraftjbod-producer-perf-test kraftjbod-reassign-partitions kraftjbod-storage kraftjbod-topics kraftjbod-transactions
