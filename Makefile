@@ -174,6 +174,10 @@ clients: setup spark test-packages  ## Unmodified clients, Streams, Connect, Spa
 	@$(PYTEST) -p tests.clients.page tests/clients \
 	  tests/spark/connector/test_official_connector.py $(ARGS)
 
+.PHONY: tools-page
+tools-page: setup spark  ## Kafka's tools against ours, ours against Apache Kafka; writes docs/tools.md
+	@$(PY) -m tests.clients.tools_page
+
 .PHONY: disk
 disk: setup test-packages  ## Real mounts that fail: loop devices, tmpfs, unmounts (root only)
 	@$(PY) -m pytest -q tests/disk $(ARGS)

@@ -22,7 +22,8 @@ well. The verbs, and what they print:
 
 Clients come from their registries by their languages' tools, in versions that are pinned here:
 ``requirements.lock``, ``go.sum``, ``package-lock.json``, ``Cargo.lock``, and ``java/jars.txt``
-with the digests of what Maven has. What is built lies in ``.cache/clients`` and is built once.
+and ``java/kafka_jars.txt`` with the digests of what Maven has. What is built lies in
+``.cache/clients`` and is built once.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def java(main: str, *options: str) -> list[str]:
         if not made_of.exists() or made_of.read_bytes() != jars.read_bytes():
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir()
-            _fetch_jars(command, out)
+            _fetch_jars(command, jars, out)
             shutil.copy(jars, made_of)
         # The compiler needs a second or two.
         sources = sorted(each.name for each in (HERE / "java").glob("*.java"))
@@ -190,13 +191,28 @@ def java(main: str, *options: str) -> list[str]:
     return [command, *small, *options, "-cp", f"{out}:{out}/*", main]
 
 
-def _fetch_jars(command: str, out: Path) -> None:
-    """By Ivy, which Spark brings along and fetches its own packages with."""
+def kafka() -> Path:
+    """A folder with the jars of Apache Kafka's broker and tools."""
+    (command,) = _tools("java")
+    out = BUILT / "kafka"
+    listed = HERE / "java/kafka_jars.txt"
+    with _one_at_a_time():
+        made_of = out / "jars.txt"
+        if not made_of.exists() or made_of.read_bytes() != listed.read_bytes():
+            shutil.rmtree(out, ignore_errors=True)
+            out.mkdir()
+            _fetch_jars(command, listed, out)
+            shutil.copy(listed, made_of)
+    return out
+
+
+def _fetch_jars(command: str, listing: Path, out: Path) -> None:
+    """Those of a list, by Ivy, which Spark brings along and fetches its own packages with."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise ToolchainMissing("no Spark, whose Ivy fetches jars: make spark")
     (ivy,) = (Path(spark.origin).parent / "jars").glob("ivy-*.jar")
-    jars = [line.split() for line in (HERE / "java/jars.txt").read_text().splitlines()]
+    jars = [line.split() for line in listing.read_text().splitlines()]
     # Of each that one jar, and nothing that it asks for: the list is whole.
     wanted = "".join(
         f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false"'
@@ -214,7 +230,7 @@ def _fetch_jars(command: str, out: Path) -> None:
     for digest, _, name, version in jars:
         jar = out / f"{name}-{version}.jar"
         found = hashlib.sha256(jar.read_bytes()).hexdigest()
-        assert found == digest, f"{jar} has the SHA-256 {found}, not that of jars.txt"
+        assert found == digest, f"{jar} has the SHA-256 {found}, not that of {listing.name}"
 
 
 CLIENTS: Final[Sequence[Client]] = (

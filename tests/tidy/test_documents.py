@@ -10,6 +10,7 @@ import pytest
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.topic_config import TopicConfig
 from tests.checkout import ROOT
+from tests.clients import tools_page
 from tests.tidy import manual
 from tests.tidy.house import PACKAGE
 
@@ -86,6 +87,14 @@ def test_the_page_of_clients_is_of_the_pinned_versions() -> None:
     elsewhere = {each[0] for each in set(table) - set(pinned)}
     assert elsewhere == {"kcat", "spark-sql-kafka-0-10"}
     assert set(pinned) <= set(table), f"run `make clients`: {folder} has other versions"
+
+
+def test_the_page_of_tools_has_the_rows_that_are_run() -> None:
+    page = (ROOT / "docs/tools.md").read_text()
+    asked = [f"| {row.tool} | {tools_page.cell(row.words)} |" for row in tools_page.ROWS]
+    written = [row for row in page.splitlines() if row.startswith("| ")][1:]
+    assert len(written) == len(asked)
+    assert all(map(str.startswith, written, asked)), "run `make tools-page`: it asks otherwise"
 
 
 def anchors(page: Path) -> set[str]:
