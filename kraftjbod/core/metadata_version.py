@@ -90,6 +90,10 @@ LATEST_METADATA_VERSION: Final = max(MetadataVersion)
 """The greatest level that this software can run at."""
 DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_3_IV0
 """What a new cluster is formatted with."""
+KRAFT_VERSION: Final = "kraft.version"
+"""1 once the metadata log names its voters; no record of the metadata has it."""
+KRAFT_VERSIONS: Final = (0, 1)
+
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (MIN_METADATA_VERSION.value, LATEST_METADATA_VERSION.value),
     ELIGIBLE_LEADER_REPLICAS_VERSION: (0, 1),

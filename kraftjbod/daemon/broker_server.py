@@ -32,7 +32,7 @@ from kraftjbod.broker.cluster.lifecycle_state import BrokerState
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
-from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
+from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.door_limits import broker_door, memory_budget
@@ -52,6 +52,8 @@ _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
 #: How long a broker without disks tries to report to the controller before it ends.
 _FAREWELL_TIMEOUT_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
+
+_FEATURES: Final = {**SUPPORTED_FEATURES, KRAFT_VERSION: KRAFT_VERSIONS}
 
 
 class BrokerServer:
@@ -250,9 +252,11 @@ class BrokerServer:
     def _features(self) -> ApiFeatures:
         rooms = self._rooms
         if rooms is None or rooms.cluster.cache.state.offset < 0:
-            return ApiFeatures(supported=SUPPORTED_FEATURES)
-        state = rooms.cluster.cache.state
-        return ApiFeatures(SUPPORTED_FEATURES, finalized=state.features, epoch=state.offset)
+            return ApiFeatures(supported=_FEATURES)
+        cluster = rooms.cluster
+        # Which is no record of the metadata, but said by who votes.
+        levels = {**cluster.cache.state.features, KRAFT_VERSION: cluster.channel.kraft_version}
+        return ApiFeatures(_FEATURES, finalized=levels, epoch=cluster.cache.state.offset)
 
     def _advertised(self) -> list[Endpoint]:
         """The addresses that clients are given, with the ports that the system chose."""

@@ -92,6 +92,8 @@ class ControllerChannel:
         assert addresses, "a broker needs a controller"
         self._configured = tuple(addresses)
         self._addresses = self._configured
+        #: 1 once the metadata log names the voters, as far as is known here.
+        self.kraft_version = 0
         #: As far as somebody said it.
         self._node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
         self._clock = clock
@@ -149,6 +151,7 @@ class ControllerChannel:
         timeout_ms = request.max_wait_ms + self._request_timeout_ms
         response = await self._call(_Purpose.METADATA, request, timeout_ms)
         if response.controllers:
+            self.kraft_version = 1
             self._follow_voters([Voter.parse(text) for text in response.controllers])
         return response
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from kraftjbod.controller.quorum.metadata_followers import Follower, MetadataFollowers
 from kraftjbod.controller.quorum.voter_changes import (
-    KRAFT_VERSION,
     after_adding,
     after_naming,
     after_removing,
@@ -16,6 +15,7 @@ from kraftjbod.controller.quorum.voter_changes import (
 )
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.metadata_version import KRAFT_VERSION
 from kraftjbod.protocol.rpc_messages import (
     FeatureOutcome,
     RpcRequest,

@@ -11,12 +11,12 @@ from typing import Final
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.metadata_version import KRAFT_VERSION
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.protocol.rpc_messages import FeatureOutcome, UpdateFeaturesRequest
 from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequest, RemoveRaftVoterRequest
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 
-KRAFT_VERSION: Final = "kraft.version"
 _NAMED: Final = 1
 
 

@@ -231,6 +231,11 @@ async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
         await channel.call(ASK, timeout_ms=PATIENT_MS)
         assert (await channel.fetch_metadata(POLL)).high_watermark == 9
         assert controller.server.connection_count == 2
+        assert channel.kraft_version == 0
+        voter = f"3000@127.0.0.1:{controller.server.port}"
+        controller.answer = lambda _: FetchMetadataResponse(high_watermark=9, controllers=(voter,))
+        await channel.fetch_metadata(POLL)
+        assert channel.kraft_version == 1, "the log names its voters"
 
 
 async def test_the_end_of_the_control_connection_is_reported_and_of_no_other() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kraftjbod.controller.quorum.voter_changes import (
-    KRAFT_VERSION,
     after_adding,
     after_naming,
     after_removing,
@@ -15,6 +14,7 @@ from kraftjbod.controller.quorum.voter_changes import (
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.metadata_version import KRAFT_VERSION
 from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequest
 from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequest, RemoveRaftVoterRequest
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
