@@ -271,7 +271,11 @@ class ConsumerGroup:
         is_too_large = len(self.state.members) > self._settings.classic_max_size
         if not self._settings.migration_policy.may_downgrade or is_too_large:
             return
-        group = classic_group_of(self.state, moment)
+        try:
+            group = classic_group_of(self.state, moment)
+        except OperatingError:
+            # What a member said of their common protocol cannot be read: they go on as they are.
+            return
         self._changes.put(*self.state.end())
         self._becomes = BecameClassic(group, ())
 

@@ -86,6 +86,8 @@ def classic_group_of(state: ConsumerGroupState, moment: Moment) -> GroupMetadata
     """The classic group that the members of ``state``, all classic, are from now on.
 
     Its assignment is their target: whoever has less gets it by the rebalance that follows.
+
+    :raises OperatingError: what a member said of the protocol that all know cannot be read.
     """
     kept, first = [], next(iter(state.members.values()))
     name = _common_protocol(state)

@@ -36,3 +36,13 @@ def test_a_classic_member_finds_an_empty_group_that_becomes_classic():
     assert scene.classic_join("", subscription("t")) is None
     assert scene.became is not None and scene.became.group is None
     assert len(scene.became.waiting) == 1 and not scene.group.is_used
+
+
+def test_what_one_member_says_that_cannot_be_read_keeps_the_group_as_it_is():
+    """Of each member only the first protocol is read when it joins."""
+    scene = upgraded()
+    odd = (("mine", subscription("t")), ("cooperative-sticky", b"\0"))
+    assert scene.classic_join("odd", b"", protocols=odd).code is E.NONE
+    assert scene.beat("new", LEAVING).code is E.NONE
+    assert scene.became is None and list(scene.group.state.members) == ["old", "odd"]
+    assert scene.classic_beat("old", 7) is E.REBALANCE_IN_PROGRESS, "it goes on as it was"
