@@ -48,11 +48,8 @@ def _key(record_type: int, *names: str) -> _Schema:
 
 _UNSET: Final = {"default": "null"}
 _PARTITIONS: Final = (_field("TopicId", "uuid"), _field("Partitions", "[]int32"))
-_NAMED_PARTITIONS: Final = (
-    _field("TopicId", "uuid"),
-    _field("TopicName", "string"),
-    _field("Partitions", "[]int32"),
-)
+_NAMED_TOPIC: Final = (_field("TopicId", "uuid"), _field("TopicName", "string"))
+_NAMED_PARTITIONS: Final = (*_NAMED_TOPIC, _field("Partitions", "[]int32"))
 _HELD_PARTITIONS: Final = (
     *_PARTITIONS,
     _tagged("AssignmentEpochs", "[]int32", nullableVersions="0+", **_UNSET),
@@ -142,6 +139,24 @@ CONSUMER_GROUP_RECORDS: Final[Mapping[str, _Schema]] = {
     ),
     # Kafka before 4.1 wrote what it knew of topics; read to be passed over.
     "ConsumerGroupPartitionMetadataKey": _key(4, "GroupId"),
+    # Written before Kafka 4.1 only.
+    "ConsumerGroupPartitionMetadataValue": _message(
+        4,
+        "0",
+        _field(
+            "Topics",
+            "[]TopicMetadata",
+            fields=(
+                *_NAMED_TOPIC,
+                _field("NumPartitions", "int32"),
+                _field(
+                    "PartitionMetadata",
+                    "[]PartitionMetadata",
+                    fields=(_field("Partition", "int32"), _field("Racks", "[]string")),
+                ),
+            ),
+        ),
+    ),
     "ConsumerGroupMemberMetadataKey": _key(5, "GroupId", "MemberId"),
     "ConsumerGroupMemberMetadataValue": _message(
         5,
