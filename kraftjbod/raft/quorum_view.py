@@ -99,6 +99,6 @@ def why_lost(core: RaftCore, led_term: int) -> str:
 
 
 def seeks_leader(core: RaftCore) -> bool:
-    """Who leads is to be found elsewhere than among the voters that it knows: those may have been
-    removed, and in a static quorum there are no others."""
-    return core.leader is None and not (core.is_voter and core.log.voters.is_static)
+    """Who leads may be found elsewhere than among the voters that it knows: those may have been
+    removed."""
+    return core.leader is None

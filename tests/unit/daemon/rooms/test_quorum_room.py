@@ -85,6 +85,11 @@ async def test_who_speaks_as_older_software_does_is_not_to_be_named_in_the_log()
         said = {**SAID, "sender_endpoint": endpoint}
         await room.receive(QuorumMessagesRequest.model_validate(said))
         assert set(room.directories()) == named, endpoint
+    # They were named while this one was away, and another one leads by now.
+    later = {**said, "sender_id": 4, "receiver_directory_id": room.directories()[BrokerId(1)]}
+    await room.receive(QuorumMessagesRequest.model_validate(later))
+    with pytest.raises(OperatingError, match="takes this one for"):
+        await room.receive(QuorumMessagesRequest.model_validate({**said, "sender_id": 4}))
     await room.close()
 
 
