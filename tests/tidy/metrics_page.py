@@ -39,6 +39,8 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "IncrementalFetchSessionEvictionsPerSec": "Consumers' sessions that gave way to others.",
         "ReplicaFetcherCount": "Fetchers: one for each leading broker and directory that follows it.",
         "NumGroups": "Consumer groups that this broker coordinates, or keeps offsets of.",
+        "NumConsumerGroups": "Those of them that speak the newer protocol (KIP-848).",
+        "NumGroupMembers": "Members of all of them.",
         "NumOffsets": "Offsets that they have committed.",
         "NumTransactionalIds": "Transactional ids that this broker coordinates.",
         "PartitionsWithLateTransactionsCount": "Replicas here with a transaction that has been open "

@@ -102,6 +102,8 @@ class GroupCoordinator:
         )
         self._log = get_logger(component="group_coordinator")
         metrics.gauge("NumGroups", lambda: sum(len(led.groups) for led in self._led.values()))
+        metrics.gauge("NumConsumerGroups", self._count_consumer_groups)
+        metrics.gauge("NumGroupMembers", self._count_members)
         metrics.gauge("NumOffsets", self._count_offsets)
 
     # --- leaderships -----------------------------------------------------------------------------
@@ -423,6 +425,16 @@ class GroupCoordinator:
                 code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             )
         return led
+
+    def _count_consumer_groups(self) -> int:
+        return sum(len(led.groups.consumer_groups) for led in self._led.values())
+
+    def _count_members(self) -> int:
+        return sum(
+            sum(len(group.members) for group in led.groups.groups.values())
+            + sum(len(group.state.members) for group in led.groups.consumer_groups.values())
+            for led in self._led.values()
+        )
 
     def _count_offsets(self) -> int:
         return sum(

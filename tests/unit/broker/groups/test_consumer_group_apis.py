@@ -112,6 +112,8 @@ async def test_what_tools_see_of_it() -> None:
         ):
             listed = (await rig.ask(ListGroupsRequest(**filters), 5)).groups  # type: ignore[arg-type]  # lists of names
             assert len(listed) == found, filters
+        figures = rig.around.metrics.snapshot()
+        assert (figures["NumConsumerGroups"], figures["NumGroupMembers"]) == (1, 1)
         (listed,) = (await rig.ask(ListGroupsRequest(), 5)).groups
         assert (listed.group_type, listed.protocol_type) == ("consumer", "consumer")
         (old,) = (await rig.ask(DescribeGroupsRequest(groups=["g"]), 6)).groups
