@@ -39,6 +39,7 @@ from kraftjbod.raft.log.log_space import LogSpace
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.log_writer import LogWriter
 from kraftjbod.raft.log.snapshot_maker import SnapshotMaker
+from kraftjbod.raft.log.static_voters import require_same_voters
 from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import Entry, Message, RaftTransport, Ready, SnapshotId
@@ -172,9 +173,16 @@ class RaftDriver:
 
     def _open(self, alone: VoterSet | None) -> StoredLog:
         stored = self._store.open()
+        voters = self._machine(stored).log.voters
+        require_same_voters(
+            self._log_dir.vfs,
+            self._store.directory,
+            voters,
+            is_new=stored.snapshot is None and not stored.entries,
+            is_fork=alone is not None,
+        )
         if alone is None:
             return stored
-        voters = self._machine(stored).log.voters
         return left_alone(self._store, stored, voters, alone, self._clock.wall_ms())
 
     def _machine(self, stored: StoredLog) -> RaftCore:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Final
 
 from kraftjbod.core.errors import (
     ErrorCode,
@@ -20,11 +19,10 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.raft.log.static_voters import VOTER_DIRECTORIES
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import write_atomically
-
-VOTER_DIRECTORIES: Final = "voter-directories"
 
 
 class KnownVoters:

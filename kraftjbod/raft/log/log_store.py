@@ -91,7 +91,7 @@ class RaftLogStore:
         :param retained_entries: how many entries before the newest snapshot stay readable.
         """
         self._vfs = vfs
-        self._directory = directory
+        self.directory = self._directory = directory
         self._segment_bytes = segment_bytes
         self._retained_entries = retained_entries
         #: Without gaps between them; never empty once the store is open.

@@ -1,0 +1,69 @@
+"""DISK. ``static-voters``: which nodes vote in the log beside it, while only files name them.
+
+Another set could elect a leader that does not have all that was decided: one that was two of three
+and now is all there is, or two new ones beside the one that knows. As soon as the log itself names
+its voters (``kraft.version`` 1) the configuration does not count, and neither does this file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from kraftjbod.core.errors import InconsistentStorageError, StartupError
+from kraftjbod.raft.machine.voter_set import VoterSet
+from kraftjbod.storage.vfs import Vfs, write_atomically
+
+STATIC_VOTERS: Final = "static-voters"
+VOTER_DIRECTORIES: Final = "voter-directories"
+"""Where known_voters.py keeps whom it heard of."""
+
+
+def require_same_voters(
+    vfs: Vfs, directory: str, voters: VoterSet, *, is_new: bool, is_fork: bool = False
+) -> None:
+    """Pass if ``voters`` may vote in the log in ``directory``; the first ones are noted.
+
+    :param is_new: nothing was ever written to the log.
+    :param is_fork: an operator left all others behind: who votes now, does.
+    :raises StartupError: others did, and what to do.
+    """
+    if not voters.is_static:
+        return
+    path, now = f"{directory}/{STATIC_VOTERS}", sorted(key.node_id for key in voters)
+    text = None if is_fork else vfs.read_if_exists(path)
+    if text is None:
+        if not is_fork:
+            _require_not_known_otherwise(vfs, directory, now, is_new=is_new)
+        write_atomically(vfs, path, json.dumps(now).encode())
+        return
+    try:
+        noted = [int(node_id) for node_id in json.loads(bytes(text))]
+    except (ValueError, TypeError) as e:
+        raise InconsistentStorageError(
+            f"{path} is damaged ({e}): put the node ids of the voters there, as [100, 101, 102]"
+        ) from e
+    if noted != now:
+        raise _other_voters(directory, now, f"voters are {noted}")
+
+
+def _require_not_known_otherwise(
+    vfs: Vfs, directory: str, now: Sequence[int], *, is_new: bool
+) -> None:
+    """By a log from before this file: who never heard of another voter was alone."""
+    heard_others = vfs.exists(f"{directory}/{VOTER_DIRECTORIES}")
+    if heard_others and len(now) == 1:
+        raise _other_voters(directory, now, "has had several voters")
+    if not is_new and not heard_others and len(now) > 1:
+        raise _other_voters(directory, now, "has had one voter, as far as it knows")
+
+
+def _other_voters(directory: str, now: Sequence[int], instead: str) -> StartupError:
+    instead = instead if instead.startswith("has") else f"is one whose {instead}"
+    return StartupError(
+        f"controller.quorum.voters names {now}, but the metadata log in {directory} {instead}: "
+        "another set of voters could elect one that does not know all that was decided. Put that "
+        "key back to what it was. docs/controllers.md says how one controller becomes three, and "
+        "three one, while the cluster works"
+    )

@@ -1,0 +1,56 @@
+"""A log keeps its voters, until it names them itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.errors import StartupError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.raft.log.static_voters import (
+    STATIC_VOTERS,
+    VOTER_DIRECTORIES,
+    require_same_voters,
+)
+from kraftjbod.raft.machine.messages import node
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+
+ONE, THREE = VoterSet.of([node(100)]), VoterSet.of(map(node, (100, 101, 102)))
+NAMED = VoterSet.of([ReplicaKey(BrokerId(7), DirectoryId(b"d" * 16))])
+
+
+@pytest.fixture
+def vfs() -> MemVfs:
+    made = MemVfs()
+    made.make_dirs("/log")
+    return made
+
+
+@pytest.mark.parametrize(("first", "then"), [(ONE, THREE), (THREE, ONE)])
+def test_the_first_voters_stay(vfs: MemVfs, first: VoterSet, then: VoterSet) -> None:
+    require_same_voters(vfs, "/log", first, is_new=True)
+    require_same_voters(vfs, "/log", first, is_new=False)
+    for is_new in (True, False):
+        with pytest.raises(StartupError, match=r"another set of voters .* docs/controllers.md"):
+            require_same_voters(vfs, "/log", then, is_new=is_new)
+    require_same_voters(vfs, "/log", NAMED, is_new=False)
+    require_same_voters(vfs, "/log", then, is_new=False, is_fork=True)
+    require_same_voters(vfs, "/log", then, is_new=False)
+
+
+def test_a_log_from_before_tells_one_from_several_by_whom_it_heard(vfs: MemVfs) -> None:
+    with pytest.raises(StartupError, match=r"names \[100, 101, 102\], but .* has had one voter"):
+        require_same_voters(vfs, "/log", THREE, is_new=False)
+    vfs.open(f"/log/{VOTER_DIRECTORIES}", OpenMode.CREATE)
+    with pytest.raises(StartupError, match=r"names \[100\], but .* has had several voters"):
+        require_same_voters(vfs, "/log", ONE, is_new=False)
+    require_same_voters(vfs, "/log", THREE, is_new=False)
+    vfs.unlink_if_exists(f"/log/{VOTER_DIRECTORIES}")
+    require_same_voters(vfs, "/log", THREE, is_new=False)
+
+
+def test_a_damaged_file_says_what_belongs_there(vfs: MemVfs) -> None:
+    vfs.open(f"/log/{STATIC_VOTERS}", OpenMode.CREATE).write_at(0, [b"{"])
+    with pytest.raises(StartupError, match=r"static-voters is damaged .* \[100, 101, 102\]"):
+        require_same_voters(vfs, "/log", ONE, is_new=False)
