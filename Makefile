@@ -195,7 +195,8 @@ sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, o
 	@$(PY) -m tests.sim.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(ONLY),--only $(ONLY)) $(if $(DURATION),--duration $(DURATION)) \
 	  $(if $(UNLIMITED),--unlimited) $(if $(CONTROLLERS),--controllers $(CONTROLLERS)) \
-	  $(if $(APPLICATIONS),--applications $(APPLICATIONS)) $(ARGS)
+	  $(if $(APPLICATIONS),--applications $(APPLICATIONS)) \
+	  $(if $(LIGHT),--light) $(ARGS)
 
 .PHONY: sim-mutants
 sim-mutants: setup  ## Put closed holes back one at a time: the simulator has to find each (SEEDS=300)

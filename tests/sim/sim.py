@@ -35,6 +35,8 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
         parts.append("UNLIMITED=1")
     if options.controllers:
         parts.append(f"CONTROLLERS={options.controllers}")
+    if options.light:
+        parts.append("LIGHT=1")
     if options.applications is not None:
         parts.append(f"APPLICATIONS={','.join(options.applications) or 'none'}")
     return " ".join(parts)
@@ -79,6 +81,7 @@ def _runner(options: argparse.Namespace) -> partial[Outcome]:
         keeps_promise=not options.unlimited,
         controllers=options.controllers,
         applications=options.applications,
+        is_light=options.light,
     )
 
 
@@ -87,6 +90,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.began_s = time.monotonic()
+        self.rotted = self.damages_found = 0
         self.seeds = self.acked = self.virtual_ms = self.longest_heal_ms = 0
         self.played: Counter[Kind] = Counter()
         self.applications: Counter[Application] = Counter()
@@ -98,6 +102,8 @@ class Totals:
         self.virtual_ms += outcome.virtual_ms
         self.longest_heal_ms = max(self.longest_heal_ms, outcome.healed_ms)
         self.played += outcome.played
+        self.rotted += outcome.rotted
+        self.damages_found += outcome.damages_found
         self.applications.update(outcome.applications)
         if outcome.findings:
             self.failed.append(outcome.seed)
@@ -115,6 +121,7 @@ class Totals:
         ran = ", ".join(f"{kind} {count}" for kind, count in self.applications.most_common())
         told = [self.line(), f"faults: {kinds}", f"applications: {ran}"]
         told.append(f"longest time to heal after the last fault: {self.longest_heal_ms / 1000} s")
+        told.append(f"bits that rotted: {self.rotted}, noticed {self.damages_found} times")
         if self.failed:
             told.append(f"failed seeds: {' '.join(map(str, sorted(self.failed)))}")
         return told
@@ -142,6 +149,7 @@ def main() -> None:
     parser.add_argument(
         "--applications", type=_applications, help="such as group,copies, or none; or by the seed"
     )
+    parser.add_argument("--light", action="store_true", help="small clusters, a light load")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--lines", type=int, default=400, help="of the story of a failure")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")

@@ -1,6 +1,7 @@
-"""Whole runs: some seeds that are the same each time, and some that are new with each commit.
+"""Whole runs: fifty seeds that are the same each time, and fifty that are new with each commit.
 
-``make test`` takes a few of either, the long rest fifty of each; ``make sim SEEDS=10000`` many.
+Those of ``make test`` are light; the long rest runs the new ones in whole, and ``make sim
+SEEDS=10000`` many.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import pytest
 from kraftjbod.testing.simulation.search.seed_run import Outcome, run_seed
 from tests.conftest import SAMPLE
 
-#: Virtual; half of what `make sim` takes.
-_DURATION_MS = 10_000
+#: Virtual; of `make sim` it is 20 s.
+_LIGHT_MS = 3_000
+_WHOLE_MS = 10_000
 
 
 def _fresh() -> list[int]:
@@ -22,23 +24,32 @@ def _fresh() -> list[int]:
     return [rng.randrange(1_000_000, 2_000_000_000) for _ in range(50)]
 
 
-def _require_whole(outcome: Outcome) -> None:
+def _require_whole(outcome: Outcome, how: str) -> None:
     told = "\n".join([*outcome.story[-150:], *outcome.findings])
-    replay = f"make sim SEED={outcome.seed} DURATION={_DURATION_MS // 1000}"
-    assert not outcome.findings, f"{told}\nrun it again: {replay}"
+    assert not outcome.findings, f"{told}\nrun it again: make sim SEED={outcome.seed} {how}"
     assert outcome.acked > 0
 
 
-@pytest.mark.sampled(3)
+def _require_light(seed: int) -> None:
+    outcome = run_seed(seed, duration_ms=_LIGHT_MS, is_light=True)
+    _require_whole(outcome, f"DURATION={_LIGHT_MS // 1000} LIGHT=1")
+
+
 @pytest.mark.parametrize("seed", range(1, 51))
 def test_nothing_that_was_promised_is_broken(seed: int) -> None:
-    _require_whole(run_seed(seed, duration_ms=_DURATION_MS))
+    _require_light(seed)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("index", range(50))
 def test_nor_by_faults_that_nobody_has_seen(index: int) -> None:
-    _require_whole(run_seed(_fresh()[index], duration_ms=_DURATION_MS))
+    _require_light(_fresh()[index])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("index", range(50))
+def test_nor_by_many_faults_of_larger_clusters(index: int) -> None:
+    outcome = run_seed(_fresh()[index], duration_ms=_WHOLE_MS)
+    _require_whole(outcome, f"DURATION={_WHOLE_MS // 1000}")
 
 
 def test_the_same_seed_is_the_same_run() -> None:

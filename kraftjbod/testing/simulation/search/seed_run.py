@@ -58,6 +58,18 @@ _REQUEST_TIMEOUT_MS: Final = 4_000
 _MOST_TASKS: Final = 100
 #: So often three controllers vote.
 _QUORUMS: Final = 0.5
+#: A light run has little of everything, and faults that follow each other quickly.
+_LIGHT_GAP_MS: Final = 400
+_LIGHT_PAUSE_MS: Final = 800
+#: Of bits that rotted: that they were noticed, by the scrub or by who read them.
+_DAMAGE_EVENTS: Final = frozenset(
+    {
+        "log_damage_found_by_scrub",
+        "damaged_leader_steps_down",
+        "damaged_follower_leaves_in_sync_set",
+        "damaged_leader_has_no_heir",
+    }
+)
 #: Where clients, and whoever breaks things, run.
 _HOST: Final = "client"
 #: Shorter than in real life: more happens in a virtual second.
@@ -104,6 +116,10 @@ class Outcome:
     played: Counter[Kind] = field(default_factory=Counter)
     skipped: Counter[Kind] = field(default_factory=Counter)
     acked: int = 0
+    rotted: int = 0
+    """Bits that were made to rot; all are gone at the end, or that is a finding."""
+    damages_found: int = 0
+    """How often a daemon noticed rot."""
     virtual_ms: int = 0
     healed_ms: int = 0
     """From the end of the last fault until the cluster was whole."""
@@ -111,13 +127,15 @@ class Outcome:
 
 
 def plan_of(
-    seed: int, *, duration_ms: int, controllers: int | None = None
+    seed: int, *, duration_ms: int, controllers: int | None = None, is_light: bool = False
 ) -> tuple[Shape, Schedule]:
     """What a seed stands for, or would with so many controllers."""
     drawn = 3 if random.Random(f"quorum {seed}").random() < _QUORUMS else 1
     rng = random.Random(f"plan {seed}")
     shape = draw_shape(rng, controllers=drawn if controllers is None else controllers)
     gap_ms = rng.choice((300, 600, 1_200, 2_500))
+    if is_light:
+        shape, gap_ms = Shape(controllers=shape.controllers, partitions=2), _LIGHT_GAP_MS
     return shape, draw_schedule(rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms)
 
 
@@ -129,6 +147,7 @@ def run_seed(
     numbers: Sequence[int] | None = None,
     controllers: int | None = None,
     applications: Collection[chosen.Kind] | None = None,
+    is_light: bool = False,
 ) -> Outcome:
     """
     :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive; else
@@ -136,13 +155,18 @@ def run_seed(
     :param numbers: of the faults that are played; all of them by default.
     :param controllers: how many vote; 1 or 3 by the seed if not given.
     :param applications: what runs beside the plain load; drawn from the seed if not given.
+    :param is_light: a small cluster with a light load, which costs a third.
     """
-    shape, schedule = plan_of(seed, duration_ms=duration_ms, controllers=controllers)
+    shape, schedule = plan_of(
+        seed, duration_ms=duration_ms, controllers=controllers, is_light=is_light
+    )
     if numbers is not None:
         schedule = only(schedule, numbers)
     if applications is None:
         applications = chosen.draw_applications(seed)
-    return SeedRun(seed, shape, schedule, applications, keeps_promise=keeps_promise).run()
+    return SeedRun(
+        seed, shape, schedule, applications, keeps_promise=keeps_promise, is_light=is_light
+    ).run()
 
 
 class SeedRun:
@@ -156,6 +180,7 @@ class SeedRun:
         applications: Collection[chosen.Kind] = (),
         *,
         keeps_promise: bool = True,
+        is_light: bool = False,
     ) -> None:
         self._shape = shape
         self._keeps_promise = keeps_promise
@@ -166,7 +191,8 @@ class SeedRun:
         )
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
-        pause_ms = random.Random(f"load {seed}").choice((100, 250, 800))
+        drawn_ms = random.Random(f"load {seed}").choice((100, 250, 800))
+        pause_ms = _LIGHT_PAUSE_MS if is_light else drawn_ms
         self._topics = {
             SAFE: LoadedTopic(name=SAFE, partitions=shape.partitions, pause_ms=pause_ms),
             LOOSE: LoadedTopic(name=LOOSE, partitions=1, acks=1, pause_ms=pause_ms),
@@ -214,6 +240,10 @@ class SeedRun:
         finally:
             outcome.played, outcome.skipped = self._player.played, self._player.skipped
             outcome.acked = self._workload.ledger.acked
+            outcome.rotted = self._player.rotted
+            outcome.damages_found = sum(
+                event["event"] in _DAMAGE_EVENTS for event in cluster.trace.events
+            )
             outcome.virtual_ms = cluster.now_ms
             outcome.trace_hash = cluster.trace.hash
             outcome.story = _merged(outcome.story, cluster)

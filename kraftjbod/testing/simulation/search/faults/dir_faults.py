@@ -47,6 +47,8 @@ class DirFaults:
     def __init__(self, stage: Stage, operator: OperatorWork) -> None:
         self._stage = stage
         self._operator = operator
+        #: Bits so far.
+        self.rotted = 0
 
     def plays(self) -> Plays:
         return {
@@ -161,6 +163,7 @@ class DirFaults:
         file = self._stage.disk(fault).vfs.open(segment, OpenMode.READ_WRITE)
         at, header = rng.choice(list(batches(bytes(file.data))))
         file.rot(at + rng.randrange(_COVERED_FROM, header.size_bytes))
+        self.rotted += 1
         rotten = bytes(file.data[at : at + header.size_bytes])
         self._stage.note(f"{segment} is rotten from {at} on, offset {header.base_offset}")
         while any(rotten in data for data in self._replicas_of(fault.broker)):

@@ -43,9 +43,10 @@ class FaultPlayer:
         self.budget = budget
         self._stage = stage
         self._dirs = dirs
+        self._dir_faults = DirFaults(stage, operator)
         self._plays: Plays = {
             **HostFaults(stage, operator).plays(),
-            **DirFaults(stage, operator).plays(),
+            **self._dir_faults.plays(),
             **LinkFaults(stage).plays(),
             **controllers.plays(),
             **operator.plays(),
@@ -54,6 +55,11 @@ class FaultPlayer:
         self.skipped: Counter[Kind] = Counter()
         #: Those that ended.
         self.history: list[Struck] = []
+
+    @property
+    def rotted(self) -> int:
+        """Bits so far."""
+        return self._dir_faults.rotted
 
     async def play(self, schedule: Schedule) -> None:
         """Return when the last fault is over."""
