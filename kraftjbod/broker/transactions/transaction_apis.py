@@ -62,12 +62,15 @@ class TransactionApis:
         coordinator: TransactionCoordinator,
         cache: MetadataCache,
         internal_topics: InternalTopics,
+        make_offsets_topic: Callable[[], Awaitable[object]],
         next_producer_id: Callable[[], Awaitable[int]],
         max_timeout_ms: int,
     ) -> None:
+        """:param make_offsets_topic: where it is missing; raises :class:`OperatingError`."""
         self._coordinator = coordinator
         self._cache = cache
         self._internal_topics = internal_topics
+        self._make_offsets_topic = make_offsets_topic
         self._next_producer_id = next_producer_id
         self._max_timeout_ms = max_timeout_ms
 
@@ -234,7 +237,13 @@ class TransactionApis:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
         index = partition_of(self._cache.state, OFFSETS_TOPIC, request.group_id)
         if index is None:
-            # Nobody has asked for a group yet.
+            # Nobody has asked for a group yet. A producer asks for the group's coordinator after
+            # this only, so it is made here: whoever asks again finds it.
+            try:
+                await self._make_offsets_topic()
+            except OperatingError as e:
+                code = e.code if e.retriable else ErrorCode.COORDINATOR_NOT_AVAILABLE
+                return AddOffsetsToTxnResponse(error_code=code)
             return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         event = AddRequested(
             token=Completion[TransactionAnswer](),

@@ -76,6 +76,7 @@ class TransactionRoom:
             coordinator=self.transaction_coordinator,
             cache=cluster.cache,
             internal_topics=internal.internal_topics,
+            make_offsets_topic=lambda: internal.topic_creator.ensure(internal.consumer_offsets),
             next_producer_id=producer_ids.next_id,
             max_timeout_ms=config.transaction_max_timeout_ms,
         )

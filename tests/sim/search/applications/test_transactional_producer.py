@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.cli.clients.group_admin import find_coordinators
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.testing.simulation.search.applications.transactional_producer import (
@@ -24,8 +23,6 @@ def test_transactions_one_after_the_other_until_somebody_takes_over(*, grows_epo
 
         async def play() -> None:
             await around.make("t", 1)
-            kafka = around.cluster.client("client").kafka
-            await kafka.retry(lambda: find_coordinators(kafka, ["g"]))
             first, second = (_producer(around, grows_epoch=grows_epoch) for _ in range(2))
             await first.init()
             for committed in (True, False, True):
