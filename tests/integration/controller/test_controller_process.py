@@ -250,7 +250,8 @@ async def test_a_silent_broker_is_fenced(tmp_path: Path) -> None:
     while not node.events("broker_fenced"):
         await asyncio.sleep(0.05)
     assert node.events("broker_session_expired")
-    assert (await node.whole_state()).brokers[BrokerId(1)].fenced
+    while not (await node.whole_state()).brokers[BrokerId(1)].fenced:  # Said before it is certain.
+        await asyncio.sleep(0.05)
     await node.end(signal.SIGKILL)
 
 
