@@ -179,7 +179,7 @@ class Node:
         for at in range(self.applied + 1, offset + 1):
             entry = self.disk.entries[at - first]
             self.applied, self.state = at, hash((self.state, at, entry.term, entry.payload))
-            self.world.note_applied(entry)
+            self.world.note_applied(entry, 0 if self.core is None else self.core.term)
             self.world.note_state(at, self.state)
 
     def make_snapshot(self) -> None:
@@ -217,6 +217,8 @@ class World:
         self.leaders: dict[int, ReplicaKey] = {}
         self.entries: dict[tuple[int, int], tuple[int | None, Entry]] = {}
         self.applied: dict[int, Entry] = {}
+        #: The term that whoever applied it first was in; it was committed then, or before.
+        self.applied_in: dict[int, int] = {}
         self.states: dict[int, int] = {}
         self.proposed = 0
         #: How often all work of a machine is done before the next thing happens.
@@ -238,8 +240,9 @@ class World:
             seen = self.entries.setdefault((entry.offset, entry.term), (before, entry))
             require(seen == (before, entry), "log matching", seen, before, entry)
 
-    def note_applied(self, entry: Entry) -> None:
+    def note_applied(self, entry: Entry, term: int) -> None:
         """State machine safety: nobody applies another entry there."""
+        self.applied_in.setdefault(entry.offset, term)
         seen = self.applied.setdefault(entry.offset, entry)
         require(seen == entry, "state machine safety", seen, entry)
 
@@ -254,7 +257,8 @@ class World:
         other = self.leaders.setdefault(core.term, at.key)
         require(other == at.key, "election safety", core.term, other, at.key)
         for offset, entry in self.applied.items():
-            if offset > core.log.base.last_offset:
+            # Who was elected late, in an earlier term than that, need not have it.
+            if offset > core.log.base.last_offset and core.term > self.applied_in[offset]:
                 require(core.log.holds(offset, entry.term), "leader completeness", core, entry)
 
     # --- network ---------------------------------------------------------------------------------
