@@ -59,7 +59,13 @@ RANGES = {
     "records": st.binary(max_size=40),
 }
 
-UNKNOWN_TO_KAFKA_PYTHON = ("UnregisterBroker", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe")
+UNKNOWN_TO_KAFKA_PYTHON = (
+    "UnregisterBroker",
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupDescribe",
+    "AddRaftVoter",
+    "RemoveRaftVoter",
+)
 
 
 def field_values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
