@@ -80,6 +80,8 @@ class Quorum:
 
     def replicas(self) -> dict[int, dict[str, Any]]:
         found = json.loads(self.tell("describe", "--replication", "--json"))["replicas"]
+        # A disk that was replaced is remembered as an observer for a while: it comes last.
+        found.sort(key=lambda one: (one["status"] == "Observer", one["lag"]), reverse=True)
         return {replica["id"]: replica for replica in found}
 
     def voters(self) -> set[int]:
