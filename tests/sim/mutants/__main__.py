@@ -1,7 +1,8 @@
 """``make sim-mutants SEEDS=300``: holes that were closed once, put back one at a time.
 
 Each patch of ``mutants/`` is applied to a copy of the package, and seeds are run on it until one
-fails. A hole that the simulator does not find is one that it would not have found.
+fails. A hole that the simulator does not find is one that it would not have found. The seed that
+found it is run without the patch, too: one that fails all the same says nothing of the mutant.
 """
 
 from __future__ import annotations
@@ -13,44 +14,76 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path(__file__).parents[3]
-_PATCHES: Final = sorted((_ROOT / "tests/sim/mutants").glob("*.patch"))
+_PATCHES: Final = {
+    path.stem: path for path in sorted((_ROOT / "tests/sim/mutants").glob("*.patch"))
+}
+_FOUND: Final = re.compile(r"FOUND by seed (\d+).*\n *(.*)")
 
 
-def seeds_until_found(patch: Path, seeds: int) -> str:
+def until_found(patch: Path, asked: argparse.Namespace) -> str:
     """What the run on one mutant came to, in a line."""
+    options = ["--controllers", "3"] if patch.stem.startswith("raft_") else []
+    options += ["--light"] if asked.light else []
+    began_s, first = time.monotonic(), asked.seed
     with tempfile.TemporaryDirectory() as home:
         for folder in ("kraftjbod", "tests"):
             shutil.copytree(_ROOT / folder, Path(home, folder))
         subprocess.run(["patch", "-s", "-p1", "-i", str(patch)], cwd=home, check=True)
-        quorum = ["--controllers", "3"] if patch.stem.startswith("raft_") else []
-        command = [sys.executable, "-m", "tests.sim.sim", "--seed", "1", "--seeds", str(seeds)]
-        done = subprocess.run(
-            [*command, *quorum, "--stop", "--no-shrink", "--lines", "0"],
-            cwd=home,
-            env={**os.environ, "PYTHONPATH": home},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    found = re.search(r"FOUND by seed .*\n.*", done.stdout)
+        try:
+            done = _run(Path(home), first, asked.seeds, options, asked)
+        except subprocess.TimeoutExpired as e:
+            return f"not found within {asked.minutes:g} minutes: {_last_line(e.stdout)}"
+    found = _FOUND.search(done.stdout)
     if found is None and done.returncode != 0:
         return f"could not be run:\n{done.stdout[-2_000:]}{done.stderr[-2_000:]}"
-    return f"not found by {seeds} seeds" if found is None else found[0].replace("\n", "")
+    if found is None:
+        return f"not found by {asked.seeds} seeds"
+    seed, took_s = int(found[1]), time.monotonic() - began_s
+    what = f"by seed {seed}, {took_s:.0f} s, {' '.join(options)}: {found[2]}"
+    without = _run(_ROOT, seed, 1, options, asked)
+    return f"FOUND {what}" if without.returncode == 0 else f"fails without the mutant too {what}"
+
+
+def _run(
+    home: Path, seed: int, seeds: int, options: list[str], asked: argparse.Namespace
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.sim.sim", "--seed", str(seed), "--seeds", str(seeds)]
+    command += ["--stop", "--no-shrink", "--lines", "0", "--jobs", str(asked.jobs), *options]
+    return subprocess.run(
+        command,
+        cwd=home,
+        env={**os.environ, "PYTHONPATH": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=asked.minutes * 60,
+    )
+
+
+def _last_line(said: bytes | str | None) -> str:
+    text = said.decode() if isinstance(said, bytes) else said or ""
+    return (text.strip().splitlines() or ["no progress"])[-1]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1, help="the first one")
+    parser.add_argument("--light", action="store_true", help="small clusters, a light load")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--minutes", type=float, default=60.0, help="for one mutant")
+    parser.add_argument("mutants", nargs="*", metavar="MUTANT", help="all, if none is named")
     asked = parser.parse_args()
     missed = 0
-    for patch in _PATCHES:
-        said = seeds_until_found(patch, asked.seeds)
+    for name in asked.mutants or _PATCHES:
+        said = until_found(_PATCHES[name], asked)
         missed += not said.startswith("FOUND")
-        print(f"{patch.stem}: {said}", flush=True)
+        print(f"{name}: {said}", flush=True)
     return 1 if missed else 0
 
 
