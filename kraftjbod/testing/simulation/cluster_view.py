@@ -19,6 +19,7 @@ from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster, SimulatedController
 
@@ -97,6 +98,19 @@ class ClusterView:
         if driver.committed.is_reloading or host.state.offset != driver.committed_offset:
             return [f"{host.name} has replayed up to {host.state.offset}"]
         return []
+
+    def not_voting(self) -> list[SimulatedController]:
+        """Whom the one that leads does not count, with the disks that they have now."""
+        leading = None if self.active_host is None else self._driver(self.active_host)
+        if leading is None:
+            return []
+        voters, hosts = leading.voters, self._cluster.controllers
+        keys = [ReplicaKey(BrokerId(host.node_id), host.directory_id) for host in hosts]
+        return [
+            host
+            for host, key in zip(hosts, keys, strict=True)
+            if voters.known_as(key) not in voters
+        ]
 
     def decided(self) -> MetadataState | None:
         """What the controller has decided; some of it may not be committed yet."""

@@ -95,6 +95,8 @@ class SimulatedController(SimulatedNode):
 
     #: Of the newest process.
     daemon: ControllerServer | None = None
+    #: Of its metadata disk, as that was formatted last.
+    directory_id: DirectoryId
 
     def start(self) -> None:
         self.daemon = None
@@ -231,6 +233,8 @@ class SimulatedCluster:
         self.brokers: dict[int, SimulatedBroker] = {}
         self.clients: dict[str, SimulatedClient] = {}
         self._disk_count = 0
+        #: The metadata log names them (``kraft.version`` 1): whoever asked for it says so.
+        self.names_voters = False
         self._voters = ",".join(
             f"{CONTROLLER_ID + i}@controller-{CONTROLLER_ID + i}:{_CONTROLLER_PORT}"
             for i in range(controllers)
@@ -291,6 +295,15 @@ class SimulatedCluster:
     def controller(self, index: int = 0) -> SimulatedController:
         """One of those that vote, by its index; whether it leads its ``is_active`` says."""
         return self.controllers[index]
+
+    def replace_metadata_disk(self, host: SimulatedController) -> None:
+        """By an empty one, formatted for a controller that is added to the voters once it runs."""
+        host.metadata_disk.faults.replace()
+        self._format_controller(host)
+        host.properties.pop("controller.quorum.voters", None)
+        host.properties["controller.quorum.bootstrap.servers"] = ",".join(
+            f"{one.name}:{_CONTROLLER_PORT}" for one in self.controllers
+        )
 
     def client(self, name: str) -> SimulatedClient:
         """The client host of that name; made and started when it is first asked for."""
@@ -373,9 +386,15 @@ class SimulatedCluster:
         }
         host = SimulatedController(self, name, node_id, properties)
         self.controllers.append(host)
-        self._format(host, metadata_dir, [metadata_dir])
-        features = DEFAULT_METADATA_VERSION.default_features
-        write_bootstrap(host.disks[metadata_dir].vfs, metadata_dir, features)
+        self._disk_count += 1
+        host.add_disk(metadata_dir, self._disk_count)
+        self._format_controller(host)
+
+    def _format_controller(self, host: SimulatedController) -> None:
+        """A disk that is empty."""
+        vfs, path = host.metadata_disk.vfs, host.metadata_disk.path
+        host.directory_id = self._format(host, path, [path])[path]
+        write_bootstrap(vfs, path, DEFAULT_METADATA_VERSION.default_features)
 
     def _add_broker(self, broker_id: int, log_dirs: int) -> None:
         name = f"broker-{broker_id}"
@@ -392,17 +411,21 @@ class SimulatedCluster:
         }
         host = SimulatedBroker(self, name, broker_id, properties)
         self.brokers[broker_id] = host
+        for path in (metadata_dir, *paths):
+            self._disk_count += 1
+            host.add_disk(path, self._disk_count)
         self._format(host, metadata_dir, [metadata_dir, *paths])
 
     def _known(self, keys: frozenset[str]) -> dict[str, str]:
         return {key: value for key, value in self.config.items() if key in keys}
 
-    def _format(self, host: SimulatedNode, metadata_dir: str, paths: list[str]) -> None:
-        """As the storage tool does it."""
+    def _format(
+        self, host: SimulatedNode, metadata_dir: str, paths: list[str]
+    ) -> dict[str, DirectoryId]:
+        """As the storage tool does it; the ids that it gave, by path."""
         ids: dict[str, DirectoryId] = {}
         for path in paths:
-            self._disk_count += 1
-            vfs = host.add_disk(path, self._disk_count).vfs
+            vfs = host.disks[path].vfs
             ids[path] = DirectoryId.random(self._rng.randbytes)
             vfs.make_dirs(path)
             properties = MetaProperties(
@@ -412,3 +435,4 @@ class SimulatedCluster:
             )
             write_meta_properties(vfs, path, properties)
         write_known_dirs(host.disks[metadata_dir].vfs, metadata_dir, KnownDirs(ids=ids))
+        return ids

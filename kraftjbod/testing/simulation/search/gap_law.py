@@ -19,6 +19,7 @@ from typing import Final
 from kraftjbod.testing.simulation.search.faults.schedule import (
     OF_THE_CLUSTER,
     OF_THE_CONTROLLER,
+    OF_THE_VOTERS,
     Kind,
     Struck,
 )
@@ -49,6 +50,7 @@ _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
 _WITHOUT_LIMIT: Final = (
     OF_THE_CLUSTER
     | OF_THE_CONTROLLER
+    | OF_THE_VOTERS
     | {
         Kind.UNHEARD_EIO,
         Kind.PARTITION,

@@ -17,6 +17,7 @@ from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.record_batch import batches
 from kraftjbod.protocol.records import read_records
+from kraftjbod.raft.machine.messages import EntryKind
 from kraftjbod.storage.dir_names import LOG_SUFFIX, ReplicaDirKind, parse_replica_dir
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.cluster_view import ClusterView
@@ -78,7 +79,7 @@ class LawWatch:
     def _replay(self) -> None:
         laws = self.metadata
         for entry in self._view.entries_from(laws.state.offset + 1):
-            records = decode_entry(entry.payload)
+            records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
             for finding in laws.take(records, offset=entry.offset, epoch=entry.term):
                 self._found(finding, finding)
 

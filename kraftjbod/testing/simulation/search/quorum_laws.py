@@ -70,6 +70,12 @@ class QuorumLaws:
     def connected(self, name: str) -> None:
         self._cut_off.pop(name, None)
 
+    def forgets_all(self, name: str) -> None:
+        """It begins with an empty disk, as another voter."""
+        self._cores.pop(name, None)
+        self._compared.pop(name, None)
+        self._cut_off.pop(name, None)
+
     def _found(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)

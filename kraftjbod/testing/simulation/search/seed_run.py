@@ -34,6 +34,7 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
     only,
 )
 from kraftjbod.testing.simulation.search.faults.stage import Stage
+from kraftjbod.testing.simulation.search.faults.voter_faults import VoterFaults
 from kraftjbod.testing.simulation.search.gap_law import silences
 from kraftjbod.testing.simulation.search.law_watch import LawWatch
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
@@ -221,10 +222,12 @@ class SeedRun:
             topics=self._partitions_by_topic(),
             note=lambda text: self._note("fault", text),
         )
+        operator = OperatorWork(stage, make_client=self._new_client)
         self._player = FaultPlayer(
             stage,
-            OperatorWork(stage, make_client=self._new_client),
+            operator,
             ControllerFaults(stage, self._quorum),
+            VoterFaults(stage, operator, self._quorum),
             Budget(keeps_promise=keeps_promise, controllers=shape.controllers),
             dirs=shape.dirs,
         )

@@ -10,12 +10,12 @@ from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun
 _EVERY_MS = 2_500
 
 
-def play(kinds: Sequence[Kind], *, controllers: int = 1) -> Outcome:
+def play(kinds: Sequence[Kind], *, controllers: int = 1, every_ms: int = _EVERY_MS) -> Outcome:
     """Each was played, was over, and broke no law."""
     schedule = tuple(
         Fault(
             number=number,
-            at_ms=number * _EVERY_MS,
+            at_ms=number * every_ms,
             kind=kind,
             broker=2,
             dir=1,

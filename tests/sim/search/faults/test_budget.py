@@ -75,3 +75,11 @@ def test_a_majority_of_the_controllers_stays_unless_nothing_is_promised() -> Non
         assert budget.why_not(cut)
         budget.mended(kill)
         assert not budget.why_not(cut)
+
+
+def test_who_does_not_vote_is_not_away_and_keeps_no_other_one_from_it() -> None:
+    budget = Budget(controllers=3)
+    budget.begun(_like(kind=Kind.VOTERS))
+    assert not budget.why_not(_like(kind=Kind.CONTROLLER_POWER_CUT))
+    assert budget.why_not(_like(kind=Kind.VOTERS, controller=2))
+    assert budget.why_not(_like(kind=Kind.METADATA_REPLACED)), "two voters need both of their disks"

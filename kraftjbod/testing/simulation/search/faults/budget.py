@@ -1,6 +1,7 @@
 """PURE. ``Budget``: which faults the cluster's promise covers now.
 
-The promise of several controllers: a majority of them is there, and hears each other.
+The promise of several controllers: a majority of them is there, and hears each other. While some of
+them do not vote one may be away all the same, and then those that are left wait for it.
 The promise of RF 3 with ``min.insync.replicas`` 2: what was acknowledged is on two brokers. So one
 broker at a time may lose records, or come back without proof that it has lost none; it counts as
 long as not every replica is in sync again. What only costs time may strike beside it, within
@@ -15,6 +16,7 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
     OF_A_DIR,
     OF_A_LINK,
     OF_THE_CONTROLLER,
+    OF_THE_VOTERS,
     UNCLEAN,
     Fault,
     Kind,
@@ -88,6 +90,9 @@ class Budget:
 def _clash(a: Fault, b: Fault) -> bool:
     """Whether both would break, or order, the same thing."""
     if a.kind in _ALONE and a.kind is b.kind:
+        return True
+    if {a.kind, b.kind} <= OF_THE_VOTERS:
+        # Of two voters none may lose its disk.
         return True
     if a.kind in OF_A_LINK and b.kind in OF_A_LINK:
         return {a.broker, a.other} == {b.broker, b.other}

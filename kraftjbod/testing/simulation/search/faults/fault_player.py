@@ -20,6 +20,7 @@ from kraftjbod.testing.simulation.search.faults.link_faults import LinkFaults
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Schedule, Struck
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage
+from kraftjbod.testing.simulation.search.faults.voter_faults import VoterFaults
 
 _LOOKS_S: Final = 0.25
 #: For so long the cluster has to be whole until it counts as that.
@@ -36,6 +37,7 @@ class FaultPlayer:
         stage: Stage,
         operator: OperatorWork,
         controllers: ControllerFaults,
+        voters: VoterFaults,
         budget: Budget,
         *,
         dirs: int,
@@ -49,6 +51,7 @@ class FaultPlayer:
             **self._dir_faults.plays(),
             **LinkFaults(stage).plays(),
             **controllers.plays(),
+            **voters.plays(),
             **operator.plays(),
         }
         self.played: Counter[Kind] = Counter()

@@ -70,6 +70,10 @@ class Kind(StrEnum):
     QUORUM_RESET = "connections between controllers reset"
     QUORUM_SLOW_LINK = "slow links of a controller"
     CLOCK_DRIFT = "clock drift"
+    VOTERS = "voters removed, and added again"
+    """One of three, or two, while all else goes on: whoever is left has to be a majority."""
+    METADATA_REPLACED = "metadata disk replaced by an empty one"
+    """The voter that it was is removed, and the one that it is now is added."""
 
 
 #: How often each kind is drawn, of all of them together.
@@ -127,6 +131,8 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.QUORUM_RESET: 5,
         Kind.QUORUM_SLOW_LINK: 3,
         Kind.CLOCK_DRIFT: 3,
+        Kind.VOTERS: 7,
+        Kind.METADATA_REPLACED: 5,
     }
 )
 #: Kinds after which a broker may have lost records, or cannot prove that it has not.
@@ -184,8 +190,10 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.CONTROLLER_ISOLATED,
         Kind.QUORUM_RESET,
         Kind.QUORUM_SLOW_LINK,
+        Kind.METADATA_REPLACED,
     }
 )
+OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED})
 #: ``broker`` says of whom they are about, if of one.
 OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN, Kind.ALL_STOPPED})
 OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLOW_LINK})
@@ -218,9 +226,9 @@ class Fault:
 
     @property
     def where(self) -> str:
-        if self.kind in OF_THE_CONTROLLER and self.controller:
-            return f" (the {_ORDINALS[self.controller - 1]})"
-        if self.kind in OF_THE_CONTROLLER or self.kind in OF_THE_CLUSTER:
+        if self.kind in OF_THE_CONTROLLER | OF_THE_VOTERS:
+            return f" (the {_ORDINALS[self.controller - 1]})" if self.controller else ""
+        if self.kind in OF_THE_CLUSTER:
             return ""
         if self.kind in OF_A_DIR:
             return f" of dir {self.dir} of broker {self.broker}"

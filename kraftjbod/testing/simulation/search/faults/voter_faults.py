@@ -1,0 +1,145 @@
+"""WIRE. ``VoterFaults``: controllers stop to vote, and vote again, while everything else goes on.
+
+* An operator asks brokers for it, again and again, with the words of ``kraftjbod-metadata-quorum``.
+* The first of them has the metadata log name the voters (``kraft.version`` 1): until then a run has
+  a quorum that is configured.
+* Each is over when all controllers vote, whatever request was late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from kraftjbod.cli.clients.cluster_admin import UpgradeType, update_features
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.quorum.quorum_admin import (
+    VoterToChange,
+    add_voter,
+    remove_voter,
+)
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.metadata_version import KRAFT_VERSION
+from kraftjbod.core.node_config import Endpoint
+from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
+from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
+
+#: So often two are removed, one after the other, and the third one votes alone.
+_TWO: Final = 0.3
+_PAUSE_S: Final = 0.3
+_AGAIN_S: Final = 0.3
+#: What was asked for before is answered by then, or never.
+_LATE_S: Final = 2.0
+
+
+class NewDisks(Protocol):
+    """Who hears of it, by the host's name."""
+
+    def forgets_all(self, name: str) -> None: ...
+
+
+class VoterFaults:
+    """:param laws: hear of who begins with an empty disk."""
+
+    def __init__(self, stage: Stage, operator: OperatorWork, laws: NewDisks) -> None:
+        self._stage = stage
+        self._operator = operator
+        self._laws = laws
+
+    def plays(self) -> Plays:
+        return {Kind.VOTERS: self._change, Kind.METADATA_REPLACED: self._replace}
+
+    async def _change(self, fault: Fault) -> None:
+        """Those that are removed follow meanwhile, or are down, as other faults want it."""
+        rng, first = fault.rng(), self._stage.controller(fault)
+        others = [host for host in self._stage.cluster.controllers if host is not first]
+        some = [first, *(rng.sample(others, 1) if rng.random() < _TWO else ())]
+        await self._name_voters()
+        for host in some:
+            await self._remove(_voter(host))
+            await asyncio.sleep(rng.random() * _PAUSE_S)
+        await wait(fault)
+        if rng.random() < 0.5:
+            some.reverse()
+        for host in some:
+            await self._add(host)
+        await self._until_nothing_is_late()
+
+    async def _replace(self, fault: Fault) -> None:
+        """As the manual says: the former id is removed, the disk formatted, the new one added."""
+        rng = fault.rng()
+        await self._name_voters()
+        await self._until_all_vote()
+        async with self._stage.struck_controller(fault) as host:
+            former = _voter(host)
+            async with self._stage.controller_down(host):
+                host.kill()
+                self._stage.cluster.replace_metadata_disk(host)
+                self._laws.forgets_all(host.name)
+                if is_removed_first := rng.random() < 0.5:
+                    await self._remove(former)
+                await wait(fault)
+            if not is_removed_first:
+                await self._remove(former)
+            await self._add(host)
+        await self._until_nothing_is_late()
+
+    # --- asking until it is so -------------------------------------------------------------------
+
+    async def _name_voters(self) -> None:
+        async def name(client: ClusterClient) -> None:
+            await update_features(client, {KRAFT_VERSION: 1}, upgrade_type=UpgradeType.UPGRADE)
+
+        if not self._stage.cluster.names_voters:
+            await self._until_done("name the voters in the metadata log", name)
+            self._stage.cluster.names_voters = True
+
+    async def _remove(self, voter: VoterToChange) -> None:
+        async def remove(client: ClusterClient) -> None:
+            await remove_voter(client, voter)
+
+        what = f"remove voter {voter.node_id}-{voter.directory_id}"
+        await self._until_done(what, remove, but=ErrorCode.VOTER_NOT_FOUND)
+
+    async def _add(self, host: SimulatedController) -> None:
+        voter = _voter(host)
+
+        async def add(client: ClusterClient) -> None:
+            await add_voter(client, voter)
+
+        what = f"add voter {voter.node_id}-{voter.directory_id}"
+        await self._until_done(what, add, but=ErrorCode.DUPLICATE_VOTER)
+
+    async def _until_all_vote(self) -> None:
+        while missing := self._stage.view.not_voting():
+            for host in missing:
+                await self._add(host)
+
+    async def _until_nothing_is_late(self) -> None:
+        """What was asked for and not heard of may have been done after what came next."""
+        await self._until_all_vote()
+        await asyncio.sleep(_LATE_S)
+        await self._until_all_vote()
+
+    async def _until_done(
+        self,
+        what: str,
+        question: Callable[[ClusterClient], Awaitable[None]],
+        *,
+        but: ErrorCode | None = None,
+    ) -> None:
+        """:param but: says that it is so already."""
+        while (code := await self._operator.ask(what, question)) is not None and code is not but:
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _voter(host: SimulatedController) -> VoterToChange:
+    """With the disk that it has now."""
+    return VoterToChange(
+        node_id=host.node_id,
+        directory_id=host.directory_id,
+        endpoints=(Endpoint.parse(host.properties["listeners"]),),
+    )
