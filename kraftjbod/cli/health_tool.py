@@ -164,7 +164,9 @@ def _state(log_dir: LogDirDescription) -> str:
 async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
     # The bodies of the RPC take a tenth of a second to import, and brokers are asked without.
     from kraftjbod.cli.clients.controller_client import ControllerClient
-    from kraftjbod.protocol.rpc_messages import ListPartitionReassignmentsRequest
+    from kraftjbod.protocol.rpc_config_messages import (
+        ListPartitionReassignmentsRequest,
+    )
     from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
 
     async with ControllerClient(address, timeout_ms=timeout_ms) as client:

@@ -48,15 +48,16 @@ from kraftjbod.metadata.records import (
 from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_config_messages import (
+    AlterPartitionReassignmentsRequest,
     DescribeDynamicConfigsRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListPartitionReassignmentsRequest,
     UnregisterBrokerRequest,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
@@ -66,7 +67,7 @@ from kraftjbod.protocol.rpc_messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    ListPartitionReassignmentsRequest,
+    FindTopicsRequest,
     RpcRequest,
     RpcResponse,
     UpdateFeaturesRequest,
@@ -178,6 +179,8 @@ class ControlManagers:
                 return self._topics.create_topics(request)
             case CreatePartitionsRequest():
                 return self._topics.create_partitions(request)
+            case FindTopicsRequest():
+                return self._topics.find_topics(request)
             case DeleteTopicsRequest():
                 return self._topics.delete_topics(request)
             case AlterPartitionReassignmentsRequest():

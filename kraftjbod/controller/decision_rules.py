@@ -10,8 +10,10 @@ from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.records import MAX_ENTRY_BYTES, encode_entry
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_config_messages import (
     AlterPartitionReassignmentsRequest,
+)
+from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,

@@ -142,6 +142,14 @@ class ElectionControlManager:
         """:raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST, if it lives."""
         broker_id = request.broker_id
         broker = self._state.brokers.get(broker_id)
+        was_found = request.is_repeated and request.found_epoch >= 0
+        if broker is None and was_found:
+            return ControllerResult(response=UnregisterBrokerResponse())
+        if broker is not None and was_found and broker.epoch != request.found_epoch:
+            raise OperatingError(
+                f"Broker {broker_id} has registered anew meanwhile; ask again if it shall go too.",
+                code=ErrorCode.INVALID_REQUEST,
+            )
         if broker is None:
             raise OperatingError(
                 f"Broker ID {broker_id} is not currently registered",

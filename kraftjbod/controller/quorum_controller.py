@@ -162,6 +162,7 @@ class QuorumController:
             require_active=self._require_active,
             directories=self._directories,
             change=self._change_voters,
+            until_committed=lambda: self._until_committed(self._last_proposal),
         )
 
     @property

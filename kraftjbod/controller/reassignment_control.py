@@ -30,7 +30,7 @@ from kraftjbod.core.ids import ANY_DIRECTORY, BrokerId, DirectoryId, TopicIdPart
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_config_messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
@@ -72,9 +72,11 @@ class ReassignmentControlManager:
                 if (wish.topic, wish.partition) in seen:
                     raise _error(ErrorCode.INVALID_REQUEST, f"{_name(wish)} is named twice.")
                 seen.add((wish.topic, wish.partition))
-                record = self._alter_one(
-                    wish, may_change_factor=request.allow_replication_factor_change
-                )
+                record = None
+                if not (request.is_repeated and wish.was_under_way and self._is_over(wish)):
+                    record = self._alter_one(
+                        wish, may_change_factor=request.allow_replication_factor_change
+                    )
                 if record is not None:
                     records.append(record)
             except OperatingError as e:
@@ -212,6 +214,11 @@ class ReassignmentControlManager:
         return wanted
 
     # --- back ------------------------------------------------------------------------------------
+
+    def _is_over(self, wish: ReassignedPartition) -> bool:
+        """Whether there is nothing left to cancel."""
+        _, partition = self._find(wish)
+        return wish.replicas is None and not Assignment.of(partition).is_reassigning
 
     def _cancel(
         self, wish: ReassignedPartition, key: TopicIdPartition, partition: PartitionRegistration

@@ -2,7 +2,8 @@
 
 Each topic of a request succeeds or fails by itself; a limit on the whole request refuses it all.
 A topic that has the id which the request wants for it was made by that very request, which is asked
-again because its answer was lost.
+again because its answer was lost. What is to be grown or deleted is found first, so that a request
+which is made again knows its own work.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from kraftjbod.protocol.rpc_messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    FindTopicsRequest,
+    FindTopicsResponse,
+    FoundTopic,
     GrownTopic,
     MorePartitions,
     NewTopic,
@@ -261,7 +265,8 @@ class TopicControlManager:
             try:
                 if named[topic.name] > 1:
                     raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                records += self._grow_topic(topic)
+                if not (request.is_repeated and self._is_grown(topic)):
+                    records += self._grow_topic(topic)
             except OperatingError as e:
                 grown.append(
                     GrownTopic(name=topic.name, error_code=e.code, error_message=e.message)
@@ -273,9 +278,22 @@ class TopicControlManager:
             response=CreatePartitionsResponse(topics=tuple(grown)),
         )
 
+    def _is_grown(self, wish: MorePartitions) -> bool:
+        """Whether the topic that was found too small has what is wanted."""
+        topic = self._state.topics.get(wish.topic_id)
+        if topic is None or topic.name != wish.name or len(topic.partitions) < wish.count:
+            return False
+        wanted = wish.assignments or ()
+        made = range(wish.count - len(wanted), wish.count)
+        return all(
+            Assignment.of(topic.partitions[index]).target == replicas
+            for index, replicas in zip(made, wanted, strict=True)
+        )
+
     def _grow_topic(self, wish: MorePartitions) -> list[PartitionRecord]:
         topic = self._state.topic(wish.name)
-        if topic is None:
+        is_another = topic is not None and wish.topic_id not in (_NO_TOPIC_ID, topic.topic_id)
+        if topic is None or is_another:
             raise _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{wish.name}'.")
         present = len(topic.partitions)
         added = wish.count - present
@@ -299,12 +317,26 @@ class TopicControlManager:
             self._require_assignable(replicas, present, factor)
         return self._partition_records(topic.topic_id, present, replicas)
 
-    # --- delete ----------------------------------------------------------------------------------
+    # --- find and delete -------------------------------------------------------------------------
+
+    def find_topics(self, request: FindTopicsRequest) -> ControllerResult[FindTopicsResponse]:
+        found: list[FoundTopic] = []
+        for ref in request.topics:
+            try:
+                found.append(FoundTopic(asked=ref, topic_id=self._find_topic(ref).topic_id))
+            except OperatingError as e:
+                found.append(FoundTopic(asked=ref, error_code=e.code, error_message=e.message))
+        return ControllerResult(response=FindTopicsResponse(topics=tuple(found)))
 
     def delete_topics(self, request: DeleteTopicsRequest) -> ControllerResult[DeleteTopicsResponse]:
         records: dict[TopicId, RemoveTopicRecord] = {}
         deleted: list[DeletedTopic] = []
+        gone: set[TopicId] = set()
         for ref in request.topics:
+            if request.is_repeated and self._is_gone(ref) and ref.topic_id not in gone:
+                gone.add(ref.topic_id)
+                deleted.append(DeletedTopic(name=None, topic_id=ref.topic_id))
+                continue
             try:
                 topic = self._find_topic(ref)
                 if topic.topic_id in records:
@@ -324,6 +356,9 @@ class TopicControlManager:
         return ControllerResult(
             records=tuple(records.values()), response=DeleteTopicsResponse(topics=tuple(deleted))
         )
+
+    def _is_gone(self, ref: TopicRef) -> bool:
+        return ref.name is None and ref.topic_id not in self._state.topics
 
     def _find_topic(self, ref: TopicRef) -> TopicRegistration:
         if ref.name is not None and ref.topic_id != _NO_TOPIC_ID:

@@ -27,14 +27,15 @@ import msgpack
 
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.protocol.rpc_config_messages import (
+    AlterPartitionReassignmentsRequest,
     DescribeDynamicConfigsRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
     UnregisterBrokerRequest,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
@@ -43,7 +44,7 @@ from kraftjbod.protocol.rpc_messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     FetchMetadataRequest,
-    ListPartitionReassignmentsRequest,
+    FindTopicsRequest,
     RpcBody,
     RpcRequest,
     RpcResponse,
@@ -67,6 +68,7 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         AllocateProducerIdsRequest,
         FetchMetadataRequest,
         CreateTopicsRequest,
+        FindTopicsRequest,
         DeleteTopicsRequest,
         CreatePartitionsRequest,
         AlterPartitionReassignmentsRequest,

@@ -1,4 +1,4 @@
-"""PURE. Bodies of the RPC for an operator's orders: configurations, leaders, brokers given up.
+"""PURE. Bodies of the RPC for an operator's orders: configurations, moves, leaders, brokers.
 
 Brokers forward them, and tools may send them.
 
@@ -14,9 +14,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.protocol.rpc_messages import (
     MAX_PARTITIONS_PER_REQUEST,
+    OnceOnlyRequest,
     RpcBody,
     RpcRequest,
     RpcResponse,
@@ -94,6 +96,71 @@ class DescribeDynamicConfigsRequest(RpcRequest):
     """None asks for all."""
 
 
+# --- moves between brokers ----------------------------------------------------------------------
+
+
+class ReassignedPartition(RpcBody):
+    """Where the replicas of one partition shall be; ``replicas`` None cancels what is under way.
+
+    ``target_dirs`` runs parallel to ``replicas`` or is empty: for each replica ``"any"``, the
+    absolute path of one of that broker's directories, or ``"dirid:"`` and a directory id. It
+    counts for replicas that the partition does not have yet.
+    ``was_under_way`` says of a reassignment to be cancelled that it was found.
+    """
+
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...] | None
+    target_dirs: tuple[str, ...] = ()
+    was_under_way: bool = False
+
+
+class ReassignmentOutcome(RpcBody):
+    topic: str
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class AlterPartitionReassignmentsResponse(RpcResponse):
+    """One outcome per asked partition, in the same order."""
+
+    partitions: tuple[ReassignmentOutcome, ...]
+
+
+class AlterPartitionReassignmentsRequest(OnceOnlyRequest):
+    """Move replicas between brokers (KIP-455), each to a directory if wanted."""
+
+    api = "AlterPartitionReassignments"
+    Response = AlterPartitionReassignmentsResponse
+
+    partitions: tuple[ReassignedPartition, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+    allow_replication_factor_change: bool = True
+
+
+class OngoingReassignment(RpcBody):
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...]
+    adding_replicas: tuple[BrokerId, ...]
+    removing_replicas: tuple[BrokerId, ...]
+
+
+class ListPartitionReassignmentsResponse(RpcResponse):
+    """Only partitions that are being reassigned."""
+
+    partitions: tuple[OngoingReassignment, ...]
+
+
+class ListPartitionReassignmentsRequest(RpcRequest):
+    """``partitions`` maps topics to partitions; None asks for all."""
+
+    api = "ListPartitionReassignments"
+    Response = ListPartitionReassignmentsResponse
+
+    partitions: dict[str, tuple[int, ...]] | None = None
+
+
 # --- leaders and brokers -------------------------------------------------------------------------
 
 
@@ -136,10 +203,14 @@ class UnregisterBrokerResponse(RpcResponse):
     """The broker is not registered any more."""
 
 
-class UnregisterBrokerRequest(RpcRequest):
-    """Forget a broker that is stopped for good (KIP-631); its replicas stay assigned to it."""
+class UnregisterBrokerRequest(OnceOnlyRequest):
+    """Forget a broker that is stopped for good (KIP-631); its replicas stay assigned to it.
+
+    ``found_epoch`` is the one that it was found with, -1 if it was not.
+    """
 
     api = "UnregisterBroker"
     Response = UnregisterBrokerResponse
 
     broker_id: WireBrokerId
+    found_epoch: BrokerEpoch = BrokerEpoch(-1)

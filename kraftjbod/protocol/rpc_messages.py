@@ -18,7 +18,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -99,6 +99,10 @@ class RpcRequest(RpcBody):
     first_levels: ClassVar[Mapping[int, MetadataVersion]] = {}
     Response: ClassVar[type[RpcResponse]]
 
+    def again(self) -> Self:
+        """What to ask where this may have been done already, and only its answer was lost."""
+        return self
+
     @classmethod
     def version_at(cls, level: MetadataVersion) -> int:
         """The version that a cluster at ``level`` speaks."""
@@ -113,6 +117,20 @@ class RpcRequest(RpcBody):
             for name, field in cls.model_fields.items()
             if any(isinstance(m, Since) and m.version > version for m in field.metadata)
         )
+
+
+class OnceOnlyRequest(RpcRequest):
+    """What may not be done twice, and is answered the second time as it was the first.
+
+    That holds for what whoever asks has found there before it asked at first, and names as such; so
+    what is gone when it asks again, or changed, went by this very request. Older controllers do not
+    heed it, and answer that it is not there.
+    """
+
+    is_repeated: bool = False
+
+    def again(self) -> Self:
+        return self.model_copy(update={"is_repeated": True})
 
 
 # --- brokers: registration and heartbeat ---------------------------------------------------------
@@ -468,6 +486,34 @@ class TopicRef(RpcBody):
     topic_id: WireTopicId = TopicId(bytes(16))
 
 
+class FoundTopic(RpcBody):
+    """``asked`` is found as ``topic_id`` now, or not, for a reason."""
+
+    asked: TopicRef
+    topic_id: WireTopicId = TopicId(bytes(16))
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class FindTopicsResponse(RpcResponse):
+    """In the order in which they were asked for."""
+
+    topics: tuple[FoundTopic, ...]
+
+
+class FindTopicsRequest(RpcRequest):
+    """Which topics these are now, as all that was decided until then says.
+
+    What changes a topic asks this first, so that asking for the change again cannot meet another
+    topic that has the name by then.
+    """
+
+    api = "FindTopics"
+    Response = FindTopicsResponse
+
+    topics: tuple[TopicRef, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
+
+
 class DeletedTopic(RpcBody):
     name: str | None
     topic_id: WireTopicId
@@ -479,7 +525,9 @@ class DeleteTopicsResponse(RpcResponse):
     topics: tuple[DeletedTopic, ...]
 
 
-class DeleteTopicsRequest(RpcRequest):
+class DeleteTopicsRequest(OnceOnlyRequest):
+    """What is named by its id was there when it was asked for at first."""
+
     api = "DeleteTopics"
     Response = DeleteTopicsResponse
 
@@ -487,10 +535,14 @@ class DeleteTopicsRequest(RpcRequest):
 
 
 class MorePartitions(RpcBody):
-    """``assignments`` lists the replicas of the added partitions only, or is None."""
+    """``assignments`` lists the replicas of the added partitions only, or is None.
+
+    ``topic_id`` is of the topic that was found, and had less than ``count`` partitions.
+    """
 
     name: str
     count: int
+    topic_id: WireTopicId = TopicId(bytes(16))
     assignments: tuple[tuple[BrokerId, ...], ...] | None = None
 
 
@@ -504,72 +556,12 @@ class CreatePartitionsResponse(RpcResponse):
     topics: tuple[GrownTopic, ...]
 
 
-class CreatePartitionsRequest(RpcRequest):
+class CreatePartitionsRequest(OnceOnlyRequest):
     api = "CreatePartitions"
     Response = CreatePartitionsResponse
 
     topics: tuple[MorePartitions, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
     validate_only: bool = False
-
-
-class ReassignedPartition(RpcBody):
-    """Where the replicas of one partition shall be; ``replicas`` None cancels what is under way.
-
-    ``target_dirs`` runs parallel to ``replicas`` or is empty: for each replica ``"any"``, the
-    absolute path of one of that broker's directories, or ``"dirid:"`` and a directory id. It
-    counts for replicas that the partition does not have yet.
-    """
-
-    topic: str
-    partition: int
-    replicas: tuple[BrokerId, ...] | None
-    target_dirs: tuple[str, ...] = ()
-
-
-class ReassignmentOutcome(RpcBody):
-    topic: str
-    partition: int
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
-
-
-class AlterPartitionReassignmentsResponse(RpcResponse):
-    """One outcome per asked partition, in the same order."""
-
-    partitions: tuple[ReassignmentOutcome, ...]
-
-
-class AlterPartitionReassignmentsRequest(RpcRequest):
-    """Move replicas between brokers (KIP-455), each to a directory if wanted."""
-
-    api = "AlterPartitionReassignments"
-    Response = AlterPartitionReassignmentsResponse
-
-    partitions: tuple[ReassignedPartition, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
-    allow_replication_factor_change: bool = True
-
-
-class OngoingReassignment(RpcBody):
-    topic: str
-    partition: int
-    replicas: tuple[BrokerId, ...]
-    adding_replicas: tuple[BrokerId, ...]
-    removing_replicas: tuple[BrokerId, ...]
-
-
-class ListPartitionReassignmentsResponse(RpcResponse):
-    """Only partitions that are being reassigned."""
-
-    partitions: tuple[OngoingReassignment, ...]
-
-
-class ListPartitionReassignmentsRequest(RpcRequest):
-    """``partitions`` maps topics to partitions; None asks for all."""
-
-    api = "ListPartitionReassignments"
-    Response = ListPartitionReassignmentsResponse
-
-    partitions: dict[str, tuple[int, ...]] | None = None
 
 
 class FeatureUpdate(RpcBody):

@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from kraftjbod.protocol.rpc_messages import (
     Offset,
+    OnceOnlyRequest,
     RepeatedText,
     RpcBody,
     RpcRequest,
@@ -209,8 +210,11 @@ class AddRaftVoterResponse(RpcResponse):
     """It votes, or will once that is committed."""
 
 
-class AddRaftVoterRequest(RpcRequest):
-    """Let a controller vote that follows the log and has caught up (KIP-853)."""
+class AddRaftVoterRequest(OnceOnlyRequest):
+    """Let a controller vote that follows the log and has caught up (KIP-853).
+
+    ``was_checked`` says that it was found not to vote before this was asked at first.
+    """
 
     api = "AddRaftVoter"
     Response = AddRaftVoterResponse
@@ -219,17 +223,22 @@ class AddRaftVoterRequest(RpcRequest):
     directory_id: WireDirectoryId
     endpoints: Annotated[tuple[RepeatedText, ...], Field(max_length=MAX_ENDPOINTS)]
     ack_when_committed: bool = True
+    was_checked: bool = False
 
 
 class RemoveRaftVoterResponse(RpcResponse):
     """It votes no more."""
 
 
-class RemoveRaftVoterRequest(RpcRequest):
-    """Let a controller vote no more, whether it is there or not."""
+class RemoveRaftVoterRequest(OnceOnlyRequest):
+    """Let a controller vote no more, whether it is there or not.
+
+    ``was_checked`` says that it was found to vote before this was asked at first.
+    """
 
     api = "RemoveRaftVoter"
     Response = RemoveRaftVoterResponse
 
     voter_id: WireBrokerId
     directory_id: WireDirectoryId
+    was_checked: bool = False

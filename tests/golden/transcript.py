@@ -103,7 +103,7 @@ def _incarnation(broker_id: BrokerId, options: dict[str, str]) -> Uuid:
     return Uuid(name.encode().rjust(16, b"~"))
 
 
-def _outcome(item: m.ReassignmentOutcome | c.ResourceOutcome | c.ElectionOutcome) -> str:
+def _outcome(item: c.ReassignmentOutcome | c.ResourceOutcome | c.ElectionOutcome) -> str:
     """The code, and the message with directories by their short names."""
     found = item.error_code.name
     if item.error_message:
@@ -407,9 +407,9 @@ class World:
         )
         replicas = _ids(options["replicas"]) if "replicas" in options else None
         return self._decide(
-            m.AlterPartitionReassignmentsRequest(
+            c.AlterPartitionReassignmentsRequest(
                 partitions=tuple(
-                    m.ReassignedPartition(
+                    c.ReassignedPartition(
                         topic=name,
                         partition=int(index),
                         replicas=replicas,
@@ -426,7 +426,7 @@ class World:
 
     def _do_ongoing(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         wanted = {topic: _ids(options[topic]) for topic in options} if words else None
-        return self._decide(m.ListPartitionReassignmentsRequest(partitions=wanted))
+        return self._decide(c.ListPartitionReassignmentsRequest(partitions=wanted))
 
     def _do_configure(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         """``configure topic:t set:key=value delete:key``; ``topic`` or ``broker``.
@@ -618,10 +618,10 @@ class World:
                 for result in response.results:
                     found = f": {result.error_message}" if result.error_message else ""
                     yield f"reply {result.name}: {result.error_code.name}{found}"
-            case m.AlterPartitionReassignmentsResponse() | c.ElectLeadersResponse():
+            case c.AlterPartitionReassignmentsResponse() | c.ElectLeadersResponse():
                 for item in response.partitions:
                     yield f"reply {item.topic}-{item.partition}: {_outcome(item)}"
-            case m.ListPartitionReassignmentsResponse():
+            case c.ListPartitionReassignmentsResponse():
                 for ongoing in response.partitions:
                     yield (
                         f"{ongoing.topic}-{ongoing.partition} replicas {_list(ongoing.replicas)} "

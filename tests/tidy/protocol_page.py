@@ -62,7 +62,7 @@ def _rpc_requests() -> Iterator[str]:
         kind
         for module in (rpc_messages, rpc_config_messages, rpc_quorum_messages)
         for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, RpcRequest) and kind is not RpcRequest
+        if isinstance(kind, type) and issubclass(kind, RpcRequest) and hasattr(kind, "api")
     }
     for kind in sorted(kinds, key=lambda kind: kind.api):
         own = kind.__doc__ if "__doc__" in vars(kind) else ""

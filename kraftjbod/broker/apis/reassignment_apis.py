@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from kraftjbod.broker.apis.admin.forwarding import forward
+from kraftjbod.broker.apis.admin.forwarding import TimeLeft, forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.request_limits import MAX_FORWARDED_BYTES, MAX_ITEMS_PER_REQUEST
-from kraftjbod.protocol import rpc_messages
+from kraftjbod.protocol import rpc_config_messages
 from kraftjbod.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -24,7 +24,7 @@ from kraftjbod.protocol.messages import (
     ListPartitionReassignmentsResponse,
 )
 from kraftjbod.protocol.rpc_codec import encoded_size
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_config_messages import (
     ReassignedPartition,
     ReassignmentOutcome,
 )
@@ -65,16 +65,18 @@ class ReassignmentApis:
                 code=ErrorCode.INVALID_REQUEST,
             )
         twice: list[ReassignmentOutcome] = []
+        left = TimeLeft(request.timeout_ms)
+        under_way = await self._under_way(request, left)
         outcomes = await forward(
             self._channel,
-            _wishes(request, twice),
-            ask=lambda part: rpc_messages.AlterPartitionReassignmentsRequest(
+            _wishes(request, twice, under_way),
+            ask=lambda part: rpc_config_messages.AlterPartitionReassignmentsRequest(
                 partitions=part,
                 allow_replication_factor_change=request.allow_replication_factor_change,
             ),
             outcomes=lambda answer: answer.partitions,
             refuse=lambda wish, error: _refused(wish.topic, wish.partition, error),
-            timeout_ms=request.timeout_ms,
+            timeout_ms=left.ms(),
             raises_first=True,
         )
         by_topic: dict[str, list[Altered.ReassignablePartitionResponse]] = defaultdict(list)
@@ -90,6 +92,24 @@ class ReassignmentApis:
             Altered.ReassignableTopicResponse(name=topic, partitions=partitions)
             for topic, partitions in by_topic.items()
         ]
+
+    async def _under_way(
+        self, request: AlterPartitionReassignmentsRequest, left: TimeLeft
+    ) -> set[tuple[str, int]]:
+        """Of those to be cancelled; so one that is cancelled already when asked again is known."""
+        cancelled: dict[str, list[int]] = defaultdict(list)
+        for topic in request.topics:
+            for partition in topic.partitions:
+                if partition.replicas is None:
+                    cancelled[topic.name].append(partition.partition_index)
+        if not cancelled:
+            return set()
+        asked = {name: tuple(indexes) for name, indexes in cancelled.items()}
+        question = rpc_config_messages.ListPartitionReassignmentsRequest(partitions=asked)
+        if encoded_size(question) > MAX_FORWARDED_BYTES:
+            question = rpc_config_messages.ListPartitionReassignmentsRequest()
+        answer = await self._channel.forward(question, timeout_ms=left.ms())
+        return {(ongoing.topic, ongoing.partition) for ongoing in answer.partitions}
 
     async def list_partition_reassignments(
         self, request: ListPartitionReassignmentsRequest, _context: RequestContext
@@ -110,7 +130,7 @@ class ReassignmentApis:
     async def _list(
         self, asked: dict[str, tuple[int, ...]] | None, timeout_ms: int
     ) -> list[Listed.OngoingTopicReassignment]:
-        forwarded = rpc_messages.ListPartitionReassignmentsRequest(partitions=asked)
+        forwarded = rpc_config_messages.ListPartitionReassignmentsRequest(partitions=asked)
         if encoded_size(forwarded) > MAX_FORWARDED_BYTES:
             raise OperatingError(
                 "these are more partitions than one request may name; ask for all of them",
@@ -134,7 +154,9 @@ class ReassignmentApis:
 
 
 def _wishes(
-    request: AlterPartitionReassignmentsRequest, twice: list[ReassignmentOutcome]
+    request: AlterPartitionReassignmentsRequest,
+    twice: list[ReassignmentOutcome],
+    under_way: set[tuple[str, int]],
 ) -> Iterator[ReassignedPartition]:
     """What is asked of each partition; of one that is named again, ``twice`` gets the refusal."""
     seen: set[tuple[str, int]] = set()
@@ -145,7 +167,7 @@ def _wishes(
                 twice.append(_refused(*key, _NAMED_TWICE))
                 continue
             seen.add(key)
-            yield _wish(topic.name, partition)
+            yield _wish(topic.name, partition, was_under_way=key in under_way)
 
 
 def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentOutcome:
@@ -154,11 +176,12 @@ def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentO
     )
 
 
-def _wish(topic: str, partition: Wish) -> ReassignedPartition:
+def _wish(topic: str, partition: Wish, *, was_under_way: bool) -> ReassignedPartition:
     replicas = partition.replicas
     return ReassignedPartition(
         topic=topic,
         partition=partition.partition_index,
         replicas=None if replicas is None else tuple(map(BrokerId, replicas)),
         target_dirs=tuple(partition.target_directories),
+        was_under_way=was_under_way,
     )

@@ -1,6 +1,8 @@
 """LOOP. Requests that change topics, forwarded to the controller, and producer ids.
 
 The broker decides nothing here: it translates Kafka's requests to the controller's and back.
+What is to be grown or deleted is found first: asked for again after a failover, it is neither done
+twice nor done to a topic that got the name in between.
 An error of the whole call (no controller in time, say) becomes the error of each topic in it.
 """
 
@@ -11,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kraftjbod.broker.apis.admin.forwarding import forward
+from kraftjbod.broker.apis.admin.forwarding import TimeLeft, find_topics, forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -31,6 +33,7 @@ from kraftjbod.protocol.messages import (
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
     DeletedTopic,
+    FoundTopic,
     GrownTopic,
     MorePartitions,
     NewTopic,
@@ -177,14 +180,19 @@ class TopicApis:
             )
         else:
             refs = (TopicRef(name=name) for name in request.topic_names)
+        left = TimeLeft(request.timeout_ms)
+        found = await find_topics(self._channel, refs, timeout_ms=left.ms())
+        names = {one.topic_id: one.asked.name for one in found if one.asked.name}
         deleted = await forward(
             self._channel,
-            refs,
+            (_found_ref(one) for one in found if not one.error_code),
             ask=lambda part: rpc_messages.DeleteTopicsRequest(topics=part),
             outcomes=lambda response: response.topics,
             refuse=_not_deleted,
-            timeout_ms=request.timeout_ms,
+            timeout_ms=left.ms(),
         )
+        deleted = [_by_its_name(topic, names.get(topic.topic_id)) for topic in deleted]
+        deleted += [_not_found(one) for one in found if one.error_code]
         return DeleteTopicsResponse(
             responses=[
                 DeleteTopicsResponse.DeletableTopicResult(
@@ -204,16 +212,29 @@ class TopicApis:
         once = [topic for topic in request.topics if named[topic.name] == 1]
         refusal = _too_many_partitions(topic.count for topic in once)
         if refusal is None:
+            left = TimeLeft(request.timeout_ms)
+            refs = (TopicRef(name=topic.name) for topic in once)
+            found = await find_topics(self._channel, refs, timeout_ms=left.ms())
+            ids = {one.asked.name: one.topic_id for one in found if not one.error_code}
             grown = await forward(
                 self._channel,
-                map(_more_partitions, once),
+                (_more_partitions(topic, ids[topic.name]) for topic in once if topic.name in ids),
                 ask=lambda part: rpc_messages.CreatePartitionsRequest(
                     topics=part, validate_only=request.validate_only
                 ),
                 outcomes=lambda response: response.topics,
                 refuse=lambda topic, error: _not_grown(topic.name, error),
-                timeout_ms=request.timeout_ms,
+                timeout_ms=left.ms(),
             )
+            grown += [
+                GrownTopic(
+                    name=one.asked.name or "",
+                    error_code=one.error_code,
+                    error_message=one.error_message,
+                )
+                for one in found
+                if one.error_code
+            ]
         else:
             grown = [_not_grown(topic.name, refusal) for topic in once]
         grown += [_not_grown(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
@@ -238,10 +259,13 @@ def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:
     )
 
 
-def _more_partitions(topic: CreatePartitionsRequest.CreatePartitionsTopic) -> MorePartitions:
+def _more_partitions(
+    topic: CreatePartitionsRequest.CreatePartitionsTopic, topic_id: TopicId
+) -> MorePartitions:
     assignments = topic.assignments
     return MorePartitions(
         name=topic.name,
+        topic_id=topic_id,
         count=topic.count,
         assignments=None
         if assignments is None
@@ -251,6 +275,32 @@ def _more_partitions(topic: CreatePartitionsRequest.CreatePartitionsTopic) -> Mo
 
 def _not_created(name: str, error: OperatingError) -> CreatedTopic:
     return CreatedTopic(name=name, error_code=error.code, error_message=error.message)
+
+
+def _found_ref(found: FoundTopic) -> TopicRef:
+    """By its id alone; as it was asked for where the controller is too old to find it."""
+    return TopicRef(topic_id=found.topic_id) if any(found.topic_id) else found.asked
+
+
+def _by_its_name(topic: DeletedTopic, name: str | None) -> DeletedTopic:
+    """``name`` is what its client called it, if that was its name."""
+    if name is None or topic.name is not None:
+        return topic
+    if topic.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
+        gone = OperatingError(
+            f"There is no topic '{name}'.", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        return _not_deleted(TopicRef(name=name), gone)
+    return topic.model_copy(update={"name": name})
+
+
+def _not_found(found: FoundTopic) -> DeletedTopic:
+    return DeletedTopic(
+        name=found.asked.name,
+        topic_id=found.asked.topic_id,
+        error_code=found.error_code,
+        error_message=found.error_message,
+    )
 
 
 def _not_deleted(ref: TopicRef, error: OperatingError) -> DeletedTopic:

@@ -8,7 +8,7 @@
   one is then repeated there, the long-poll included.
 * The deadline is the caller's. A request that was sent and not answered in time is not repeated.
 * A request whose connection broke is repeated, so it may take effect twice; every request of a
-  broker is made for that.
+  broker is made for that, or says when it is made again (``again``).
 * The metadata long-poll has a connection of its own, so that nothing waits for it; so have the
   requests that clients make, so that no heartbeat waits for them. The poll, which waits long, goes
   on elsewhere where a heartbeat is not answered: a host without power says nothing.
@@ -35,10 +35,12 @@ from kraftjbod.core.node_config import Voter
 from kraftjbod.core.request_limits import MAX_FORWARDED_AT_ONCE
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.rpc_client import RpcClient
+from kraftjbod.protocol.rpc_config_messages import (
+    ListPartitionReassignmentsRequest,
+)
 from kraftjbod.protocol.rpc_messages import (
     FetchMetadataRequest,
     FetchMetadataResponse,
-    ListPartitionReassignmentsRequest,
     RpcRequest,
     RpcResponse,
 )
@@ -182,6 +184,7 @@ class ControllerChannel:
 
     async def _call(self, purpose: _Purpose, request: Asks[R_co], timeout_ms: int) -> R_co:
         assert isinstance(request, RpcRequest), request
+        asked: RpcRequest = request
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
         failures = 0
         while True:
@@ -190,7 +193,7 @@ class ControllerChannel:
             try:
                 with self._suspecting(purpose, address):
                     response = await self._client(purpose, address).call(
-                        request, timeout_ms=remaining_ms, version=request.version_at(self._level())
+                        asked, timeout_ms=remaining_ms, version=asked.version_at(self._level())
                     )
             except OperatingError as e:
                 if not _is_about_the_voter(e):
@@ -199,6 +202,7 @@ class ControllerChannel:
                 if purpose is _Purpose.CONTROL and e.code is ErrorCode.REQUEST_TIMED_OUT:
                     self._give_up_poll(address)
                 failures += 1
+                asked = asked.again()
                 wait_ms = self._wait_ms(failures)
                 is_too_late = deadline.remaining_ms(self._clock.now_ms()) <= wait_ms
                 if is_too_late or e.code is ErrorCode.REQUEST_TIMED_OUT:

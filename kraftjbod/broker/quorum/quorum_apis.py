@@ -72,14 +72,16 @@ class QuorumApis:
         response = AddRaftVoterResponse(error_message=None)
         says_when = context.api_version >= _WITH_EARLY_ACK
         try:
+            node_id, directory_id = self._voter_of(request), _directory_of(request)
             wanted = rpc.AddRaftVoterRequest(
-                voter_id=self._voter_of(request),
-                directory_id=_directory_of(request),
+                voter_id=node_id,
+                directory_id=directory_id,
                 endpoints=tuple(
                     Endpoint(listener.name, listener.host, listener.port).text
                     for listener in request.listeners[: rpc.MAX_ENDPOINTS]
                 ),
                 ack_when_committed=request.ack_when_committed if says_when else True,
+                was_checked=not await self._votes(node_id, directory_id),
             )
             timeout_ms = forward_timeout_ms(request.timeout_ms)
             await self._channel.forward(wanted, timeout_ms=timeout_ms)
@@ -92,13 +94,28 @@ class QuorumApis:
     ) -> RemoveRaftVoterResponse:
         response = RemoveRaftVoterResponse(error_message=None)
         try:
+            node_id, directory_id = self._voter_of(request), _directory_of(request)
             wanted = rpc.RemoveRaftVoterRequest(
-                voter_id=self._voter_of(request), directory_id=_directory_of(request)
+                voter_id=node_id,
+                directory_id=directory_id,
+                was_checked=await self._votes(node_id, directory_id),
             )
             await self._channel.forward(wanted, timeout_ms=self._timeout_ms)
         except OperatingError as e:
             response.error_code, response.error_message = e.code, e.message
         return response
+
+    async def _votes(self, node_id: BrokerId, directory_id: DirectoryId) -> bool:
+        """Whether it does before anything is asked for: so what is made again knows its own work.
+
+        :raises OperatingError: nobody says so in time.
+        """
+        found = await self._channel.forward(
+            rpc.DescribeQuorumRequest(), timeout_ms=self._timeout_ms
+        )
+        return any(
+            (voter.node_id, voter.directory_id) == (node_id, directory_id) for voter in found.voters
+        )
 
     def _voter_of(self, request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> BrokerId:
         """:raises OperatingError: it is of another cluster, or names none."""

@@ -125,7 +125,9 @@ async def is_controller(host: str, port: int) -> bool:
     """Whether somebody there speaks the RPC of kraftjbod's controllers."""
     # The bodies of the RPC take a tenth of a second to import; tools that reach a broker need none.
     from kraftjbod.net.rpc_client import RpcClient
-    from kraftjbod.protocol.rpc_messages import ListPartitionReassignmentsRequest
+    from kraftjbod.protocol.rpc_config_messages import (
+        ListPartitionReassignmentsRequest,
+    )
 
     client = RpcClient(host, port, backoff=_backoff())
     try:

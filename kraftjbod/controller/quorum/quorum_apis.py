@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from kraftjbod.controller.quorum.metadata_followers import Follower, MetadataFollowers
 from kraftjbod.controller.quorum.voter_changes import (
@@ -11,6 +11,8 @@ from kraftjbod.controller.quorum.voter_changes import (
     after_naming,
     after_removing,
     is_about_voters,
+    is_added,
+    is_removed,
     problem_of_update,
 )
 from kraftjbod.core.ids import BrokerId, DirectoryId
@@ -53,10 +55,12 @@ class QuorumApis:
         require_active: Callable[[], None],
         directories: Callable[[], Mapping[BrokerId, DirectoryId]],
         change: ChangeVoters,
+        until_committed: Callable[[], Awaitable[None]],
     ) -> None:
         """
         :param require_active: raises where this controller does not decide.
         :param directories: of the controllers of a static quorum.
+        :param until_committed: all that was decided until now.
         """
         self._cluster_id = cluster_id
         self._driver = driver
@@ -65,6 +69,7 @@ class QuorumApis:
         self._require_active = require_active
         self._directories = directories
         self._change = change
+        self._until_committed = until_committed
 
     async def handle(self, request: RpcRequest) -> RpcResponse | None:
         """None if it is about something else.
@@ -76,12 +81,18 @@ class QuorumApis:
             return self._describe(request)
         if isinstance(request, AddRaftVoterRequest):
             self._require_active()
+            if is_added(self._driver.voters, request):
+                await self._until_committed()
+                return AddRaftVoterResponse()
             committed = self._change(after_adding(self._driver.voters, request))
             if request.ack_when_committed:
                 await asyncio.shield(committed)
             return AddRaftVoterResponse()
         if isinstance(request, RemoveRaftVoterRequest):
             self._require_active()
+            if is_removed(self._driver.voters, request):
+                await self._until_committed()
+                return RemoveRaftVoterResponse()
             await asyncio.shield(self._change(after_removing(self._driver.voters, request)))
             return RemoveRaftVoterResponse()
         if isinstance(request, UpdateFeaturesRequest) and is_about_voters(request):

@@ -57,6 +57,18 @@ def after_removing(voters: VoterSet, request: RemoveRaftVoterRequest) -> VoterSe
     return voters.without(key)
 
 
+def is_added(voters: VoterSet, request: AddRaftVoterRequest) -> bool:
+    """Whether it votes because of this very request, which is made again."""
+    key = ReplicaKey(request.voter_id, request.directory_id)
+    return request.is_repeated and request.was_checked and key in voters
+
+
+def is_removed(voters: VoterSet, request: RemoveRaftVoterRequest) -> bool:
+    """Whether it votes no more because of this very request, which is made again."""
+    key = ReplicaKey(request.voter_id, request.directory_id)
+    return request.is_repeated and request.was_checked and key not in voters
+
+
 def _require_named(voters: VoterSet) -> None:
     if voters.is_static:
         raise OperatingError(

@@ -42,18 +42,20 @@ from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import FetchRequest, ProduceRequest
+from kraftjbod.protocol.rpc_config_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlteredPartition,
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     RpcRequest,
     RpcResponse,
     UpdateFeaturesRequest,

@@ -13,9 +13,11 @@ import pytest
 from kraftjbod.cli.health_tool import Health, main
 from kraftjbod.core.errors import ErrorCode, NotControllerError
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_config_messages import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+)
+from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )

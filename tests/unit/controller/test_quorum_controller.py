@@ -39,6 +39,7 @@ from kraftjbod.metadata.records import (
     encode_entry,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -361,9 +362,9 @@ async def test_a_pass_that_cannot_be_written_is_reported_and_tried_again(vfs: Fa
 NEW_TOPIC = m.CreateTopicsRequest(topics=(m.NewTopic(name="t", num_partitions=1),))
 
 
-def _reassign(replicas: tuple[BrokerId, ...] | None) -> m.AlterPartitionReassignmentsRequest:
-    wish = m.ReassignedPartition(topic="before", partition=0, replicas=replicas)
-    return m.AlterPartitionReassignmentsRequest(partitions=(wish,))
+def _reassign(replicas: tuple[BrokerId, ...] | None) -> c.AlterPartitionReassignmentsRequest:
+    wish = c.ReassignedPartition(topic="before", partition=0, replicas=replicas)
+    return c.AlterPartitionReassignmentsRequest(partitions=(wish,))
 
 
 def _fill(node: Node, vfs: FaultVfs) -> None:
@@ -400,7 +401,7 @@ async def test_on_a_full_disk_nothing_grows_and_the_rest_goes_on(vfs: FaultVfs) 
     only_asked = NEW_TOPIC.model_copy(update={"validate_only": True})
     await node.controller.handle(only_asked)
     cancelled = await node.controller.handle(_reassign(None))
-    assert isinstance(cancelled, m.AlterPartitionReassignmentsResponse), "a cancel does not grow"
+    assert isinstance(cancelled, c.AlterPartitionReassignmentsResponse), "a cancel does not grow"
     await node.controller.handle(m.DeleteTopicsRequest(topics=(m.TopicRef(name="before"),)))
     await node.register("cd", TWO)
     assert not node.managers.state.topics

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 from tests.golden.transcript import World, directory
 
@@ -24,6 +26,22 @@ def _world(*lines: str, level: MetadataVersion = MetadataVersion.IV_3_7_IV2) -> 
 def _partition(world: World) -> PartitionRegistration:
     partition: PartitionRegistration = world.state.topic("t").partitions[0]
     return partition
+
+
+def test_a_cancel_that_is_made_again_is_answered_as_at_first() -> None:
+    world = _world("topic t replicas=1", "reassign t-0 replicas=2")
+    wish = c.ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
+
+    def outcome(request: c.AlterPartitionReassignmentsRequest) -> ErrorCode:
+        response = world.ask(request)
+        assert isinstance(response, c.AlterPartitionReassignmentsResponse)
+        return response.partitions[0].error_code
+
+    request = c.AlterPartitionReassignmentsRequest(partitions=(wish,))
+    assert [outcome(request), outcome(request.again())] == [ErrorCode.NONE] * 2
+    not_found = wish.model_copy(update={"was_under_way": False})
+    again = c.AlterPartitionReassignmentsRequest(partitions=(not_found,)).again()
+    assert outcome(again) is outcome(request) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 def test_a_cancel_may_elect_uncleanly_where_the_topic_allows_it() -> None:

@@ -1,4 +1,4 @@
-"""What older clusters do not hear of a change of configurations."""
+"""What older clusters do not hear of an order, and what one that is given again says."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.protocol.rpc_codec import decode_request, encode_request
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
+    AlterPartitionReassignmentsRequest,
     ConfigChange,
     IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignedPartition,
 )
 
 CHANGE = ConfigChange(name="cordoned.log.dirs", operation=2, value="/a", base="/b")
@@ -29,3 +32,15 @@ def test_who_checked_a_change_travels_where_cordons_do() -> None:
     assert _through(0).validated_by is None
     assert IncrementalAlterConfigsRequest.version_at(MetadataVersion.IV_3_7_IV2) == 0
     assert IncrementalAlterConfigsRequest.version_at(MetadataVersion.IV_4_3_IV0) == 1
+
+
+def test_what_is_asked_for_again_says_so_and_is_the_same_otherwise() -> None:
+    cancel = ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
+    move = ReassignedPartition(topic="t", partition=1, replicas=(BrokerId(2),), target_dirs=("/d",))
+    request = AlterPartitionReassignmentsRequest(partitions=(cancel, move))
+    body = decode_request(encode_request(1, request.again())[4:]).body
+    assert isinstance(body, AlterPartitionReassignmentsRequest)
+    assert (body.partitions, body.is_repeated) == ((cancel, move), True)
+    assert not request.is_repeated
+    question = ListPartitionReassignmentsRequest(partitions={"t": (0,)})
+    assert question.again() is question

@@ -29,6 +29,7 @@ from kraftjbod.protocol.rpc_messages import (
     FetchMetadataRequest,
     FetchMetadataResponse,
     NewTopic,
+    OnceOnlyRequest,
     RefusedAssignment,
     RpcBody,
     RpcRequest,
@@ -61,7 +62,7 @@ POLL = {"broker_id": 1, "fetch_offset": 0, "max_wait_ms": 10, "max_bytes": 1}
 
 
 def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
-    """The classes of both modules under ``base``, ``base`` itself left out."""
+    """The classes of all modules under ``base``, bases left out."""
     return [
         kind
         for kind in {
@@ -69,7 +70,9 @@ def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
             **vars(rpc_config_messages),
             **vars(rpc_quorum_messages),
         }.values()
-        if isinstance(kind, type) and issubclass(kind, base) and kind not in (base, RpcBody)
+        if isinstance(kind, type)
+        and issubclass(kind, base)
+        and kind not in (base, RpcBody, OnceOnlyRequest)
     ]
 
 

@@ -15,7 +15,7 @@ from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forwa
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import MAX_BROKER_ID, BrokerId
+from kraftjbod.core.ids import MAX_BROKER_ID, BrokerEpoch, BrokerId
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.protocol import rpc_config_messages
 from kraftjbod.protocol.messages import (
@@ -97,8 +97,13 @@ class ElectionApis:
         response = UnregisterBrokerResponse(error_message=None)
         try:
             _require_broker_id(request.broker_id)
+            broker_id = BrokerId(request.broker_id)
+            found = self._cache.state.brokers.get(broker_id)
             await self._channel.forward(
-                rpc_config_messages.UnregisterBrokerRequest(broker_id=BrokerId(request.broker_id)),
+                rpc_config_messages.UnregisterBrokerRequest(
+                    broker_id=broker_id,
+                    found_epoch=BrokerEpoch(-1) if found is None else found.epoch,
+                ),
                 timeout_ms=forward_timeout_ms(self._unregister_timeout_ms),
             )
         except OperatingError as e:

@@ -22,7 +22,13 @@ from kraftjbod.core.request_limits import (
     MAX_ITEMS_PER_REQUEST,
 )
 from kraftjbod.protocol.rpc_codec import encoded_size
-from kraftjbod.protocol.rpc_messages import RpcBody, RpcResponse
+from kraftjbod.protocol.rpc_messages import (
+    FindTopicsRequest,
+    FoundTopic,
+    RpcBody,
+    RpcResponse,
+    TopicRef,
+)
 
 Item = TypeVar("Item", bound=RpcBody)
 Outcome = TypeVar("Outcome", bound=RpcBody)
@@ -36,6 +42,41 @@ _TOO_MANY: Final = OperatingError(
     f"one request may be about {MAX_ITEMS_PER_REQUEST} things; ask again for this one",
     code=ErrorCode.INVALID_REQUEST,
 )
+
+
+class TimeLeft:
+    """Of what a client waits for the controller, for a request that takes several questions."""
+
+    def __init__(self, asked_ms: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deadline_s = self._loop.time() + forward_timeout_ms(asked_ms) / 1000
+
+    def ms(self) -> int:
+        """At least 1, so that who comes too late hears that the time was up."""
+        return max(1, round((self._deadline_s - self._loop.time()) * 1000))
+
+
+async def find_topics(
+    channel: ControllerChannel, refs: Iterable[TopicRef], *, timeout_ms: int
+) -> list[FoundTopic]:
+    """Which topics these are as the controller sees it now; older ones find none and do not say so.
+
+    What is done to a topic that was found by its id is not done to one that has its name later.
+    """
+    found = await forward(
+        channel,
+        refs,
+        ask=lambda part: FindTopicsRequest(topics=part),
+        outcomes=lambda response: response.topics,
+        refuse=lambda ref, error: FoundTopic(
+            asked=ref, error_code=error.code, error_message=error.message
+        ),
+        timeout_ms=timeout_ms,
+    )
+    return [
+        FoundTopic(asked=one.asked) if one.error_code is ErrorCode.UNSUPPORTED_VERSION else one
+        for one in found
+    ]
 
 
 async def forward(

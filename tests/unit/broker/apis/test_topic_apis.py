@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
+from kraftjbod.core.ids import TopicId
 from kraftjbod.core.request_limits import (
     MAX_FORWARDED_ITEMS,
     MAX_ITEMS_PER_REQUEST,
@@ -22,10 +24,15 @@ from kraftjbod.protocol.rpc_messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    FindTopicsRequest,
+    FindTopicsResponse,
+    FoundTopic,
     GrownTopic,
+    OnceOnlyRequest,
     RpcRequest,
     RpcResponse,
 )
+from tests.golden.transcript import World
 from tests.unit.broker.broker_rig import TOPIC_ID, accept, brokers
 
 CREATE, DELETE = message("CreateTopicsRequest"), message("DeleteTopicsRequest")
@@ -35,6 +42,13 @@ GROW, INIT = message("CreatePartitionsRequest"), message("InitProducerIdRequest"
 
 def answer(request: RpcRequest) -> RpcResponse:
     match request:
+        case FindTopicsRequest():
+            return FindTopicsResponse(
+                topics=tuple(
+                    FoundTopic(asked=ref, topic_id=TopicId((ref.name or "").encode().ljust(16)))
+                    for ref in request.topics
+                )
+            )
         case CreateTopicsRequest():
             return CreateTopicsResponse(
                 topics=tuple(
@@ -44,7 +58,7 @@ def answer(request: RpcRequest) -> RpcResponse:
             )
         case DeleteTopicsRequest():
             return DeleteTopicsResponse(
-                topics=tuple(DeletedTopic(name=t.name, topic_id=TOPIC_ID) for t in request.topics)
+                topics=tuple(DeletedTopic(name=t.name, topic_id=t.topic_id) for t in request.topics)
             )
         case CreatePartitionsRequest():
             return CreatePartitionsResponse(
@@ -99,6 +113,92 @@ async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_ne
         old = await rig.ask(DELETE(topic_names=["a"], timeout_ms=5_000), 3)
         new = await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="a")], timeout_ms=5_000))
         assert [r.responses[0].error_code for r in (old, new)] == [0, 0]
+
+
+class Forgetful:
+    """A controller that decides for real, and whose first answer to each change is lost.
+
+    ``meanwhile`` is what others do then, by the topic that it is about.
+    """
+
+    def __init__(self, meanwhile: Callable[[World], None] = lambda _: None) -> None:
+        self.world = World()
+        self.run("up 1 dirs=a", "topic old replicas=1")
+        self._meanwhile = meanwhile
+
+    def run(self, *lines: str) -> None:
+        for line in lines:
+            list(self.world.run(line))
+
+    def __call__(self, request: RpcRequest) -> RpcResponse:
+        answered = self.world.ask(request)
+        is_change = isinstance(request, OnceOnlyRequest)
+        if is_change and not request.is_repeated:
+            self._meanwhile(self.world)
+            raise NotControllerError("another one leads by now")
+        return answered
+
+
+def lines(*of_world: str) -> Callable[[World], None]:
+    def run(world: World) -> None:
+        for line in of_world:
+            list(world.run(line))
+
+    return run
+
+
+DELETE_OLD = DELETE(topics=[DELETE.DeleteTopicState(name="old")], timeout_ms=5_000)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "left"), [((), []), (("topic old replicas=1",), ["old"])], ids=["gone", "newer"]
+)
+async def test_a_deletion_that_is_made_again_is_answered_as_at_first_and_spares_a_newer_topic(
+    meanwhile: tuple[str, ...], left: list[str]
+) -> None:
+    controller = Forgetful(lines(*meanwhile))
+    async with brokers(answer=controller) as (rig,):
+        (deleted,) = (await rig.ask(DELETE_OLD)).responses
+        assert (deleted.name, deleted.error_code) == ("old", ErrorCode.NONE)
+        assert list(controller.world.state.topic_ids) == left
+        (unknown,) = (
+            await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="x")], timeout_ms=5_000))
+        ).responses
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "code"),
+    [
+        ((), ErrorCode.NONE),
+        # By this one or another, it has what was wanted.
+        (("grow old 5",), ErrorCode.NONE),
+        (("delete old", "topic old replicas=1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+    ids=["grown", "grown-further", "newer"],
+)
+async def test_a_growth_that_is_made_again_is_answered_as_at_first(
+    meanwhile: tuple[str, ...], code: ErrorCode
+) -> None:
+    controller = Forgetful(lines(*meanwhile))
+    wanted = GROW.CreatePartitionsTopic(name="old", count=3, assignments=None)
+    async with brokers(answer=controller) as (rig,):
+        (grown,) = (await rig.ask(GROW(topics=[wanted], timeout_ms=5_000))).results
+        assert (grown.name, grown.error_code) == ("old", code)
+        count = len(controller.world.state.topic("old").partitions)
+        assert count == (1 if code else 5 if meanwhile else 3)
+
+
+async def test_an_older_controller_that_finds_nothing_is_asked_for_topics_by_their_names() -> None:
+    def older(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, FindTopicsRequest):
+            raise OperatingError("not served", code=ErrorCode.UNSUPPORTED_VERSION)
+        return answer(request)
+
+    async with brokers(answer=older) as (rig,):
+        assert [r.error_code for r in (await rig.ask(DELETE_OLD)).responses] == [0]
+        deletion = rig.controller.seen[-1]
+        assert isinstance(deletion, DeleteTopicsRequest) and deletion.topics[0].name == "old"
 
 
 async def test_partitions_are_added():

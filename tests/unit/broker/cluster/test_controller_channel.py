@@ -19,6 +19,10 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.node_config import Voter
+from kraftjbod.protocol.rpc_config_messages import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -26,8 +30,6 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatResponse,
     FetchMetadataRequest,
     FetchMetadataResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     RpcRequest,
     RpcResponse,
 )

@@ -12,8 +12,10 @@ from kraftjbod.cli import configs_tool, topics_tool
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.first_contact import reach
 from kraftjbod.core.errors import NotControllerError
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_config_messages import (
     ListPartitionReassignmentsResponse,
+)
+from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )

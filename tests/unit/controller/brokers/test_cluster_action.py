@@ -15,11 +15,12 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
+from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.protocol.rpc_codec import REQUESTS
 
 PRODUCER_IDS = m.AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=BrokerEpoch(1))
-LIST = m.ListPartitionReassignmentsRequest()
+LIST = c.ListPartitionReassignmentsRequest()
 GUARD = ClusterActionGuard([ip_network("127.0.0.1"), ip_network("10.1.0.0/16")])
 
 

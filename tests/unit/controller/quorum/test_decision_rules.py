@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.controller.decision_rules import grows
+from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 
-WISH = m.ReassignedPartition(topic="t", partition=0, replicas=None)
+WISH = c.ReassignedPartition(topic="t", partition=0, replicas=None)
 
 
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (m.AlterPartitionReassignmentsRequest(partitions=(WISH,)), False),
+        (c.AlterPartitionReassignmentsRequest(partitions=(WISH,)), False),
         (m.UpdateFeaturesRequest(updates=()), True),
         (m.DeleteTopicsRequest(topics=()), False),
     ],

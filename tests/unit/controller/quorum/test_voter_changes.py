@@ -10,6 +10,8 @@ from kraftjbod.controller.quorum.voter_changes import (
     after_adding,
     after_naming,
     after_removing,
+    is_added,
+    is_removed,
     problem_of_update,
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -39,6 +41,15 @@ def add(node: int, *endpoints: str) -> AddRaftVoterRequest:
 def remove(node: int, directory: int | None = None) -> RemoveRaftVoterRequest:
     directory_id = DIRS[BrokerId(directory or node)]
     return RemoveRaftVoterRequest(voter_id=BrokerId(node), directory_id=directory_id)
+
+
+def test_a_change_that_is_asked_for_again_is_known_if_it_was_needed_at_first() -> None:
+    for needed in (False, True):
+        checked = {"was_checked": needed, "is_repeated": True}
+        assert is_added(NAMED, add(2, "C://c2:1").model_copy(update=checked)) is needed
+        assert is_removed(NAMED, remove(2, 3).model_copy(update=checked)) is needed
+        assert not is_added(NAMED, add(3, "C://c3:1").model_copy(update=checked))
+        assert not is_removed(NAMED, remove(2).model_copy(update=checked))
 
 
 @pytest.mark.parametrize(
