@@ -16,10 +16,18 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulationTimeoutErro
 _ROOT = Path(__file__).parents[2]
 
 
-def _told(seed: int, hash_seed: str) -> str:
+#: A search's run with everything that it may play beside the plain load; prints its trace's hash.
+_RUN = """
+from kraftjbod.testing.simulation.search.applications.chosen import Kind
+from kraftjbod.testing.simulation.search.seed_run import run_seed
+print(run_seed(1, duration_ms=3_000, applications=frozenset(Kind), is_light=True).trace_hash)
+"""
+
+
+def _told(hash_seed: str, *arguments: str) -> str:
     """In a process of its own, where sets of words are in another order."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.story", str(seed)],
+        [sys.executable, *arguments],
         cwd=_ROOT,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
@@ -31,9 +39,11 @@ def _told(seed: int, hash_seed: str) -> str:
 
 
 def test_the_same_seed_is_the_same_trace_in_every_process() -> None:
-    told = _told(7, "1")
-    assert told == _told(7, "2")
-    assert told != _told(8, "1")
+    story = "-m", "tests.sim.story"
+    told = _told("1", *story, "7")
+    assert told == _told("3", *story, "7")
+    assert told != _told("1", *story, "8")
+    assert _told("1", "-c", _RUN) == _told("3", "-c", _RUN)
 
 
 def test_a_cluster_starts_dies_and_is_looked_into() -> None:

@@ -106,7 +106,7 @@ class MarkerQueue:
         ending.left = set(partitions)
         gone = frozenset(
             partition
-            for partition in partitions
+            for partition in sorted(partitions)
             if not self._queue(_Due(ending, partition, 0), now_ms)
         )
         self._done(ending, gone)
