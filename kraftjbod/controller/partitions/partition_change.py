@@ -31,7 +31,14 @@ from typing import Final, NamedTuple, TypeVar
 from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf
 from kraftjbod.controller.partitions.partition_assignment import Assignment
 from kraftjbod.controller.partitions.topic_rules import TopicRules
-from kraftjbod.core.ids import MIGRATING_DIR, NO_LEADER, BrokerId, DirectoryId, TopicIdPartition
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    MIGRATING_DIR,
+    NO_LEADER,
+    BrokerId,
+    DirectoryId,
+    TopicIdPartition,
+)
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.metadata.registrations import PartitionRegistration
 
@@ -164,8 +171,15 @@ def _eligible(
 
 
 def _last_known(before: PartitionRegistration, wanted: Assignment) -> tuple[BrokerId, ...]:
-    """Who leads again if nobody is in sync or eligible any more."""
+    """Who leads again if nobody is in sync or eligible any more.
+
+    A copy that is lost holds nothing, and is made anew: anybody else is known to hold more.
+    """
     present = (before.leader,) if before.has_leader else before.last_known_elr
+    there = [r for r in wanted.replicas if wanted.directory_of(r) != LOST_DIR]
+    for known in (present, before.holders):
+        if left := _members([replica for replica in known if replica in there], wanted):
+            return left
     return _members(present, wanted) or _members(before.holders, wanted)
 
 

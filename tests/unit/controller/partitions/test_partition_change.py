@@ -12,6 +12,7 @@ from kraftjbod.controller.partitions.partition_assignment import Assignment
 from kraftjbod.controller.partitions.partition_change import Election, change_partition
 from kraftjbod.controller.partitions.topic_rules import TopicRules
 from kraftjbod.core.ids import (
+    LOST_DIR,
     MIGRATING_DIR,
     BrokerId,
     DirectoryId,
@@ -138,6 +139,36 @@ def test_a_reassignment_does_not_end_on_an_impaired_replica() -> None:
     record = _change(before, ONLINE, {1, 2, 3}, (1, 2, 3), impaired={3})
     assert record is not None
     assert (record.isr, record.replicas) == ((1, 2), None)
+
+
+@pytest.mark.parametrize(
+    ("elr", "last_known"),
+    [
+        pytest.param((1, 3), (3,), id="who is eligible takes its place"),
+        pytest.param((), (1,), id="else the place is kept, for it is all there is"),
+    ],
+)
+def test_a_copy_that_is_lost_is_known_for_nothing(
+    elr: tuple[int, ...], last_known: tuple[int, ...]
+) -> None:
+    """It led last, comes back without it, and only then the other that held it comes back, unclean
+    as it was stopped on a full disk."""
+    before = dataclasses.replace(
+        _partition(-1, ()), elr=_ids(*elr), last_known_elr=_ids(1), replicas=_ids(1, 3)
+    )
+    before = dataclasses.replace(before, directories=(GOOD, GOOD))
+    lost = change_partition(
+        KEY,
+        before,
+        rules=RULES._replace(has_elr=True),
+        election=ONLINE,
+        acceptance=lambda broker, directory: _acceptance(broker, directory, set(), ()),
+        assignment=Assignment.of(before).with_directory(BrokerId(1), LOST_DIR),
+        unclean=BrokerId(1),
+    )
+    assert lost is not None
+    after = before.merge(lost)
+    assert (after.leader, after.last_known_elr) == (-1, last_known)
 
 
 def test_only_an_unclean_leader_recovers() -> None:
