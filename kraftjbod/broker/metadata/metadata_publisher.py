@@ -1,7 +1,7 @@
 """LOOP. ``BrokerMetadataPublisher``: what a change of the metadata means for this broker, in one
 order.
 
-1. configurations, so that everything after sees the new values;
+1. who is dead is waited for no more; configurations, so that everything after sees the new values;
 2. roles: leaders and followers begin and end, at once and without waiting;
 3. fetchers follow and stop, moves between directories end, and who builds on what is led hears of
    it (``leaderships.py``);
@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
@@ -44,6 +45,7 @@ class BrokerMetadataPublisher:
         self,
         *,
         cache: MetadataCache,
+        connector: BrokerConnector,
         replicas: ReplicaManager,
         removals: ReplicaRemovals,
         fetchers: ReplicaFetcherManager,
@@ -55,6 +57,7 @@ class BrokerMetadataPublisher:
         leaderships: Leaderships,
     ) -> None:
         self._cache = cache
+        self._connector = connector
         self._replicas = replicas
         self._removals = removals
         self._fetchers = fetchers
@@ -72,6 +75,8 @@ class BrokerMetadataPublisher:
     def publish(self, delta: MetadataDelta) -> None:
         """Act on a change that the cache already shows."""
         changes_all = False
+        if delta.brokers:
+            self._connector.hang_up()
         if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
             changes_all = self._take_broker_configs()
         if self._is_open:

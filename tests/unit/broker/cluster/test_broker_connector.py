@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.core.errors import ConnectionLostError
-from kraftjbod.core.ids import BrokerId
-from kraftjbod.metadata.records import Listener
-from tests.unit.broker.broker_rig import TIMEOUT_MS, brokers
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
+from kraftjbod.metadata.records import Listener, RegisterBrokerRecord
+from tests.unit.broker.broker_rig import TIMEOUT_MS, brokers, fetch, partition, topic
 
 
 async def test_it_leads_through_the_listener_that_is_named():
@@ -34,3 +36,29 @@ async def test_it_leads_through_the_listener_that_is_named():
         for name, peer in (("INNER", 2), ("OUTER", 1)):
             with pytest.raises(ConnectionLostError, match="not in the metadata"):
                 await through(name, peer)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(lambda r: replace(r, fenced=True), id="fenced"),
+        pytest.param(lambda r: replace(r, broker_epoch=BrokerEpoch(9)), id="restarted"),
+    ],
+)
+async def test_who_is_dead_by_metadata_is_waited_for_no_more(
+    after: Callable[[RegisterBrokerRecord], RegisterBrokerRecord],
+) -> None:
+    """Its host lost power: it closes nothing, and answers nothing."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        connection = await rig.parts.connector.connect(
+            rig.broker_id, purpose="test", timeout_ms=TIMEOUT_MS
+        )
+        asked = asyncio.ensure_future(
+            connection.request(fetch(max_wait_ms=60_000), timeout_ms=60_000)
+        )
+        rig.replay(rig.registration())
+        assert connection.is_open, "it only said the same again"
+        rig.replay(after(rig.registration()))
+        with pytest.raises(ConnectionLostError):
+            await asked
