@@ -128,9 +128,10 @@ class Totals:
 
 
 def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Outcome]:
-    if options.jobs <= 1 or len(seeds) == 1:
+    if len(seeds) == 1:
         return map(_runner(options), seeds)
-    pool = multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=50)
+    # A process grows by what it has played.
+    pool = multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=25)
     return pool.imap_unordered(_runner(options), seeds)
 
 

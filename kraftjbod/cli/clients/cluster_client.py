@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from kraftjbod.core.errors import (
@@ -185,7 +185,7 @@ class ClusterClient:
         response = await self.request_any(
             MetadataRequest(topics=wanted, allow_auto_topic_creation=create_missing)
         )
-        self.metadata = _read_metadata(response)
+        self.metadata = _newest(_read_metadata(response), self.metadata)
         return self.metadata
 
     async def request(
@@ -322,6 +322,25 @@ class ClusterClient:
 def may_pass(error: OperatingError) -> bool:
     """Whether trying again, with fresh metadata, makes sense."""
     return error.retriable or isinstance(error, ConnectionLostError)
+
+
+def _newest(answer: ClusterMetadata, known: ClusterMetadata) -> ClusterMetadata:
+    """The answer, without who leads by the word of a broker that is behind (KIP-320)."""
+    topics = {}
+    for name, topic in answer.topics.items():
+        before = known.topics.get(name)
+        if before is not None and before.topic_id == topic.topic_id:
+            partitions = {
+                index: max(partition, before.partitions.get(index, partition), key=_leader_epoch)
+                for index, partition in topic.partitions.items()
+            }
+            topic = replace(topic, partitions=partitions)
+        topics[name] = topic
+    return replace(answer, topics=topics)
+
+
+def _leader_epoch(partition: PartitionMetadata) -> int:
+    return partition.leader_epoch
 
 
 def _read_metadata(response: MetadataResponse) -> ClusterMetadata:

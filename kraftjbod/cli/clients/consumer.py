@@ -168,12 +168,15 @@ class Consumer:
                 raise error
 
     async def _fetch(self, leader: int, partitions: list[int]) -> list[FetchedRecords]:
+        metadata = self._client.metadata.topic(self._topic)
+        known = metadata.partitions
         topic = FetchRequest.FetchTopic(
             topic=self._topic,
-            topic_id=self._client.metadata.topic(self._topic).topic_id,
+            topic_id=metadata.topic_id,
             partitions=[
                 FetchRequest.FetchPartition(
                     partition=partition,
+                    current_leader_epoch=known[partition].leader_epoch,
                     fetch_offset=self.positions[partition],
                     partition_max_bytes=self._partition_max_bytes,
                 )

@@ -65,6 +65,7 @@ class Topic:
         self.topic_id = topic_id
         self.logs = [bytearray() for _ in range(partitions)]
         self.configs = configs
+        self.leader_epoch = 0
 
     def end(self, partition: int) -> int:
         last = max(batches(self.logs[partition]), default=None)
@@ -179,6 +180,7 @@ class MiniBroker:
             response.MetadataResponsePartition(
                 partition_index=index,
                 leader_id=BROKER_ID if code == ErrorCode.NONE else -1,
+                leader_epoch=topic.leader_epoch,
                 replica_nodes=[BROKER_ID, 8],
                 isr_nodes=[BROKER_ID],
                 offline_replicas=[8],

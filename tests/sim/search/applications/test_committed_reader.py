@@ -27,6 +27,8 @@ def test_what_is_committed_is_shown_and_what_is_open_is_waited_for() -> None:
             await producer.init()
             await producer.send(_TP, [b"aborted"], 0)
             await asyncio.sleep(2)
+            assert reader.unread() == ["of t-0 nothing was heard since"], "that was before"
+            await asyncio.sleep(2)
             assert reader.unread() == ["t-0 has a transaction open at 0"]
             await producer.end(committed=False)
             await producer.send(_TP, [b"committed"], 0)

@@ -39,6 +39,17 @@ async def test_metadata_comes_from_the_first_server_that_answers() -> None:
         assert metadata.topic("t").partitions[0].offline_replicas == (8,)
 
 
+async def test_who_leads_is_not_believed_of_a_broker_that_is_behind() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t", 2)
+        broker.topics["t"].leader_epoch = 5
+        await client.refresh_metadata()
+        broker.topics["t"].leader_epoch = 4
+        assert (await client.refresh_metadata()).topic("t").partitions[1].leader_epoch == 5
+        broker.create("t", 2)
+        assert (await client.refresh_metadata()).topic("t").partitions[1].leader_epoch == 0
+
+
 async def test_missing_topics_and_partitions_are_distinguished_from_leaderless_ones() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")

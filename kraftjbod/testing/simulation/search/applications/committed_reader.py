@@ -53,6 +53,8 @@ class CommittedReader:
             read_committed=True,
         )
         self._consumer.on_answer = self._heard
+        #: Whose next answer may have been asked for before :meth:`unread` was; None before that.
+        self._late: set[int] | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -76,16 +78,24 @@ class CommittedReader:
                 self._saw(records.partition, record.value or b"")
 
     def _heard(self, answer: FetchResponse.PartitionData) -> None:
-        if answer.error_code == ErrorCode.NONE:
+        if self._late is not None and answer.partition_index in self._late:
+            self._late.discard(answer.partition_index)
+        elif answer.error_code == ErrorCode.NONE:
             ends = answer.last_stable_offset, answer.high_watermark
             self._ends[answer.partition_index] = ends
 
     def unread(self) -> list[str]:
-        """Partitions that hold open transactions, or were not read to their ends."""
+        """Partitions that hold open transactions, or were not read to their ends, by what was asked
+        for after the first call: call it when all that is to be read is written."""
+        if self._late is None:
+            self._late = set(self._consumer.positions)
+            self._ends.clear()
         missing = []
         for partition, position in self._consumer.positions.items():
             stable, end = self._ends.get(partition, (-1, -1))
-            if stable != end:
+            if end == -1:
+                missing.append(f"of {self.topic}-{partition} nothing was heard since")
+            elif stable != end:
                 missing.append(f"{self.topic}-{partition} has a transaction open at {stable}")
             elif position != end:
                 missing.append(f"{self.topic}-{partition} is read up to {position} of {end}")
