@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.testing.simulation import SimulatedCluster
+from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.simulated_cluster import SimulationTimeoutError
 
 _ROOT = Path(__file__).parents[2]
@@ -90,3 +94,50 @@ def test_of_three_controllers_any_one_may_go_and_its_clock_may_be_wrong() -> Non
         assert own_ms == 2 * (cluster.now_ms - began_ms)
         assert [host.is_active for host in cluster.controllers].count(True) == 1
         assert not first.is_active
+
+
+def test_a_broker_that_may_be_fenced_begins_to_lead_nothing() -> None:
+    """Cut off from the controller it is made the leader, then fenced. Once the network is healed it
+    hears the first of both, which was on its way all the time, and there is nobody to say more."""
+    tp = TopicPartition("t", 0)
+    config = {
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "1000",
+        "leader.imbalance.check.interval.seconds": "1",
+    }
+    with SimulatedCluster(seed=1, log_dirs=1, config=config) as cluster:
+        cluster.start()
+        alice, view = cluster.client("alice"), ClusterView(cluster)
+        alice.run(create_topic(alice.kafka, "t", assignment={0: [1, 2, 3]}))
+
+        def decided() -> PartitionRegistration:
+            state = view.decided()
+            topic = None if state is None else state.topic("t")
+            assert topic is not None
+            return topic.partitions[0]
+
+        def is_led_here() -> bool:
+            replica = view.replica(1, tp)
+            return (
+                replica is not None
+                and replica.partition is not None
+                and replica.partition.is_leader
+            )
+
+        first = cluster.broker(1)
+        first.stop()
+        cluster.wait_for(lambda: not first.is_up, "it has stopped")
+        first.start()
+        cluster.wait_for(lambda: len(decided().isr) == 3, "all are in sync", timeout_ms=30_000)
+        assert decided().leader == 2
+        cluster.network.partition("broker-1", "controller-100")
+        cluster.wait_for(lambda: decided().leader == 1, "it is preferred", timeout_ms=9_000)
+        cluster.wait_for(lambda: decided().leader == 2, "it is fenced", timeout_ms=30_000)
+        cluster.controller().kill()
+        cluster.network.heal()
+        for _ in range(100):
+            cluster.run_for(10)
+            assert not is_led_here()
+        cluster.controller().start()
+        cluster.wait_for(lambda: view.decided() is not None, "it is back")
+        cluster.wait_for(lambda: len(decided().isr) == 3, "all are in sync", timeout_ms=30_000)

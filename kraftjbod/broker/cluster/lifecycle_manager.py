@@ -84,6 +84,8 @@ class BrokerLifecycleManager:
     ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
     ``await wait_failed()`` never returns: it raises when the broker must stop.
     ``state`` and ``broker_epoch`` say how it is now; the epoch is -1 while not registered.
+    ``is_session_over`` says whether others may lead by now what this broker leads, and
+    ``await session()`` waits until it is not.
     """
 
     def __init__(
@@ -133,6 +135,8 @@ class BrokerLifecycleManager:
         self._is_refused = False
         #: Heartbeats that failed in a row; only the first is logged.
         self._failed_heartbeats = 0
+        #: The controller answered.
+        self._heard = asyncio.Event()
         self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
 
     def __repr__(self) -> str:
@@ -145,6 +149,17 @@ class BrokerLifecycleManager:
     @property
     def broker_epoch(self) -> BrokerEpoch:
         return self._state.broker_epoch
+
+    @property
+    def is_session_over(self) -> bool:
+        """Whether the controller may have fenced this broker for its silence."""
+        return self._state.is_session_over(self._clock.now_ms())
+
+    async def session(self) -> None:
+        """Return at once, or as soon as the controller has answered again."""
+        while self.is_session_over:
+            self._heard.clear()
+            await self._heard.wait()
 
     @property
     def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
@@ -285,6 +300,8 @@ class BrokerLifecycleManager:
             self._log_event(event)
             for action in self._state.handle(event, self._clock.now_ms()):
                 self._perform(action)
+            if isinstance(event, HeartbeatAnswered | RegistrationAnswered):
+                self._heard.set()
 
     def _perform(self, action: Action) -> None:
         match action:

@@ -15,6 +15,8 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
 * a change counts as known once metadata here has reached the registration that reported it;
 * a lost connection to the controller is replaced at once, by a heartbeat: a broker without one is
   soon taken for dead (``broker.reconnect.grace.ms``);
+* a session lasts ``session_timeout_ms`` from when what the controller answered last was sent: once
+  it is over, others may lead what this broker leads;
 * an impaired directory (KIP-928) and changes of the cordons (KIP-1066) are reported at once, then
   eagerly until a heartbeat that says so is answered. That has no deadline: the broker
   refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
@@ -149,6 +151,7 @@ class LifecycleTimes:
     eager_interval_ms: int = 100
     registration_timeout_ms: int = 60_000
     dir_failure_timeout_ms: int = 30_000
+    session_timeout_ms: int = 9_000
 
 
 class LifecycleState:
@@ -193,6 +196,10 @@ class LifecycleState:
         #: The last one that was answered under this registration.
         self._answered: BrokerHeartbeatRequest | None = None
         self._is_registering = False
+        #: When the request that is on its way was sent, and the last one that was answered.
+        self._sent_ms = 0
+        self._heard_ms: int | None = None
+        self._now_ms = 0
         self._registration_deadline = Deadline(0)
         self._registration_failures = 0
         #: The registration that holds is not known to say what it should: it is from before
@@ -221,6 +228,13 @@ class LifecycleState:
     def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
         return frozenset(self._failures.unreported)
 
+    def is_session_over(self, now_ms: int) -> bool:
+        """Whether the controller may have fenced this broker for its silence; False before the
+        first answer."""
+        if self._heard_ms is None:
+            return False
+        return now_ms - self._heard_ms >= self._times.session_timeout_ms
+
     def check_invariants(self) -> None:
         assert not any(map(self._dirs.is_online, self._failures.unreported)), self
         assert not (self._is_registering and self._sent is not None), self
@@ -228,6 +242,7 @@ class LifecycleState:
 
     def handle(self, event: Event, now_ms: int) -> list[Action]:
         self._require_legal(event)
+        self._now_ms = now_ms
         self._story.append(f"{now_ms} {self.state.value}: {event}")
         match event:
             case Started():
@@ -307,6 +322,7 @@ class LifecycleState:
 
     def _register(self) -> list[Action]:
         self._is_registering = True
+        self._sent_ms = self._now_ms
         self._must_amend = False
         dirs, identity = self._dirs, self.identity
         dirs.registration_sent()
@@ -332,6 +348,7 @@ class LifecycleState:
 
     def _registered_as(self, answer: RegistrationAnswered) -> list[Action]:
         self._is_registering = False
+        self._heard_ms = self._sent_ms
         self._answered = None
         self.broker_epoch = answer.broker_epoch
         reported = self._failures.unreported - set(self._dirs.asked)
@@ -403,6 +420,7 @@ class LifecycleState:
             self._again = True
             return []
         self._again = False
+        self._sent_ms = self._now_ms
         self._sent = BrokerHeartbeatRequest(
             broker_id=self.identity.broker_id,
             broker_epoch=self.broker_epoch,
@@ -419,6 +437,7 @@ class LifecycleState:
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
         assert self._sent is not None
         self._answered, self._sent = self._sent, None
+        self._heard_ms = self._sent_ms
         reported = self._failures.unreported & set(self._answered.offline_log_dirs)
         actions = self._failures.reported(reported)
         if self.state is BrokerState.STARTING and response.is_caught_up:

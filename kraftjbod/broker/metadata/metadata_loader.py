@@ -4,6 +4,8 @@
 * Replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly as
   the controller does. A snapshot builds a new state, and its difference to the old is published.
 * Everything that arrived in one answer is published as one delta.
+* Nothing is taken over while this broker's session is over: an answer may have been on its way for
+  long, and have it lead what others lead by now. It is asked for again once a controller answered.
 * Nothing is replayed of a log that is not the one this broker has followed, or not all of it:
   metadata_memory.py. Such metadata is refused, said now and then, and asked for again.
 
@@ -16,10 +18,16 @@ import asyncio
 from typing import Final
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
+from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
-from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
+from kraftjbod.core.errors import (
+    ErrorCode,
+    OperatingError,
+    RemoteProtocolError,
+    RequestTimedOutError,
+)
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.core.loop.outage import Outage
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
@@ -47,6 +55,7 @@ class MetadataLoader:
         cache: MetadataCache,
         publisher: BrokerMetadataPublisher,
         memory: MetadataMemory,
+        lifecycle: BrokerLifecycleManager,
         clock: Clock,
         backoff: ExponentialBackoff,
         max_wait_ms: int = 5_000,
@@ -57,6 +66,7 @@ class MetadataLoader:
         self._cache = cache
         self._publisher = publisher
         self._memory = memory
+        self._lifecycle = lifecycle
         #: Why the controller's metadata is refused; None while it is not.
         self.refusal: str | None = None
         self._clock = clock
@@ -111,6 +121,7 @@ class MetadataLoader:
             await self._progress.wait()
 
     async def _poll(self) -> None:
+        await self._lifecycle.session()
         state = self._cache.state
         response = await self._fetch(state.offset + 1, self._max_wait_ms)
         if response.snapshot_offset >= 0:
@@ -175,6 +186,8 @@ class MetadataLoader:
                 metadata_log_id=self._memory.claimed_log_id,
             )
         )
+        if self._lifecycle.is_session_over:
+            raise RequestTimedOutError("metadata came after the end of this broker's session")
         self._memory.heard_of(response.metadata_log_id)
         self._memory.require_whole(response.high_watermark)
         return response

@@ -73,6 +73,7 @@ class ClusterRoom:
                 heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
                 registration_timeout_ms=config.initial_broker_registration_timeout_ms,
                 dir_failure_timeout_ms=config.log_dir_failure_timeout_ms,
+                session_timeout_ms=config.broker_session_timeout_ms,
             ),
             request_timeout_ms=config.controller_request_timeout_ms,
             cordoned_dirs=[d.directory_id for d in online_dirs if d.is_cordoned],

@@ -182,6 +182,7 @@ class ReplicaRoom:
         config, around, cluster = self._config, self._around, self._cluster
         self.publisher = BrokerMetadataPublisher(
             cache=cluster.cache,
+            connector=cluster.connector,
             replicas=self.manager,
             removals=self.removals,
             fetchers=self.fetchers,
@@ -194,6 +195,7 @@ class ReplicaRoom:
         )
         self.loader = MetadataLoader(
             broker_id=config.node_id,
+            lifecycle=cluster.lifecycle,
             channel=cluster.channel,
             cache=cluster.cache,
             publisher=self.publisher,

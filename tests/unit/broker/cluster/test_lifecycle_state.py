@@ -94,6 +94,19 @@ def machine(
     )
 
 
+def test_a_session_lasts_from_when_what_was_answered_was_sent() -> None:
+    state, answer = machine(), RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=0)
+    state.handle(Started(), 1_000)
+    assert not state.is_session_over(10**9), "there was none yet"
+    state.handle(answer, 2_000)  # Which sends a heartbeat.
+    assert (state.is_session_over(9_999), state.is_session_over(10_000)) == (False, True)
+    state.handle(no(ErrorCode.REQUEST_TIMED_OUT), 4_000)
+    state.handle(WokeUp(), 6_000)
+    assert state.is_session_over(10_000), "it was not answered"
+    state.handle(alive(), 10_500)
+    assert (state.is_session_over(14_999), state.is_session_over(15_000)) == (False, True)
+
+
 def only(actions: list[Action], kind: type[K]) -> K:
     found = [action for action in actions if isinstance(action, kind)]
     assert len(found) == 1, actions
