@@ -38,8 +38,9 @@ from kraftjbod.raft.log.left_alone import left_alone
 from kraftjbod.raft.log.log_space import LogSpace
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.log_writer import LogWriter
+from kraftjbod.raft.log.noted_voters import NotedVoters
 from kraftjbod.raft.log.snapshot_maker import SnapshotMaker
-from kraftjbod.raft.log.static_voters import require_same_voters
+from kraftjbod.raft.log.static_voters import VotersToNote, require_same_voters
 from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import Entry, Message, RaftTransport, Ready, SnapshotId
@@ -99,6 +100,9 @@ class RaftDriver:
         self._writer = LogWriter(
             log_dir=log_dir, space=self._space, retry_interval_ms=retry_interval_ms, log=self._log
         )
+        self._noted_voters = NotedVoters(
+            log_dir=log_dir, retry_interval_ms=retry_interval_ms, log=self._log
+        )
         self._maker = self._make_maker(bytes_between_snapshots)
         self._core: RaftCore | None = None
         self._listener: RaftListener | None = None
@@ -153,7 +157,9 @@ class RaftDriver:
         :raises KafkaStorageError: if the metadata dir fails.
         """
         try:
-            stored = await self._log_dir.run(OpKind.LOAD, partial(self._open, alone))
+            stored, unnoted = await self._log_dir.run(OpKind.LOAD, partial(self._open, alone))
+            if unnoted is not None:
+                await self._noted_voters.note(unnoted)
         except LogDirImpairedError as e:
             raise self._impaired_at_start() from e
         for warning in stored.warnings:
@@ -171,19 +177,19 @@ class RaftDriver:
         self._replica_work = self._make_replica_work()
         self._living = asyncio.create_task(self._live(core))
 
-    def _open(self, alone: VoterSet | None) -> StoredLog:
+    def _open(self, alone: VoterSet | None) -> tuple[StoredLog, VotersToNote | None]:
         stored = self._store.open()
         voters = self._machine(stored).log.voters
-        require_same_voters(
+        unnoted = require_same_voters(
             self._log_dir.vfs,
             self._store.directory,
             voters,
             is_new=stored.snapshot is None and not stored.entries,
             is_fork=alone is not None,
         )
-        if alone is None:
-            return stored
-        return left_alone(self._store, stored, voters, alone, self._clock.wall_ms())
+        if alone is not None:
+            stored = left_alone(self._store, stored, voters, alone, self._clock.wall_ms())
+        return stored, unnoted
 
     def _machine(self, stored: StoredLog) -> RaftCore:
         found = stored.snapshot
@@ -224,6 +230,7 @@ class RaftDriver:
     async def stop(self) -> None:
         """End what runs; proposals that are not committed yet fail."""
         self.release_waits()
+        await self._noted_voters.stop()
         await self._maker.stop()
         await self.committed.stop_reload()
         if self._living is not None:

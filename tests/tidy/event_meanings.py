@@ -259,6 +259,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "metadata_log_goes_on": "It can be written again.",
     "metadata_log_repaired": "What a crash left half written was put right.",
     "metadata_log_waits": "Its disk is full or hangs: nothing is decided meanwhile.",
+    "static_voters_noted": "Who votes in this log is written beside it now.",
+    "static_voters_wait": "Its disk is full: who votes in this log is noted once there is space.",
     "metadata_snapshot_failed": "A snapshot could not be written; the next one is tried later.",
     "metadata_snapshot_postponed": "There is no space for it now.",
     "metadata_reloaded": "What had been decided and was not committed is forgotten; or a snapshot "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import InconsistentStorageError, StartupError
 from kraftjbod.raft.machine.voter_set import VoterSet
@@ -20,24 +20,34 @@ VOTER_DIRECTORIES: Final = "voter-directories"
 """Where known_voters.py keeps whom it heard of."""
 
 
+class VotersToNote(NamedTuple):
+    path: str
+    text: str
+    can_wait: bool
+    """The log is older than this file, and so as safe without it as it was."""
+
+
+def note_voters(vfs: Vfs, voters: VotersToNote) -> None:
+    write_atomically(vfs, voters.path, voters.text.encode())
+
+
 def require_same_voters(
     vfs: Vfs, directory: str, voters: VoterSet, *, is_new: bool, is_fork: bool = False
-) -> None:
-    """Pass if ``voters`` may vote in the log in ``directory``; the first ones are noted.
+) -> VotersToNote | None:
+    """Pass if ``voters`` may vote in the log in ``directory``; the first ones are to be noted.
 
     :param is_new: nothing was ever written to the log.
     :param is_fork: an operator left all others behind: who votes now, does.
     :raises StartupError: others did, and what to do.
     """
     if not voters.is_static:
-        return
+        return None
     path, now = f"{directory}/{STATIC_VOTERS}", sorted(key.node_id for key in voters)
     text = None if is_fork else vfs.read_if_exists(path)
     if text is None:
         if not is_fork:
             _require_not_known_otherwise(vfs, directory, now, is_new=is_new)
-        write_atomically(vfs, path, json.dumps(now).encode())
-        return
+        return VotersToNote(path, json.dumps(now), can_wait=not (is_new or is_fork))
     try:
         noted = [int(node_id) for node_id in json.loads(bytes(text))]
     except (ValueError, TypeError) as e:
@@ -46,6 +56,7 @@ def require_same_voters(
         ) from e
     if noted != now:
         raise _other_voters(directory, now, f"voters are {noted}")
+    return None
 
 
 def _require_not_known_otherwise(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from errno import ENOSPC
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,8 +13,9 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.machine.messages import Append, Entry, SnapshotId, SnapshotSlice
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
+from kraftjbod.storage.vfs import OpenMode, Space
 from tests.faults.vfs_fault import Effect, Fault
-from tests.unit.raft.quorum_rig import IDS, Net, directory_of, until
+from tests.unit.raft.quorum_rig import IDS, PATH, Net, directory_of, until
 
 
 async def test_one_leads_and_all_are_given_what_is_committed(net: Net) -> None:
@@ -151,3 +153,20 @@ async def test_voters_are_named_and_change_while_entries_come(net: Net) -> None:
     found = await new.driver.committed.newest_snapshot()
     assert found is not None
     assert VoterSet.decode(found.voters) == named
+
+
+async def test_a_full_disk_keeps_no_voter_of_an_older_log_away(net: Net) -> None:
+    """It has not noted yet who votes, and cannot now."""
+    leader = await net.leader()
+    await leader.propose(b"a")
+    node = next(n for n in net.nodes.values() if n is not leader)
+    await until(lambda: node.payloads == [b"a"])
+    await node.stop()
+    path = f"{PATH}/__cluster_metadata-0/static-voters"
+    node.vfs.unlink_if_exists(path)
+    node.vfs.open(f"{PATH}/__cluster_metadata-0/voter-directories", OpenMode.CREATE).close()
+    node.vfs.inject(Fault(errno=ENOSPC, path="*static-voters*", kinds=frozenset({"write_at"})))
+    node.vfs.space_override = Space(total_bytes=1 << 30, usable_bytes=0, free_inodes=9)
+    await net.start(node.node_id, node.vfs)
+    await until(lambda: net.nodes[node.node_id].payloads == [b"a"])
+    assert not node.vfs.exists(path)

@@ -1,0 +1,66 @@
+"""LOOP. ``NotedVoters``: writes ``static-voters`` beside the log, later if the disk is full now.
+
+A log from before there was that file starts without it, as it always did, so that a full disk keeps
+no controller away. Whoever votes in a new log, or goes on with one alone, is noted first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
+from kraftjbod.core.telemetry import Logger
+from kraftjbod.raft.log.static_voters import VotersToNote, note_voters
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+
+
+class NotedVoters:
+    """For the loop's thread."""
+
+    def __init__(self, *, log_dir: LogDir, retry_interval_ms: int, log: Logger) -> None:
+        self._log_dir = log_dir
+        self._retry_interval_ms = retry_interval_ms
+        self._log = log
+        self._later: asyncio.Task[None] | None = None
+
+    async def note(self, voters: VotersToNote) -> None:
+        """Return when they are noted, or will be.
+
+        :raises LogDirImpairedError: the disk is full, and they have to be noted first.
+        :raises KafkaStorageError: the metadata dir fails.
+        """
+        try:
+            await self._write(voters)
+        except LogDirImpairedError as e:
+            if not voters.can_wait:
+                raise
+            self._log.warning("static_voters_wait", state=e.state, reason=e.message)
+            self._later = asyncio.create_task(self._write_later(voters))
+
+    async def stop(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            await asyncio.gather(self._later, return_exceptions=True)
+
+    async def _write_later(self, voters: VotersToNote) -> None:
+        while True:
+            try:
+                await self._write(voters)
+            except LogDirImpairedError:
+                await asyncio.sleep(self._retry_interval_ms / 1000)
+            except KafkaStorageError:
+                # The dir is lost: whoever writes the log hears it, and the next start notes them.
+                return
+            else:
+                self._log.info("static_voters_noted", voters=voters.text)
+                return
+
+    async def _write(self, voters: VotersToNote) -> None:
+        write = partial(note_voters, self._log_dir.vfs, voters)
+        try:
+            await self._log_dir.run(OpKind.CHECKPOINT, write)
+        except LogDirImpairedError:
+            # The reserve may have been released just now.
+            await self._log_dir.run(OpKind.CHECKPOINT, write)

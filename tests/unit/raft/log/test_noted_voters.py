@@ -1,0 +1,42 @@
+"""Voters are noted when there is space; only a log from before that waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import LogDirImpairedError
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.raft.log.noted_voters import NotedVoters
+from kraftjbod.raft.log.static_voters import VotersToNote
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import ManualClock, format_dir, open_dir
+
+PATH = "/d1/static-voters"
+
+
+async def test_an_older_log_starts_on_a_full_disk_and_its_voters_are_noted_later() -> None:
+    memory = MemVfs()
+    format_dir(memory, "/d1", 1)
+    log_dir = open_dir(memory, "/d1", clock=ManualClock())
+    noted = NotedVoters(log_dir=log_dir, retry_interval_ms=1, log=get_logger())
+    memory.capacity_bytes = 0
+    with pytest.raises(LogDirImpairedError):
+        await noted.note(VotersToNote(PATH, "[1]", can_wait=False))
+    with capture_logs() as events:
+        await noted.note(VotersToNote(PATH, "[1, 2, 3]", can_wait=True))
+        await asyncio.sleep(0.01)
+        assert not memory.exists(PATH)
+        memory.capacity_bytes = None
+        while not memory.exists(PATH):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+    assert bytes(memory.read_if_exists(PATH) or b"") == b"[1, 2, 3]"
+    assert [e["event"] for e in events if "static" in e["event"]] == [
+        "static_voters_wait",
+        "static_voters_noted",
+    ]
+    await noted.stop()
+    log_dir.close()
