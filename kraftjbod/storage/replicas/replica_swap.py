@@ -14,7 +14,7 @@ is open, and after its last readers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Final, TypeVar
 
 from kraftjbod.core.errors import (
@@ -80,6 +80,8 @@ class ReplicaSwap:
         self._producer_limits = producer_limits
         #: Of future copies, whose dirs may take long; the next step of a move waits for them.
         self._ways_back: set[asyncio.Future[bool]] = set()
+        #: Replicas that are changing places at this moment.
+        self._running: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
         self._log = get_logger()
 
     # -- come and go ------------------------------------------------------------------------
@@ -180,8 +182,19 @@ class ReplicaSwap:
         source, future = self._require_current(tp), self._registry.futures.get(tp)
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
+        running = asyncio.ensure_future(self._promote(source, future, executor))
+        self._running[tp] = running
+        running.add_done_callback(lambda _: self._running.pop(tp, None))
         # A swap is carried to one of its ends, whoever waits for it.
-        return await to_its_end(self._promote(source, future, executor))
+        return await to_its_end(running)
+
+    async def ended(self, replicas: Collection[TopicPartition]) -> None:
+        """Wait for the end of their swaps, which say themselves how far they have come.
+
+        A dir that died under one may be back before an operation on the other dir ends.
+        """
+        while running := {swap for tp, swap in self._running.items() if tp in replicas}:
+            await asyncio.wait(running)
 
     async def _promote(
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor

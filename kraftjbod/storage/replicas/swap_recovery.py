@@ -79,6 +79,7 @@ class SwapRecovery:
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
         """Bring the registry in order. Dirs that fail meanwhile are OFFLINE; the rest goes on."""
         self._offsets |= {found.log_dir: found.offsets for found in loaded}
+        await self._swap.ended(_replicas_in(loaded))
         await self._settle_duplicates([h for found in loaded for h in found.moved_here])
         futures: defaultdict[TopicPartition, list[FutureReplica]] = defaultdict(list)
         for found in loaded:
@@ -292,6 +293,17 @@ class SwapRecovery:
         except (OperatingError, CorruptCheckpointError) as e:
             self._log.info("deleted_replica_not_known", path=path, reason=str(e))
             return None
+
+
+def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:
+    """Of which these dirs hold a copy, whatever it is called."""
+    come: set[TopicPartition] = set()
+    for found in loaded:
+        come.update(handle.topic_partition for handle in found.handles)
+        come.update(future.topic_partition for future in found.futures)
+        doomed = (directory.topic_partition for directory in found.deleted)
+        come.update(tp for tp in doomed if tp is not None)
+    return come
 
 
 def _stayed(copies: Sequence[LogHandle], moved_here: Sequence[LogHandle]) -> LogHandle | None:

@@ -33,7 +33,7 @@ from tests.faults.moves.move_rig import (
     two_disks,
     watched,
 )
-from tests.faults.rig import ManualClock
+from tests.faults.rig import ManualClock, open_dir
 from tests.faults.vfs_fault import Effect, Fault
 
 #: Parts of a sweep.
@@ -180,6 +180,12 @@ class SwapCase:
             self.other.suspect("a neighbour")
             self.vfs.release()
             return
+        if self.how == "hangs-while-the-other-comes-back":
+            settling = asyncio.ensure_future(self._come_back())
+            await asyncio.sleep(0.01)
+            self.vfs.release()
+            await settling
+            return
         self.clock.ms += SUSPECT_MS + 1
         # What hangs in a mover's thread is not suspected.
         with suppress(TimeoutError):
@@ -190,6 +196,19 @@ class SwapCase:
             self.clock.ms += self.timeout_ms
         else:
             self.vfs.release()
+
+    async def _come_back(self) -> None:
+        """The other dir dies and is reattached."""
+        number, arrivals = self.vfss.index(self.vfs), self.manager.arrivals
+        self.other.go_offline("its cable was pulled")
+        self.manager.drop(self.other)
+        dead, path = self.other, self.other.path
+        self.other = open_dir(self.vfss[1 - number], path, 2 - number, clock=self.clock)
+        loaded = await arrivals.load(self.other, lambda _: None)
+        arrival = arrivals.install(
+            loaded, replaces=dead, is_taken=lambda tp: self.manager.get(tp) is not None
+        )
+        await arrivals.settle(arrival)
 
     async def goes_on(self) -> LogHandle | None:
         """Who serves, after an append to it; None if the dir of the one that did is OFFLINE."""
@@ -221,6 +240,24 @@ class SwapCase:
         for log_dir in dirs:
             log_dir.close()
         await check(self.disks, self.written, at_least=self.written.acked_end)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["source", "target"])
+async def test_a_disk_comes_back_while_an_operation_of_a_swap_hangs_on_the_other(
+    number: int,
+) -> None:
+    """There is one replica at the most, no move into its own dir, and a restart finds it all."""
+    for n in range(1, 400):
+        case = SwapCase(number, "hangs-while-the-other-comes-back", n)
+        await case.play()
+        if case.fault.hits == 0:
+            assert n > 10
+            return
+        handle = await case.goes_on()
+        future = case.manager.future(TP)
+        assert handle is None or future is None or future.log_dir is not handle.log_dir, n
+        await case.restart()
+    pytest.fail("the swap never ended")
 
 
 @pytest.mark.sampled(3)
