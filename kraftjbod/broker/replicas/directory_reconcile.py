@@ -192,6 +192,9 @@ def _with_copy(wanted: Wanted, copy: LocalCopy, dirs: LocalDirs) -> Action:
         return KeepAsIs()
     if _is_undecided(wanted.directory_id) or wanted.directory_id in dirs.online:
         return Assign(directory_id=copy.directory_id)
+    if wanted.directory_id == LOST_DIR and not wanted.is_in_sync:
+        # It was made since, and no copy on a dead disk counts for more.
+        return Assign(directory_id=copy.directory_id)
     if dirs.any_offline and copy.directory_id != wanted.moved_from:
         # The dead disk may hold the real copy, and this one may be an old one that came back.
         return WaitOffline()

@@ -202,6 +202,7 @@ class ReplicaManager:
                 self._settle(replica, changes)
         if offline_too:
             self._reconcile_copies(changes)
+            self._assign_all()
         return changes
 
     def _reconcile_copies(self, changes: ReplicaChanges) -> None:

@@ -176,6 +176,13 @@ ROWS: dict[str, Row] = {
     "kip858-lost-missing-while-one-offline-waits": (
         wanted(LOST_DIR), None, None, ONE_OFFLINE, (WaitOffline(),),
     ),
+    "lost-and-made-anew-before-one-went-offline-assigns-actual": (
+        wanted(LOST_DIR, is_in_sync=False), copy_in(B), None, ONE_OFFLINE,
+        (Assign(directory_id=B),),
+    ),
+    "lost-and-still-counted-older-copy-while-one-offline-waits": (
+        wanted(LOST_DIR), copy_in(B), None, ONE_OFFLINE, (WaitOffline(),),
+    ),
     "unknown-dir-older-copy-came-back-while-one-offline-waits": (
         wanted(GONE), copy_in(B), None, ONE_OFFLINE, (WaitOffline(),),
     ),
