@@ -38,6 +38,8 @@ class QuorumLaws:
         self._votes: dict[tuple[str, int], ReplicaKey] = {}
         #: Of each controller the newest machine, also after its end.
         self._cores: dict[str, RaftCore] = {}
+        #: Those whose disks were emptied since: they were right to count, until then.
+        self._emptied: list[RaftCore] = []
         #: Up to where what each has committed was compared.
         self._compared: dict[str, int] = {}
         #: Who is cut off from all others, and the term that it had then.
@@ -72,7 +74,9 @@ class QuorumLaws:
 
     def forgets_all(self, name: str) -> None:
         """It begins with an empty disk, as another voter."""
-        self._cores.pop(name, None)
+        core = self._cores.pop(name, None)
+        if core is not None:
+            self._emptied.append(core)
         self._compared.pop(name, None)
         self._cut_off.pop(name, None)
 
@@ -144,7 +148,8 @@ class QuorumLaws:
 
     def _is_held(self, name: str, core: RaftCore, entry: Entry) -> None:
         """By a majority of the voters; of two sets where one is about to follow the other."""
-        held = [one.own_key for one in self._cores.values() if _holds(one, entry)]
+        cores = (*self._cores.values(), *self._emptied)
+        held = [one.own_key for one in cores if _holds(one, entry)]
         sets = {core.log.voters, core.log.former_voters}
         if not any(voters.is_majority(map(voters.known_as, held)) for voters in sets):
             self._found(
