@@ -100,7 +100,9 @@ class ControlManagers:
         max_partitions_per_request: int,
         random_bytes: Callable[[int], bytes],
         draw_below: Callable[[int], int],
+        controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
     ) -> None:
+        """:param controllers: which levels each that votes supports, as far as it said so."""
         self.cluster_id = cluster_id
         self.state = MetadataState()
         self.index = ReplicaIndex()
@@ -146,7 +148,7 @@ class ControlManagers:
             max_partitions_per_request=max_partitions_per_request,
         )
         self._producer_ids = ProducerIdControlManager(state=self.state, cluster=self._cluster)
-        self._features = FeatureControlManager(state=self.state)
+        self._features = FeatureControlManager(state=self.state, controllers=controllers)
 
     # --- decisions -------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 There are three: ``metadata.version``, ``eligible.leader.replicas.version`` (KIP-966) and
 ``transaction.version`` (KIP-890).
 
-* A level is taken only if this software knows it and every registered broker said that it does.
+* A level is taken only if this software knows it and every registered broker, and every controller
+  that votes, said that it does. One that said nothing supports the present level only.
 * Features that need each other's levels are raised and lowered together or in the right order.
 * An upgrade only goes up, a downgrade only down, and the same level again is no change.
 * A downgrade forgets what the lower level cannot say. One that would lose something is refused
@@ -14,14 +15,14 @@ What is forgotten, and where, is decided by the replay in ``metadata/state.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from itertools import islice
 from typing import Final
 
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
-from kraftjbod.core.ids import MIGRATING_DIR
+from kraftjbod.core.ids import MIGRATING_DIR, BrokerId
 from kraftjbod.core.metadata_version import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
@@ -53,8 +54,15 @@ class UpgradeType(IntEnum):
 class FeatureControlManager:
     """Decides about levels; reads the shared state and changes nothing."""
 
-    def __init__(self, *, state: MetadataState) -> None:
+    def __init__(
+        self,
+        *,
+        state: MetadataState,
+        controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
+    ) -> None:
+        """:param controllers: what each that votes supports; nothing of one that did not say."""
         self._state = state
+        self._controllers = controllers
 
     def update(self, request: UpdateFeaturesRequest) -> ControllerResult[UpdateFeaturesResponse]:
         """One outcome per update; records only if every one of them can be done."""
@@ -142,9 +150,16 @@ class FeatureControlManager:
             lowest, highest = _range(broker, name, present)
             if not lowest <= wanted <= highest:
                 without.append(f"broker {broker_id} supports {lowest} to {highest}")
+        for node_id, ranges in sorted(self._controllers().items()):
+            lowest, highest = ranges.get(name, (present, present))
+            if not lowest <= wanted <= highest:
+                supports = f"supports {lowest} to {highest}"
+                silent = "did not say what it supports: it is away, or its software is older"
+                without.append(f"controller {node_id} {supports if ranges else silent}")
+        who = " and voting controller" if any(one.startswith("c") for one in without) else ""
         if without:
             raise OperatingError(
-                f"Not every registered broker supports {name} {wanted}: "
+                f"Not every registered broker{who} supports {name} {wanted}: "
                 f"{_bounded(without)}. Upgrade their software first.",
                 code=ErrorCode.FEATURE_UPDATE_FAILED,
             )

@@ -207,6 +207,7 @@ class ControllerServer:
             max_partitions_per_request=config.max_partitions_per_request,
             random_bytes=environment.random_bytes,
             draw_below=environment.rng.randrange,
+            controllers=quorum.supported_features,
         )
         rebalances = config.auto_leader_rebalance_enable
         imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS

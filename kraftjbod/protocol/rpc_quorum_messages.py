@@ -29,6 +29,7 @@ SnapshotIdBody = tuple[int, int]
 #: As many as a link sends at once.
 MAX_MESSAGES: Final = 64
 MAX_ENDPOINTS: Final = 16
+MAX_FEATURES: Final = 100
 
 
 class EntryBody(RpcBody):
@@ -148,7 +149,9 @@ class QuorumMessagesRequest(RpcRequest):
     ``sender_directory_id`` is of the disk that holds the sender's vote and its log: the same node
     with another one has forgotten what it promised. ``receiver_id`` is whom it takes the receiver
     for; ``receiver_directory_id`` likewise, None where voters are told by their node alone.
-    ``sender_endpoint``, ``NAME://host:port``, is where it is reached.
+    ``sender_endpoint``, ``NAME://host:port``, is where it is reached, and ``sender_features`` the
+    least and greatest level of each feature that its software supports: so it is registered with
+    whoever leads (KIP-919). Older software says nothing of them.
     """
 
     api = "QuorumMessages"
@@ -160,6 +163,9 @@ class QuorumMessagesRequest(RpcRequest):
     receiver_id: WireBrokerId
     receiver_directory_id: WireDirectoryId | None = None
     sender_endpoint: RepeatedText = ""
+    sender_features: dict[RepeatedText, tuple[int, int]] = Field(
+        default_factory=dict, max_length=MAX_FEATURES
+    )
     messages: tuple[QuorumMessageBody, ...] = Field(max_length=MAX_MESSAGES)
 
 

@@ -213,6 +213,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",
     "controller_active": "This controller decides from now on.",
+    "controller_registered": (
+        "Which levels of each feature another controller's software supports; nothing if it is "
+        "older."
+    ),
     "controller_refused_by_peer": "Another controller does not take this one for a voter: the "
     "reason says which key or disk is not what it was.",
     "controller_resigned": "Another controller decides, or nobody just now; this one forgot what "

@@ -64,13 +64,33 @@ class ControllerClient:
     async def call(self, request: RpcRequest) -> Any:
         """An instance of ``request.Response``, from the first that is active.
 
-        :raises OperatingError: the controller's refusal, or what the last of them said.
+        One that stands still is left for the next after its share of the time.
+
+        :raises OperatingError: the controller's refusal; that one did not answer, if no other one
+            is active; or what the last of them said.
         """
+        share_ms = max(1, self._timeout_ms // len(self._clients))
+        silent: OperatingError | None = None
         *others, last = self._clients
         for client in others:
             try:
-                return await client.call(request, timeout_ms=self._timeout_ms)
+                return await client.call(request, timeout_ms=share_ms)
             except OperatingError as e:
-                if not (isinstance(e, ConnectionLostError) or e.code is ErrorCode.NOT_CONTROLLER):
+                if not _may_pass(e):
                     raise
-        return await last.call(request, timeout_ms=self._timeout_ms)
+                if e.code is ErrorCode.REQUEST_TIMED_OUT:
+                    silent = e
+        try:
+            return await last.call(request, timeout_ms=self._timeout_ms)
+        except OperatingError as e:
+            if silent is not None and _may_pass(e):
+                raise silent from e
+            raise
+
+
+def _may_pass(error: OperatingError) -> bool:
+    """Another controller may do better."""
+    return isinstance(error, ConnectionLostError) or error.code in (
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    )

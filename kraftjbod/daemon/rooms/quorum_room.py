@@ -10,6 +10,7 @@ from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.process.environment import Environment
@@ -36,6 +37,10 @@ _REFUSAL_INTERVAL_MS: Final = 30_000
 _REFUSAL_STANDS_MS: Final = 5_000
 #: Replicas without a vote whose addresses are remembered; the oldest goes first.
 _MAX_HEARD: Final = 100
+
+
+FeatureRanges = Mapping[str, tuple[int, int]]
+"""Least and greatest level by feature."""
 
 
 class QuorumRoom:
@@ -67,6 +72,8 @@ class QuorumRoom:
         )
         self._links: dict[ReplicaKey, tuple[Endpoint, PeerLink[Message]]] = {}
         self._heard: dict[ReplicaKey, Endpoint] = {}
+        #: What the software of each supports, as it said with its last messages.
+        self._supported: dict[ReplicaKey, FeatureRanges] = {}
         #: What the leader said last against this controller, and when.
         self._leaders_refusal = ("", 0)
         #: Of a static quorum those whose software can read who votes in the log.
@@ -97,6 +104,12 @@ class QuorumRoom:
         known = self._known.directories
         able = {node_id: known[node_id] for node_id in self._able & known.keys()}
         return {**able, self._config.node_id: self._log_dir.directory_id}
+
+    def supported_features(self) -> Mapping[BrokerId, FeatureRanges]:
+        """Of each voter; of one that was not heard here, or whose software is older, nothing."""
+        ranges = {self._voters.known_as(key): said for key, said in self._supported.items()}
+        found = {key.node_id: ranges.get(key, {}) for key in self._voters}
+        return {**found, self._config.node_id: SUPPORTED_FEATURES}
 
     @property
     def _voters(self) -> VoterSet:
@@ -153,6 +166,7 @@ class QuorumRoom:
             receiver_id=to.node_id,
             receiver_directory_id=to.directory_id,
             sender_endpoint=self._config.advertised_endpoint.text,
+            sender_features=SUPPORTED_FEATURES,
             messages=tuple(map(wire.body_of, messages)),
         )
 
@@ -199,10 +213,25 @@ class QuorumRoom:
             await self._require_static_voter(request)
         elif request.sender_endpoint:
             self._hear_of({_sender(request): request.sender_endpoint})
+        self._note_features(request)
         assert self._driver is not None, "the door opens after the driver"
         for message in wire.messages_in(request, self._voters.known_as):
             self._driver.receive(message)
         return QuorumMessagesResponse()
+
+    def _note_features(self, request: QuorumMessagesRequest) -> None:
+        sender = _sender(request)
+        if self._supported.get(sender) == request.sender_features:
+            return
+        self._supported.pop(sender, None)
+        self._supported[sender] = request.sender_features
+        while len(self._supported) > _MAX_HEARD:
+            del self._supported[next(iter(self._supported))]
+        self._log.info(
+            "controller_registered",
+            controller=request.sender_id,
+            features={name: list(found) for name, found in request.sender_features.items()},
+        )
 
     def _require_receiver(self, request: QuorumMessagesRequest) -> None:
         node_id, directory_id = self._config.node_id, self._log_dir.directory_id

@@ -67,7 +67,8 @@ def _require_not_known_otherwise(
     if heard_others and len(now) == 1:
         raise _other_voters(directory, now, "has had several voters")
     if not is_new and not heard_others and len(now) > 1:
-        raise _other_voters(directory, now, "has had one voter, as far as it knows")
+        wrote = f"if you removed {VOTER_DIRECTORIES} there, write {{}} into a file of that name"
+        raise _other_voters(directory, now, f"has had one voter, as far as it knows ({wrote})")
 
 
 def _other_voters(directory: str, now: Sequence[int], instead: str) -> StartupError:
@@ -75,6 +76,7 @@ def _other_voters(directory: str, now: Sequence[int], instead: str) -> StartupEr
     return StartupError(
         f"controller.quorum.voters names {now}, but the metadata log in {directory} {instead}: "
         "another set of voters could elect one that does not know all that was decided. Put that "
-        "key back to what it was. docs/controllers.md says how one controller becomes three, and "
-        "three one, while the cluster works"
+        "key back to what it was; docs/controllers.md says how one controller becomes three, and "
+        "three one, while the cluster works. If that log was begun by mistake, with a wrong list "
+        "on an empty disk, format the directory anew, with kraftjbod-storage format --replace-lost"
     )

@@ -10,6 +10,7 @@ from kraftjbod.controller.feature_control import (
     UpgradeType,
 )
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequest
@@ -77,6 +78,29 @@ def test_every_registered_broker_has_to_support_the_level_fenced_or_not() -> Non
         "reply metadata.version: FEATURE_UPDATE_FAILED: Not every registered broker supports "
         "metadata.version 30: broker 2 supports 1 to 17. Upgrade their software first."
     ]
+
+
+def test_every_controller_that_votes_has_to_support_the_level_and_to_have_said_so() -> None:
+    says = {
+        BrokerId(100): {"metadata.version": (14, 30)},
+        BrokerId(101): {"metadata.version": (14, 17)},
+        BrokerId(102): {},
+    }
+    manager = FeatureControlManager(state=World().state, controllers=lambda: says)
+    refused = manager.update(UpdateFeaturesRequest(updates=(update(30),)))
+    (outcome,) = refused.response.results
+    assert outcome.error_code is ErrorCode.FEATURE_UPDATE_FAILED and not refused.records
+    assert outcome.error_message == (
+        "Not every registered broker and voting controller supports metadata.version 30: "
+        "controller 101 supports 14 to 17, controller 102 did not say what it supports: it is "
+        "away, or its software is older. Upgrade their software first."
+    )
+    assert (
+        manager.update(UpdateFeaturesRequest(updates=(update(17),))).response.results[0].error_code
+        is ErrorCode.NONE
+    ), "which is the present one"
+    says[BrokerId(101)] = says[BrokerId(102)] = {"metadata.version": (14, 30)}
+    assert manager.update(UpdateFeaturesRequest(updates=(update(30),))).records
 
 
 def test_the_list_of_losses_is_bounded() -> None:

@@ -41,6 +41,19 @@ async def test_the_active_one_is_found_after_dead_and_passive_ones() -> None:
         assert (len(standby.seen), len(active.seen)) == (1, 1)
 
 
+async def test_one_that_stands_still_is_left_for_the_active_one() -> None:
+    still, other = ScriptedController(_active), ScriptedController(_active)
+    still.may_answer.clear()
+    async with serving(still, other):
+        addresses = f"127.0.0.1:{still.server.port},127.0.0.1:{other.server.port}"
+        async with ControllerClient(addresses, timeout_ms=200) as client:
+            assert await client.call(ASK) == NOTHING
+            other.answer = _standby
+            with pytest.raises(OperatingError) as refused:
+                await client.call(ASK)
+            assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT, "it may have been done"
+
+
 async def test_a_refusal_is_not_repeated_elsewhere() -> None:
     first, second = ScriptedController(_refuses), ScriptedController(_active)
     async with serving(first, second), _client(first, second) as client:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.quorum_room import QuorumRoom
 from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
@@ -90,6 +91,23 @@ async def test_who_speaks_as_older_software_does_is_not_to_be_named_in_the_log()
     await room.receive(QuorumMessagesRequest.model_validate(later))
     with pytest.raises(OperatingError, match="takes this one for"):
         await room.receive(QuorumMessagesRequest.model_validate({**said, "sender_id": 4}))
+    await room.close()
+
+
+async def test_a_controller_is_registered_by_what_it_said_last_under_whatever_name() -> None:
+    room, driver = room_with(STATIC)
+    own = {BrokerId(1): SUPPORTED_FEATURES}
+    assert room.supported_features() == {**own, BrokerId(2): {}, BrokerId(3): {}}
+    newer = {**SAID, "sender_endpoint": "C://127.0.0.1:2", "sender_features": {"f": (1, 2)}}
+    newer |= {"sender_directory_id": DIRECTORIES[2]}
+    await room.receive(QuorumMessagesRequest.model_validate(newer))
+    assert room.supported_features() == {**own, BrokerId(2): {"f": (1, 2)}, BrokerId(3): {}}
+    driver.voters = NAMED
+    assert room.supported_features()[BrokerId(2)] == {"f": (1, 2)}
+    await room.receive(QuorumMessagesRequest.model_validate({**newer, "sender_features": {}}))
+    assert room.supported_features()[BrokerId(2)] == {}, "it was downgraded"
+    driver.voters = VoterSet.of([ReplicaKey(BrokerId(1), DIRECTORIES[1])])
+    assert room.supported_features() == own
     await room.close()
 
 
