@@ -3,6 +3,8 @@
 * :meth:`FutureReplica.catch_up` takes one bounded step after the current replica, which goes on
   being written to: new records, truncations and retention alike are followed.
 * One step at a time: a step whose caller went away is waited for by whoever comes next.
+* A step ends at once when the source dies; what it still does in its thread, and to the copy, is
+  waited for as well, and if that hangs, whatever else is wanted of the copy is refused.
 * What failed half-way is known from the copy itself, and the next step repairs it.
 
 When to step, how fast, and when to let the copy take the replica's place is decided elsewhere.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
@@ -31,9 +33,37 @@ from kraftjbod.storage.moves.future_copy import SegmentExtent, extents_of
 from kraftjbod.storage.moves.future_log import Copied, FutureLog
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: What a step copies if its caller has no opinion.
 STEP_BYTES: Final = 4 * 1024 * 1024
+#: How long the thread of a step that was given up is waited for.
+_LATE_MS: Final = 1_000
+
+
+class _ThreadStep(Generic[T]):
+    """A step as a mover's thread carries it out, which may be given up at any time."""
+
+    def __init__(self, step: Callable[[bool], T]) -> None:
+        self._step = step
+        self._loop = asyncio.get_running_loop()
+        self._has_begun = self._is_given_up = False
+        self._ended = self._loop.create_future()
+
+    def __call__(self, by_kernel: bool) -> T:
+        self._has_begun = True
+        if self._is_given_up:
+            raise OverloadedError("the step was given up")
+        try:
+            return self._step(by_kernel)
+        finally:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._ended.set_result, None)
+
+    def give_up(self) -> asyncio.Future[None] | None:
+        """What has not begun never does; what to wait for if it has."""
+        self._is_given_up = True
+        return self._ended if self._has_begun and not self._ended.done() else None
 
 
 class CopyStep(NamedTuple):
@@ -66,6 +96,8 @@ class FutureReplica:
         #: A truncation that no finished step has followed yet.
         self._truncation: Truncation | None = None
         self._running: asyncio.Future[Any] | None = None
+        #: The end, in its thread, of a step that was given up.
+        self._late: asyncio.Future[None] | None = None
         #: It was told to end; what comes later is too late.
         self._is_over = False
 
@@ -111,7 +143,7 @@ class FutureReplica:
         """
         await self.settle()
         if not self._is_resumed:
-            await self._alone(lambda: self.resume(source.view))
+            await self.resume(source.view)
         if self.is_caught_up(source):
             return CopyStep(0, True, 0)
         copied = await self._alone(lambda: self._step(source, executor, max_bytes))
@@ -130,27 +162,62 @@ class FutureReplica:
             self._publish(copied.extents, view)
             return copied
 
-        return await run_copy(
-            source.log_dir,
-            self.log_dir,
+        return await self._in_thread(
+            source,
             executor,
             lambda by_kernel: log.step(
                 view, truncation, source_vfs, max_bytes=max_bytes, by_kernel=by_kernel
             ),
             read_again=lambda: log.read_again(source_vfs),
             settle=settle,
-            replica=self.topic_partition,
         )
 
+    async def _in_thread(
+        self,
+        source: LogHandle,
+        executor: LogDirExecutor,
+        step: Callable[[bool], T],
+        *,
+        read_again: Callable[[], None],
+        settle: Callable[[T], R],
+    ) -> R:
+        in_thread = _ThreadStep(step)
+        try:
+            return await run_copy(
+                source.log_dir,
+                self.log_dir,
+                executor,
+                in_thread,
+                read_again=read_again,
+                settle=settle,
+                replica=self.topic_partition,
+            )
+        finally:
+            self._late = in_thread.give_up()
+
     async def settle(self) -> None:
-        """Wait until no step is under way."""
+        """Wait until no step is under way.
+
+        :raises OverloadedError: one that was given up hangs in its thread.
+        """
         while self._running is not None and not self._running.done():
             await asyncio.wait({self._running})
+        if self._late is not None and not self._late.done():
+            await asyncio.wait({self._late}, timeout=_LATE_MS / 1000)
+            if not self._late.done():
+                raise OverloadedError(f"a step of the move of {self.topic_partition} hangs")
 
     # -- for the LogManager -----------------------------------------------------------------
 
     async def resume(self, view: LogView) -> None:
-        """After a restart, before anything is appended to the log that ``view`` shows."""
+        """After a restart, before anything is appended to the log that ``view`` shows.
+
+        Raises as :meth:`catch_up`, which does it then.
+        """
+        self._is_resumed = False
+        await self._alone(lambda: self._resume(view))
+
+    async def _resume(self, view: LogView) -> None:
         log = self._log
         await self.log_dir.run(OpKind.LOAD, lambda: log.resume(view), replica=self.topic_partition)
         self._is_resumed = True
@@ -170,14 +237,12 @@ class FutureReplica:
         """
         log = self._log
         await self._alone(
-            lambda: run_copy(
-                source.log_dir,
-                self.log_dir,
+            lambda: self._in_thread(
+                source,
                 executor,
                 lambda by_kernel: log.finish(carried),
                 read_again=lambda: None,
                 settle=lambda done: None,
-                replica=self.topic_partition,
             )
         )
 

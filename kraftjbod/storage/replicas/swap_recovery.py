@@ -22,7 +22,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OperatingError
+from kraftjbod.core.errors import (
+    KafkaStorageError,
+    LogDirImpairedError,
+    OperatingError,
+    OverloadedError,
+)
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import CorruptCheckpointError, parse_partition_metadata
@@ -191,6 +196,9 @@ class SwapRecovery:
             self._leave_out(future)
             await self._remove(future)
             return
+        except OverloadedError as e:
+            # A step of the move that ended hangs in its thread; the next one resumes first.
+            self._log.info("future_copy_resumed_later", partition=str(tp), reason=e.message)
         if self._registry.futures.setdefault(tp, future) is not future:
             # Somebody ordered another move meanwhile.
             await self._remove(future)

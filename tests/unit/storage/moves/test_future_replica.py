@@ -148,3 +148,27 @@ async def test_one_thing_at_a_time_happens_to_a_copy_and_nothing_after_its_end()
         await future.discard("/d2/gone")
         with pytest.raises(OverloadedError, match="was given up"):
             await future.finish(handle, carried, executor)
+
+
+async def test_nothing_happens_to_a_copy_while_a_step_that_was_given_up_goes_on():
+    """The source died, and with it the step, but its thread has not heard of that."""
+    node, handle, future = await begin()
+    async with node.pool.executor() as executor:
+        assert (await future.catch_up(handle, executor)).is_caught_up
+        carried = await handle.carried_state()
+        hangs = Fault(effect=Effect.HANG, kinds=frozenset({"rename"}), sticky=False)
+        node.vfss[1].inject(hangs)
+        finishing = asyncio.ensure_future(future.finish(handle, carried, executor))
+        while not hangs.hits:
+            await asyncio.sleep(0.001)
+        node.manager.dirs()[0].go_offline("pulled out")
+        with pytest.raises(KafkaStorageError):
+            await finishing
+        operations: list[str] = []
+        node.vfss[1].on_operation = lambda kind, path: operations.append(f"{kind} {path}")
+        with pytest.raises(OverloadedError, match="hangs"):
+            await future.sync()
+        assert operations == []
+        node.vfss[1].release()
+        await future.sync()
+        assert operations
