@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from kraftjbod.core.errors import (
@@ -242,7 +243,9 @@ class RaftDriver:
         # Files of a disk that does not answer are left to the end of the process.
         answers = self._log_dir.state in (LogDirState.ONLINE, LogDirState.SATURATED)
         if self._core is not None and answers:
-            await self._log_dir.run(OpKind.CLOSE, self._store.close)
+            # One that dies over this was logged, and nothing was left to be written.
+            with suppress(KafkaStorageError):
+                await self._log_dir.run(OpKind.CLOSE, self._store.close)
 
     async def wait_failed(self) -> None:
         """Only ever raises.

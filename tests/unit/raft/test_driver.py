@@ -13,9 +13,10 @@ from kraftjbod.core.errors import (
     NotControllerError,
     StartupError,
 )
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
     DIRECTORY,
     NO_OP,
@@ -87,6 +88,19 @@ async def test_a_failed_write_fails_every_proposer_and_the_node(vfs: FaultVfs, n
     with pytest.raises(NotControllerError):
         node.driver.propose(b"c")
     assert not node.log_dir.is_online
+
+
+async def test_a_disk_that_dies_over_the_stop_does_not_fail_it(vfs: FaultVfs, node: Node) -> None:
+    hang = vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"exists"})))
+    node.log_dir.submit(OpKind.READ, lambda: vfs.exists(DIRECTORY))
+    stopping = asyncio.ensure_future(node.driver.stop())
+    while not hang.hits:
+        await asyncio.sleep(0.001)
+    await asyncio.wait({stopping}, timeout=0.05)
+    assert not stopping.done()
+    node.log_dir.go_offline("pulled out")
+    vfs.release()
+    await stopping
 
 
 async def test_the_reserve_has_space_for_what_does_not_grow(memory: MemVfs) -> None:
