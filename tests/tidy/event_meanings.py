@@ -332,6 +332,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "future_copy_not_removed": "It could not be removed.",
     "future_copy_not_resumed": "A move cannot go on with what it had copied, and begins anew.",
+    "future_copy_resumed_later": "A step of the move still hangs, and is waited for.",
     "future_copy_of_no_use": "What it had copied is not the replica's any more.",
     "future_copy_unreadable": "Its state cannot be read; its move begins anew.",
     "log_tail_truncated": ("What a crash left half written at a log's end was truncated."),
