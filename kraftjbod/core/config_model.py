@@ -136,7 +136,8 @@ _LONG_KEYS: Final = frozenset(
         *("log.dir.queue.max.bytes", "log.dir.scrub.max.bytes.per.second"),
         *("log.dir.scrub.interval.ms", "log.stray.retention.ms", "queued.max.response.bytes"),
         *("message.checking.max.bytes", "storage.telemetry.topic.retention.ms"),
-        "storage.telemetry.topic.retention.bytes",
+        *("storage.telemetry.topic.retention.bytes", "group.telemetry.topic.retention.ms"),
+        "group.telemetry.topic.retention.bytes",
     }
 )
 

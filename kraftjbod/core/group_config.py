@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from kraftjbod.core.config_model import KIB, MIB, KeyedModel
+from kraftjbod.core.config_model import HOUR_MS, KIB, MIB, KeyedModel
 
 
 class GroupConfig(KeyedModel):
@@ -55,6 +55,21 @@ class GroupConfig(KeyedModel):
     """Replicas; with fewer brokers alive it is not made, and groups wait."""
     offsets_topic_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
     """Small segments make it load fast, because they are compacted soon."""
+
+    group_telemetry_enable: bool = True
+    """Send to ``__group_telemetry`` how far the groups that this broker coordinates are behind."""
+    group_telemetry_interval_ms: int = Field(default=60_000, ge=100)
+    """How often one record per group and partition is sent."""
+    group_telemetry_max_samples: int = Field(default=10_000, ge=1)
+    """Records of one round; groups that have no room in it come first in the next one."""
+    group_telemetry_topic_partitions: int = Field(default=3, ge=1)
+    """This and what follows are for the topic's creation; later it is configured as any other."""
+    group_telemetry_topic_replication_factor: int = Field(default=3, ge=1)
+    """Replicas, as soon as so many brokers are alive."""
+    group_telemetry_topic_retention_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    """How long its records are kept."""
+    group_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
+    """Per partition. There is no value for no limit: telemetry must not be what fills a disk."""
 
     @field_validator("group_consumer_migration_policy", mode="before")
     @classmethod

@@ -221,6 +221,8 @@ class BrokerServer:
         self._is_open = True
         if self._config.storage_telemetry_enable:
             self._tasks.keep(rooms.apis.telemetry.run, "storage_telemetry")
+        if self._config.group_telemetry_enable:
+            self._tasks.keep(rooms.apis.group_telemetry.run, "group_telemetry")
         self._log.info("broker_started", ports=self.ports, replicas=len(rooms.replicas.hosted))
 
     def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:

@@ -37,6 +37,7 @@ _ANSWER_TIMEOUT_MS: Final = 5000
 _TELEMETRY: Final = {
     "storage.telemetry.log.dir.interval.ms": "1000",
     "storage.telemetry.replica.interval.ms": "2000",
+    "group.telemetry.interval.ms": "2000",
 }
 
 

@@ -79,6 +79,7 @@ TEST_CONFIG: Final[Mapping[str, str]] = {
     "log.dir.io.timeout.ms": "5000",
     "log.dir.reserve.bytes": str(1024 * 1024),
     "storage.telemetry.enable": "false",
+    "group.telemetry.enable": "false",
 }
 
 

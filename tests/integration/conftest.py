@@ -58,6 +58,7 @@ RESERVE_BYTES: Final = 1024 * 1024
 DEFAULTS: Final = {
     "log.dir.reserve.bytes": str(RESERVE_BYTES),
     "storage.telemetry.enable": "false",
+    "group.telemetry.enable": "false",
 }
 
 

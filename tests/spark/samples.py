@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from kraftjbod.protocol.storage_telemetry import LogDirSample, Origin, ReplicaSample
+from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, Origin, ReplicaSample
 from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, REPLICA_SAMPLES
 
 #: A round minute; times of tests are seconds after it.

@@ -62,6 +62,9 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "ReplicaAlterLogDirsBytes": "Copied by moves.",
         "StorageTelemetrySentTotal": "Records sent to `__storage_telemetry`.",
         "StorageTelemetryDroppedTotal": "Records that could not be sent before the next round.",
+        "GroupTelemetrySentTotal": "Records sent to `__group_telemetry`.",
+        "GroupTelemetryDroppedTotal": "Records that could not be sent before the next round, or "
+        "were beyond `group.telemetry.max.samples`.",
         "BackgroundJobFailures": "Bugs in chores, each of which cost that chore only.",
         "max-dirty-percent": "How much of the dirtiest compacted log is not compacted yet.",
         "cleaner-recopy-percent": "How much of what compaction read it wrote again.",
@@ -76,6 +79,9 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "UsableBytes": "Free for the broker; what the reserve holds is not.",
         "FreeInodes": "Files that its file system can still take.",
         "ReserveBytes": "Kept for the day when the disk is full.",
+        "GroupTelemetrySentTotal": "Records sent to `__group_telemetry`.",
+        "GroupTelemetryDroppedTotal": "Records that could not be sent before the next round, or "
+        "were beyond `group.telemetry.max.samples`.",
         "BackgroundJobFailures": "Bugs in chores of this directory.",
         "ReplicaCount": "Replicas in it.",
         "GrowthBytesPerSecond": "How fast its own logs grow.",

@@ -7,33 +7,23 @@ too when ``storage.telemetry.replica.interval.ms`` is over.
 * There is one round at a time, and in it one batch. What has not been taken when the next round is
   due is dropped, and counted.
 * A trouble is logged once, and so is its end; that nobody takes samples hurts nothing else.
-* Others get their turn every millisecond or two: samples are made in slices, and packed together,
-  because what leaders and their followers do for a batch costs more than what is in it.
+* Others get their turn every millisecond or two: samples are made in slices.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.broker.internal.internal_producer import InternalProducer
-from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
-from kraftjbod.broker.internal.internal_topics import InternalTopic
+from kraftjbod.broker.telemetry.sample_writer import BATCH_RECORDS, SLICE_RECORDS, SampleWriter
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import BrokerId, Uuid
 from kraftjbod.core.loop.timing import Clock, Deadline
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.protocol.record_batch import Compression
-from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.protocol.storage_telemetry import Origin, encode, record_key
-
-#: The leader alone answers: samples are not worth waiting for followers.
-_ACKS: Final = 1
-_BATCH_RECORDS: Final = 250
-_SLICE_RECORDS: Final = 50
+from kraftjbod.protocol.records import Record
+from kraftjbod.protocol.telemetry.storage_telemetry import Origin, encode, record_key
 
 
 class StorageTelemetryEmitter:
@@ -47,11 +37,9 @@ class StorageTelemetryEmitter:
         incarnation: Uuid,
         cache: MetadataCache,
         gatherer: StorageTelemetryGatherer,
-        producer: InternalProducer,
-        creator: InternalTopicCreator,
+        writer: SampleWriter,
         clock: Clock,
         metrics: Metrics,
-        topic: InternalTopic,
         log_dir_interval_ms: int,
         replica_interval_ms: int,
     ) -> None:
@@ -60,11 +48,9 @@ class StorageTelemetryEmitter:
         self._incarnation = str(incarnation)
         self._cache = cache
         self._gatherer = gatherer
-        self._producer = producer
-        self._creator = creator
+        self._writer = writer
         self._clock = clock
         self._metrics = metrics
-        self._topic = topic
         self._interval_ms = log_dir_interval_ms
         self._replica_interval_ms = replica_interval_ms
         self._is_in_trouble = False
@@ -85,7 +71,7 @@ class StorageTelemetryEmitter:
                 due_ms = max(deadline.at_ms, now_ms)
                 await asyncio.sleep((due_ms - now_ms) / 1000)
         finally:
-            self._producer.close()
+            self._writer.close()
 
     async def _round_or_bug(self, deadline: Deadline, *, with_replicas: bool) -> bool:
         """Not even a bug in here is worth a broker; it is logged as one."""
@@ -107,12 +93,10 @@ class StorageTelemetryEmitter:
                 self._drop(len(subjects))
                 return False
             while sent < len(subjects):
-                part = subjects[sent : sent + _BATCH_RECORDS]
+                part = subjects[sent : sent + BATCH_RECORDS]
                 records = await self._records(part)
                 if records:
-                    # Every client opens gzip, and names that come again shrink to a tenth.
-                    batch = build_batch(records, compression=Compression.GZIP)
-                    await self._send(batch, deadline)
+                    await self._writer.send(records, deadline)
                     self._metrics.count("StorageTelemetrySentTotal", len(records))
                 sent += len(part)
         except OperatingError as e:
@@ -126,23 +110,13 @@ class StorageTelemetryEmitter:
             self._log.info("storage_telemetry_sent_again")
         return True
 
-    async def _send(self, batch: bytes, deadline: Deadline) -> None:
-        # All of this broker's go to one partition, so that a round is one conversation.
-        await self._producer.send(
-            self._topic.name,
-            batch,
-            acks=_ACKS,
-            deadline=deadline,
-            choose=lambda partitions: self._broker_id % partitions,
-        )
-
     def _drop(self, count: int) -> None:
         self._metrics.count("StorageTelemetryDroppedTotal", count)
 
     async def _records(self, subjects: Sequence[Subject]) -> list[Record]:
         records: list[Record] = []
-        for at in range(0, len(subjects), _SLICE_RECORDS):
-            records += self._reported_now(subjects[at : at + _SLICE_RECORDS])
+        for at in range(0, len(subjects), SLICE_RECORDS):
+            records += self._reported_now(subjects[at : at + SLICE_RECORDS])
             await asyncio.sleep(0)
         return records
 
@@ -165,7 +139,7 @@ class StorageTelemetryEmitter:
 
         :raises OperatingError: why the controller does not create the topic.
         """
-        creation = await self._creator.ensure(self._topic)
+        creation = await self._writer.ensure_topic()
         if creation.created is not None:
             self._log.info(
                 "storage_telemetry_topic_created",

@@ -17,7 +17,7 @@ from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.telemetry.storage_telemetry_samples import LogDirContents, log_dir_sample
-from kraftjbod.protocol.storage_telemetry import LogDirSample, ReplicaSample
+from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, ReplicaSample
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.protocol.storage_telemetry import LogDirSample
+from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample
 from kraftjbod.storage.dirs.free_space_policy import SpaceOnDisk
 from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup, IoStatistics
 

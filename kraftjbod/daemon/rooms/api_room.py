@@ -19,6 +19,7 @@ from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.apis.topic_partitions_apis import TopicPartitionsApis
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
+from kraftjbod.broker.internal.internal_topics import InternalTopic
 from kraftjbod.broker.partitions.consumer_sessions import (
     ConsumerSessionLimits,
     ConsumerSessions,
@@ -27,6 +28,10 @@ from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLim
 from kraftjbod.broker.quorum.quorum_apis import QuorumApis
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
 from kraftjbod.broker.security.sasl_apis import SaslApis
+from kraftjbod.broker.telemetry.group_telemetry_emitter import GroupTelemetryEmitter
+from kraftjbod.broker.telemetry.group_telemetry_gatherer import GroupTelemetryGatherer
+from kraftjbod.broker.telemetry.log_ends import LogEnds
+from kraftjbod.broker.telemetry.sample_writer import SampleWriter
 from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetryEmitter
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
 from kraftjbod.broker.transactions.transaction_log_apis import TransactionLogApis
@@ -70,6 +75,7 @@ class ApiRoom:
         self._answers = answers
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
+        self.group_telemetry = self._build_group_telemetry()
 
     def _build_apis(self) -> KafkaApis:
         config, around, disks = self._config, self._around, self._disks
@@ -240,11 +246,41 @@ class ApiRoom:
                 assignments=cluster.assignments,
                 monitor=directories.monitor,
             ),
-            producer=self._internal.producer("storage-telemetry"),
-            creator=self._internal.topic_creator,
+            writer=self._sample_writer(self._internal.storage_telemetry, "storage-telemetry"),
             clock=around.clock,
             metrics=around.metrics,
-            topic=self._internal.storage_telemetry,
             log_dir_interval_ms=config.storage_telemetry_log_dir_interval_ms,
             replica_interval_ms=config.storage_telemetry_replica_interval_ms,
+        )
+
+    def _build_group_telemetry(self) -> GroupTelemetryEmitter:
+        config, around, cluster = self._config, self._around, self._cluster
+        return GroupTelemetryEmitter(
+            broker_id=config.node_id,
+            rack=config.broker_rack,
+            incarnation=cluster.identity.incarnation_id,
+            cache=cluster.cache,
+            gatherer=GroupTelemetryGatherer(
+                coordinator=self._groups.coordinator,
+                cache=cluster.cache,
+                max_samples=config.group_telemetry_max_samples,
+            ),
+            ends=LogEnds(
+                broker_id=config.node_id,
+                cache=cluster.cache,
+                replicas=self._replicas.hosted,
+                connector=cluster.connector,
+            ),
+            writer=self._sample_writer(self._internal.group_telemetry, "group-telemetry"),
+            clock=around.clock,
+            metrics=around.metrics,
+            interval_ms=config.group_telemetry_interval_ms,
+        )
+
+    def _sample_writer(self, topic: InternalTopic, purpose: str) -> SampleWriter:
+        return SampleWriter(
+            broker_id=self._config.node_id,
+            topic=topic,
+            producer=self._internal.producer(purpose),
+            creator=self._internal.topic_creator,
         )

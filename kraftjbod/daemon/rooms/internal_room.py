@@ -9,7 +9,11 @@ from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
 from kraftjbod.broker.internal.internal_topics import InternalTopics
-from kraftjbod.broker.telemetry.storage_telemetry_topic import storage_telemetry_topic
+from kraftjbod.broker.telemetry.telemetry_topics import (
+    TelemetryBounds,
+    group_telemetry_topic,
+    storage_telemetry_topic,
+)
 from kraftjbod.broker.transactions.transaction_records import transaction_state_topic
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.process.environment import Environment
@@ -30,10 +34,20 @@ class InternalRoom:
         self._cluster = cluster
         self._replicas = replicas
         self.storage_telemetry = storage_telemetry_topic(
-            partitions=config.storage_telemetry_topic_partitions,
-            replication_factor=config.storage_telemetry_topic_replication_factor,
-            retention_ms=config.storage_telemetry_topic_retention_ms,
-            retention_bytes=config.storage_telemetry_topic_retention_bytes,
+            TelemetryBounds(
+                partitions=config.storage_telemetry_topic_partitions,
+                replication_factor=config.storage_telemetry_topic_replication_factor,
+                retention_ms=config.storage_telemetry_topic_retention_ms,
+                retention_bytes=config.storage_telemetry_topic_retention_bytes,
+            )
+        )
+        self.group_telemetry = group_telemetry_topic(
+            TelemetryBounds(
+                partitions=config.group_telemetry_topic_partitions,
+                replication_factor=config.group_telemetry_topic_replication_factor,
+                retention_ms=config.group_telemetry_topic_retention_ms,
+                retention_bytes=config.group_telemetry_topic_retention_bytes,
+            )
         )
         self.consumer_offsets = consumer_offsets_topic(
             partitions=config.offsets_topic_num_partitions,
@@ -47,7 +61,12 @@ class InternalRoom:
             segment_bytes=config.transaction_state_log_segment_bytes,
         )
         self.internal_topics = InternalTopics(
-            [self.storage_telemetry, self.consumer_offsets, self.transaction_state]
+            [
+                self.storage_telemetry,
+                self.group_telemetry,
+                self.consumer_offsets,
+                self.transaction_state,
+            ]
         )
         self.topic_creator = InternalTopicCreator(
             cache=cluster.cache,

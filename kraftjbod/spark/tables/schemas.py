@@ -71,7 +71,7 @@ REPLICAS: Final = StructType(
     ]
 )
 
-#: Who says it, in every record of ``__storage_telemetry`` (protocol/storage_telemetry.py).
+#: Who says it, in every record of telemetry (protocol/telemetry/storage_telemetry.py).
 _ORIGIN: Final = (
     StructField("cluster_id", StringType()),
     StructField("broker_id", IntegerType()),
@@ -130,7 +130,26 @@ REPLICA_SAMPLES: Final = StructType(
     ]
 )
 
-#: ``telemetry_rejects``: records of ``__storage_telemetry`` that are no samples, and why.
+#: ``group_lag``: records of ``__group_telemetry`` as they came: how far a group was behind on one
+#: partition. ``log_end_offset`` and ``lag``, in records, are null where a leader did not answer.
+GROUP_LAG: Final = StructType(
+    [
+        *_ORIGIN,
+        StructField("group_id", StringType()),
+        StructField("group_type", StringType()),
+        StructField("state", StringType()),
+        StructField("members", LongType()),
+        StructField("topic", StringType()),
+        StructField("topic_id", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("committed_offset", LongType()),
+        StructField("committed", TimestampType()),
+        StructField("log_end_offset", LongType()),
+        StructField("lag", LongType()),
+    ]
+)
+
+#: ``telemetry_rejects``: records of both topics of telemetry that are no samples, and why.
 TELEMETRY_REJECTS: Final = StructType(
     [
         StructField("topic", StringType()),

@@ -1,9 +1,10 @@
-"""FRAME. Records of ``__storage_telemetry`` as tables: directories, replicas, and what is neither.
+"""FRAME. Records of ``__storage_telemetry`` and ``__group_telemetry`` as tables: directories,
+replicas, lags of groups, and what is none of them.
 
-Every record becomes a row of exactly one of ``log_dir_samples``, ``replica_samples`` and
-``telemetry_rejects``, which says why it is none of the others. A reject is a record that is no JSON
-object with fields of the right types, of a newer schema or an unknown kind, without a field that
-says whose it is, or of a time that is none.
+Every record becomes a row of exactly one of ``log_dir_samples``, ``replica_samples``,
+``group_lag`` and ``telemetry_rejects``, which says why it is none of the others. A reject is a
+record that is no JSON object with fields of the right types, of a newer schema or an unknown kind,
+without a field that says whose it is, or of a time that is none.
 """
 
 from __future__ import annotations
@@ -21,18 +22,26 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kraftjbod.protocol.storage_telemetry import SCHEMA
-from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, REPLICA_SAMPLES, TELEMETRY_REJECTS
+from kraftjbod.protocol.telemetry import group_telemetry
+from kraftjbod.protocol.telemetry.storage_telemetry import SCHEMA
+from kraftjbod.spark.tables.schemas import (
+    GROUP_LAG,
+    LOG_DIR_SAMPLES,
+    REPLICA_SAMPLES,
+    TELEMETRY_REJECTS,
+)
 
 LOG_DIR: Final = "log_dir"
 REPLICA: Final = "replica"
+LAG: Final = group_telemetry.KIND
 #: Where Spark puts what it could not parse.
 _CORRUPT: Final = "_corrupt_record"
 #: Without these nobody knows what a sample is about.
-_REQUIRED: Final = ("broker_id", "incarnation", "time_ms", "directory_id", "path")
+_REQUIRED: Final = ("broker_id", "incarnation", "time_ms")
 _REQUIRED_OF_KIND: Final = {
-    LOG_DIR: ("state", "total_bytes", "free_bytes"),
-    REPLICA: ("topic", "partition", "is_future", "size_bytes"),
+    LOG_DIR: ("directory_id", "path", "state", "total_bytes", "free_bytes"),
+    REPLICA: ("directory_id", "path", "topic", "partition", "is_future", "size_bytes"),
+    LAG: ("group_id", "topic", "partition", "committed_offset"),
 }
 #: The first millisecond that Spark's timestamps cannot be printed in any more: the year 10000.
 _END_OF_TIME_MS: Final = 253_402_300_800_000
@@ -46,15 +55,17 @@ def _as_sent(schema: StructType) -> list[StructField]:
     ]
 
 
-_BOTH_KINDS: Final = {
-    field.name: field for field in (*_as_sent(LOG_DIR_SAMPLES), *_as_sent(REPLICA_SAMPLES))
+_ALL_KINDS: Final = {
+    field.name: field
+    for schema in (LOG_DIR_SAMPLES, REPLICA_SAMPLES, GROUP_LAG)
+    for field in _as_sent(schema)
 }
-#: What a record says, of either kind.
+#: What a record says, of any kind.
 SAID: Final = StructType(
     [
         StructField("schema", IntegerType()),
         StructField("kind", StringType()),
-        *_BOTH_KINDS.values(),
+        *_ALL_KINDS.values(),
         StructField(_CORRUPT, StringType()),
     ]
 )
@@ -78,6 +89,11 @@ def log_dir_samples(records: DataFrame) -> DataFrame:
 def replica_samples(records: DataFrame) -> DataFrame:
     """``replica_samples`` of the source's records."""
     return _samples(records, REPLICA, REPLICA_SAMPLES)
+
+
+def group_lag(records: DataFrame) -> DataFrame:
+    """``group_lag`` of the source's records."""
+    return _samples(records, LAG, GROUP_LAG)
 
 
 def rejects(records: DataFrame) -> DataFrame:
@@ -128,7 +144,7 @@ def _reason() -> Column:
         ),
         (schema.isNull(), F.lit("no schema")),
         (kind.isNull(), F.lit("no kind")),
-        (~kind.isin(LOG_DIR, REPLICA), F.concat(F.lit("unknown kind "), kind)),
+        (~kind.isin(*_REQUIRED_OF_KIND), F.concat(F.lit("unknown kind "), kind)),
         *(_lacks(name) for name in _REQUIRED),
         *(
             (lacking & (kind == of), reason)

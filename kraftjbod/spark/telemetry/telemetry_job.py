@@ -1,10 +1,11 @@
-"""WIRE. ``kraftjbod-pipeline telemetry``: what brokers report of their disks, as tables.
+"""WIRE. ``kraftjbod-pipeline telemetry``: what brokers report of their disks and groups, as tables.
 
-Four streaming queries read ``__storage_telemetry``, each with a checkpoint of its own below
-``--checkpoint`` and a file sink, so each record is in their tables once, whatever is killed when:
+Five streaming queries read ``__storage_telemetry``, and ``__group_telemetry`` if it is there, each
+with a checkpoint of its own below ``--checkpoint`` and a file sink, so each record is in their
+tables once, whatever is killed when:
 
-* ``log_dir_samples``, ``replica_samples`` and ``telemetry_rejects`` hold every record, in one of
-  the three.
+* ``log_dir_samples``, ``replica_samples``, ``group_lag`` and ``telemetry_rejects`` hold every
+  record, in one of the four.
 * ``log_dir_windows`` holds the windows that are closed: the watermark, the newest sample's time
   less ``--watermark``, has passed their end. A sample that comes later than that is in its samples
   table and in no window. So is one from the future, of a broker whose clock is wrong, lest it close
@@ -19,7 +20,7 @@ that together they cover everything that was read), ``log_dir_forecasts``, ``log
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +32,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.protocol.storage_telemetry import TOPIC
+from kraftjbod.protocol.telemetry import group_telemetry
+from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from kraftjbod.spark.connector.durations import duration_s
 from kraftjbod.spark.session.job import Job, JobOutcome, job_command, streaming_options
 from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, LOG_DIR_WINDOWS, REPLICA_SAMPLES
@@ -106,9 +108,9 @@ def command(
     available_now: bool,
     trigger: str,
 ) -> JobOutcome:
-    """Usage, rates, latencies, forecasts and findings of log directories, growth and skew.
+    """Usage, rates, latencies, forecasts and findings of directories, growth, skew, lag of groups.
 
-    Reads the topic __storage_telemetry, which brokers write. Times are UTC.
+    Reads the topics __storage_telemetry and __group_telemetry, which brokers write. Times are UTC.
     """
     spans = Spans(
         window_s=duration_s(window, "--window"),
@@ -118,8 +120,8 @@ def command(
     )
     every_s = duration_s(every, "--every")
     _check_windows(job, spans)
-    records = _records(job, bootstrap_server, kafka, allow_data_loss=allow_data_loss)
-    streams = _streams(records, spans)
+    reader = _reader(job, bootstrap_server, kafka, allow_data_loss=allow_data_loss)
+    streams = _streams(reader, spans)
     folder = (checkpoint or job.table("_checkpoints/telemetry")).rstrip("/")
     for name in streams:
         check_checkpoint(job.spark, job.table(name), f"{folder}/{name}")
@@ -136,22 +138,32 @@ def command(
     return JobOutcome(summary=summary, lines=tuple(lines(summary)))
 
 
-def _records(
+def _reader(
     job: Job, bootstrap_servers: str, kafka: Mapping[str, str], *, allow_data_loss: bool
-) -> DataFrame:
-    return (
-        job.spark.readStream.format("kraftjbod")
-        .options(**kafka)
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("subscribe", TOPIC)
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", str(not allow_data_loss).lower())
-        .load()
-    )
+) -> Callable[[str, str], DataFrame]:
+    def read(way: str, topics: str) -> DataFrame:
+        return (
+            job.spark.readStream.format("kraftjbod")
+            .options(**kafka)
+            .option("kafka.bootstrap.servers", bootstrap_servers)
+            .option(way, topics)
+            .option("startingOffsets", "earliest")
+            .option("failOnDataLoss", str(not allow_data_loss).lower())
+            .load()
+        )
+
+    return read
 
 
-def _streams(records: DataFrame, spans: Spans) -> dict[str, DataFrame]:
-    """What is appended to which table."""
+def _streams(reader: Callable[[str, str], DataFrame], spans: Spans) -> dict[str, DataFrame]:
+    """What is appended to which table.
+
+    :param reader: makes records of a way to name topics, and names.
+    """
+    records = reader("subscribe", TOPIC)
+    # By patterns, which need not match: a cluster without groups has no such topic.
+    of_groups = reader("subscribePattern", group_telemetry.TOPIC)
+    of_all = reader("subscribePattern", f"{TOPIC}|{group_telemetry.TOPIC}")
     dirs = telemetry_frames.log_dir_samples(records)
     in_time = telemetry_frames.not_from_the_future(dirs, spans.watermark_s)
     watermarked = in_time.withWatermark("time", f"{spans.watermark_s} seconds")
@@ -160,7 +172,8 @@ def _streams(records: DataFrame, spans: Spans) -> dict[str, DataFrame]:
         WINDOWS: log_dir_windows(watermarked, spans.window_s),
         "log_dir_samples": dirs,
         "replica_samples": telemetry_frames.replica_samples(records),
-        "telemetry_rejects": telemetry_frames.rejects(records),
+        "group_lag": telemetry_frames.group_lag(of_groups),
+        "telemetry_rejects": telemetry_frames.rejects(of_all),
     }
 
 

@@ -30,6 +30,7 @@ MOST: Final = 20
 _READ: Final[dict[str, StructType]] = {
     "log_dir_samples": schemas.LOG_DIR_SAMPLES,
     "replica_samples": schemas.REPLICA_SAMPLES,
+    "group_lag": schemas.GROUP_LAG,
     "telemetry_rejects": schemas.TELEMETRY_REJECTS,
     WINDOWS: schemas.LOG_DIR_WINDOWS,
     "log_dir_forecasts": schemas.LOG_DIR_FORECASTS,
@@ -77,6 +78,7 @@ def summarize(spark: SparkSession, tables: str) -> Summary:
             )
             for scope in ("cluster", "broker", "topic")
         },
+        "groups": _first(_newest_lag(frames["group_lag"]), F.desc("lag"), "group_id"),
     }
 
 
@@ -96,6 +98,11 @@ def lines(summary: Summary) -> Iterator[str]:
     if not found:
         yield "no directory is slow, failing or impaired"
     yield from _skew_lines(summary["skew"])
+    for group in summary["groups"][:1]:
+        yield (
+            f"group most behind: {group['group_id']} by {count_text(group['lag'], 'record')} in "
+            f"{count_text(group['partitions'], 'partition')}, {time_text(group['at'])}"
+        )
     yield f"tables: {summary['tables']}"
 
 
@@ -110,6 +117,18 @@ def _of_samples(samples: DataFrame, *what: str) -> dict[str, Any]:
         F.max("time").cast("double").alias("to"),
     ).collect()
     return row.asDict()
+
+
+def _newest_lag(samples: DataFrame) -> DataFrame:
+    """Of each group, over what is known of its partitions as they were last reported."""
+    newest = samples.groupBy("group_id", "topic", "partition").agg(
+        F.max_by("lag", "time").alias("lag"), F.max("time").alias("time")
+    )
+    return newest.groupBy("group_id").agg(
+        F.coalesce(F.sum("lag"), F.lit(0)).alias("lag"),
+        F.count("*").alias("partitions"),
+        F.max("time").cast("double").alias("at"),
+    )
 
 
 def _with_seconds(frame: DataFrame) -> DataFrame:

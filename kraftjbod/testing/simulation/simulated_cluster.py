@@ -64,6 +64,7 @@ SIMULATION_CONFIG: Final[Mapping[str, str]] = {
     "log.segment.bytes": "65536",
     "log.cleaner.dedupe.buffer.size": "1048576",
     "storage.telemetry.enable": "false",
+    "group.telemetry.enable": "false",
 }
 
 

@@ -8,7 +8,8 @@ from dataclasses import fields
 import pytest
 from pyspark.sql.types import BooleanType, StructType
 
-from kraftjbod.protocol.storage_telemetry import LogDirSample, Origin, ReplicaSample
+from kraftjbod.protocol.telemetry.group_telemetry import LagSample
+from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, Origin, ReplicaSample
 from kraftjbod.spark.tables import schemas as tables
 
 TABLES = {name: value for name, value in vars(tables).items() if name.isupper()}
@@ -40,10 +41,11 @@ def test_a_name_has_one_type() -> None:
 
 
 def test_samples_have_the_fields_of_the_protocol_in_its_order() -> None:
-    renamed = {"time_ms": "time", "since_ms": "since"}
+    renamed = {"time_ms": "time", "since_ms": "since", "committed_ms": "committed"}
 
     def columns(kind: type) -> list[str]:
         return [renamed.get(f.name, f.name) for f in [*fields(Origin), *fields(kind)]]
 
     assert tables.LOG_DIR_SAMPLES.names == columns(LogDirSample)
     assert tables.REPLICA_SAMPLES.names == columns(ReplicaSample)
+    assert tables.GROUP_LAG.names == columns(LagSample)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from kraftjbod.protocol.storage_telemetry import LogDirSample, Origin
+from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, Origin
 from kraftjbod.spark.tables.schemas import LOG_DIR_FORECASTS
 from kraftjbod.spark.telemetry.forecast_frames import log_dir_forecasts, student_95
 from tests.spark.samples import GIB, START_MS, at, log_dir, log_dir_frame, origin

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kraftjbod.protocol.storage_telemetry import encode
+from kraftjbod.protocol.telemetry.storage_telemetry import encode
 from kraftjbod.spark.tables.schemas import (
     RECORD,
     TELEMETRY_REJECTS,

@@ -19,7 +19,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from kraftjbod.protocol.storage_telemetry import TOPIC, encode, record_key
+from kraftjbod.protocol.telemetry.group_telemetry import TOPIC as GROUPS_TOPIC
+from kraftjbod.protocol.telemetry.group_telemetry import LagSample
+from kraftjbod.protocol.telemetry.group_telemetry import encode as encode_lag
+from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC, encode, record_key
 from kraftjbod.spark.tables import schemas as tables
 from kraftjbod.spark.tables.stored_tables import read_table
 from kraftjbod.spark.telemetry.telemetry_job import command
@@ -56,7 +59,26 @@ def quiet_cluster(make_cluster: MakeCluster) -> Cluster:
     return make_cluster(brokers=1, dirs=1)
 
 
-def send(cluster: Cluster, *said: Sample | bytes) -> None:
+def lag(seconds: float, records: int) -> bytes:
+    return encode_lag(
+        origin(seconds),
+        LagSample(
+            group_id="g",
+            group_type="classic",
+            state="Stable",
+            members=1,
+            topic="t",
+            topic_id="id-of-t",
+            partition=0,
+            committed_offset=5,
+            committed_ms=0,
+            log_end_offset=5 + records,
+            lag=records,
+        ),
+    )
+
+
+def send(cluster: Cluster, *said: Sample | bytes, topic: str = TOPIC) -> None:
     """As brokers do it: one partition per broker."""
     producer = Producer(quiet(cluster.bootstrap))
     refused: list[KafkaError] = []
@@ -67,7 +89,7 @@ def send(cluster: Cluster, *said: Sample | bytes) -> None:
 
     for one in said:
         if isinstance(one, bytes):
-            producer.produce(TOPIC, one, partition=0, on_delivery=delivered)
+            producer.produce(topic, one, partition=0, on_delivery=delivered)
         else:
             who, _ = one
             producer.produce(
@@ -135,8 +157,16 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
     assert printed["topics"][0]["size_bytes"] == 500
     second = filling(range(60, 310, 10))
     send(quiet_cluster, *second)
+    # Groups come later than disks.
+    quiet_cluster.create_topic(GROUPS_TOPIC, partitions=2)
+    send(quiet_cluster, *(lag(n, 9 - n) for n in range(3)), topic=GROUPS_TOPIC)
     printed = telemetry()
     assert printed["log_dirs"]["samples"] == 7 + 25
+    [behind] = printed["groups"]
+    assert (behind["group_id"], behind["lag"], behind["partitions"]) == ("g", 7, 1)
+    lags = read_table(spark, str(tmp_path), "group_lag", tables.GROUP_LAG)
+    assert lags is not None
+    assert sorted((row.time.second, row.lag) for row in lags.collect()) == [(0, 9), (1, 8), (2, 7)]
     assert windows_of(spark, tmp_path) == [(60 * n, 6) for n in range(5)] + [(300, 1)]
     # Too late for its window, which is closed; its sample is there.
     late = filling([1])

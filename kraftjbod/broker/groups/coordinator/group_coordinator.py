@@ -292,6 +292,10 @@ class GroupCoordinator:
             if led.phase is Phase.ACTIVE:
                 yield led.groups
 
+    def loaded_partitions(self) -> list[GroupPartition]:
+        """What is led here, but for what is being loaded or cannot be read."""
+        return [led.groups for led in self._led.values() if led.phase is Phase.ACTIVE]
+
     # --- from one kind to the other --------------------------------------------------------------
 
     def end_classic(self, led: LedGroups, group: ClassicGroup) -> None:

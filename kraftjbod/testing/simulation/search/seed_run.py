@@ -94,6 +94,7 @@ CONFIG: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "20000",
     "metadata.log.segment.bytes": "16384",
     "storage.telemetry.enable": "false",
+    "group.telemetry.enable": "false",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.segment.bytes": "16384",
     "group.min.session.timeout.ms": "1000",

@@ -11,7 +11,7 @@ from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
 from kraftjbod.core.ids import LeaderEpoch, TopicId, TopicPartition
 from kraftjbod.core.loop.timing import Deadline, ExponentialBackoff
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.protocol.storage_telemetry import TOPIC
+from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, topic
 from tests.unit.broker.impaired_dirs import answer, stall
 from tests.unit.broker.scripted_controller import RealClock

@@ -20,7 +20,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )
-from kraftjbod.protocol.storage_telemetry import TOPIC
+from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from tests.unit.broker.broker_rig import (
     BrokerRig,
     accept,

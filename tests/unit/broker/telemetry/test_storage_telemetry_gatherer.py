@@ -5,7 +5,7 @@ from __future__ import annotations
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import RemoveTopicRecord
-from kraftjbod.protocol.storage_telemetry import LogDirSample, ReplicaSample
+from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, ReplicaSample
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs

@@ -10,7 +10,7 @@ import pytest
 from kraftjbod.broker.telemetry.storage_telemetry_samples import LogDirContents, log_dir_sample
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.protocol.storage_telemetry import LogDirSample, Origin, encode
+from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, Origin, encode
 from kraftjbod.storage.dirs.io_statistics import IoGroup, IoStatistics
 from kraftjbod.storage.vfs import Space
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftjbod.protocol.storage_telemetry import TOPIC
+from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from tests.unit.broker.broker_rig import brokers
 
 

@@ -1,10 +1,14 @@
-"""What the topic of storage telemetry is made like."""
+"""What the topics of telemetry are made like."""
 
 from __future__ import annotations
 
 import pytest
 
-from kraftjbod.broker.telemetry.storage_telemetry_topic import storage_telemetry_topic
+from kraftjbod.broker.telemetry.telemetry_topics import (
+    TelemetryBounds,
+    group_telemetry_topic,
+    storage_telemetry_topic,
+)
 from kraftjbod.core.topic_config import TopicConfig
 
 MIB = 1024 * 1024
@@ -13,11 +17,13 @@ MIB = 1024 * 1024
 @pytest.mark.parametrize(
     ("retention_bytes", "segment_bytes"), [(128 * MIB, 16 * MIB), (MIB, 256 * 1024)]
 )
-def test_it_is_bounded(retention_bytes: int, segment_bytes: int) -> None:
-    shape = storage_telemetry_topic(
+def test_they_are_bounded(retention_bytes: int, segment_bytes: int) -> None:
+    bounds = TelemetryBounds(
         partitions=5, replication_factor=3, retention_ms=80_000, retention_bytes=retention_bytes
     )
-    (topic,) = shape.creation(2).topics
+    (topic,) = storage_telemetry_topic(bounds).creation(2).topics
+    (of_groups,) = group_telemetry_topic(bounds).creation(2).topics
+    assert (of_groups.name, of_groups.configs) == ("__group_telemetry", topic.configs)
     assert (topic.name, topic.num_partitions) == ("__storage_telemetry", 5)
     assert topic.replication_factor == 2
     configs = {key: value for key, value in topic.configs.items() if value is not None}

@@ -98,20 +98,28 @@ class ReplicaSample:
 
 def _reader_of(kind: type) -> tuple[tuple[str, ...], Any]:
     """Its fields' names, and what reads them all: four thousand replicas are a lot of fields."""
-    names = tuple(field.name for field in fields(kind))
-    return names, attrgetter(*names)
+    found = _readers.get(kind)
+    if found is None:
+        names = tuple(field.name for field in fields(kind))
+        found = _readers[kind] = names, attrgetter(*names)
+    return found
 
 
-_READERS: Final = {kind: _reader_of(kind) for kind in (Origin, LogDirSample, ReplicaSample)}
+_readers: Final[dict[type, tuple[tuple[str, ...], Any]]] = {}
 _KINDS: Final = {LogDirSample: "log_dir", ReplicaSample: "replica"}
 _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
     """The value of one record."""
-    document: dict[str, Any] = {"schema": SCHEMA, "kind": _KINDS[type(sample)]}
+    return encode_sample(_KINDS[type(sample)], origin, sample)
+
+
+def encode_sample(kind: str, origin: Origin, sample: object) -> bytes:
+    """The same for a sample of any kind: a dataclass of plain values."""
+    document: dict[str, Any] = {"schema": SCHEMA, "kind": kind}
     for said in (origin, sample):
-        names, read = _READERS[type(said)]
+        names, read = _reader_of(type(said))
         document.update(zip(names, read(said), strict=True))
     return _to_json(document).encode()
 

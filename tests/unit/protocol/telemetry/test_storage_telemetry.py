@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from kraftjbod.core.config import BrokerConfig
-from kraftjbod.protocol.storage_telemetry import (
+from kraftjbod.protocol.telemetry.storage_telemetry import (
     LogDirSample,
     Origin,
     ReplicaSample,

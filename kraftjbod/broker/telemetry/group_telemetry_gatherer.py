@@ -1,0 +1,113 @@
+"""LOOP. ``GroupTelemetryGatherer``: what the groups that are coordinated here have committed.
+
+A round is bounded: groups that have no room in it come first in the next one. Thousands of offsets
+are gathered in slices, between which others get their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.protocol.telemetry.group_telemetry import LagSample
+
+
+class GroupOffset(NamedTuple):
+    """One group and one partition of a topic that there is."""
+
+    group_id: str
+    topic_partition: TopicPartition
+    is_consumer: bool
+    state: str
+    members: int
+    offset: int
+    commit_ms: int
+
+
+class Gathered(NamedTuple):
+    offsets: list[GroupOffset]
+    left_out: int
+    """Offsets of groups that had no room."""
+
+
+class GroupTelemetryGatherer:
+    def __init__(
+        self, *, coordinator: GroupCoordinator, cache: MetadataCache, max_samples: int
+    ) -> None:
+        self._coordinator = coordinator
+        self._cache = cache
+        self._max_samples = max_samples
+        #: Groups before it had their turn; as groups come and go it is only about right.
+        self._next_group = 0
+
+    async def offsets(self) -> Gathered:
+        """Whole groups, until there is no more room."""
+        groups = [
+            (partition, group_id)
+            for partition in self._coordinator.loaded_partitions()
+            for group_id in partition.group_ids()
+        ]
+        start = self._next_group if self._next_group < len(groups) else 0
+        found: list[GroupOffset] = []
+        taken = left_out = 0
+        async for partition, group_id in in_slices([*groups[start:], *groups[:start]]):
+            if left_out or len(found) >= self._max_samples:
+                left_out += len(partition.offsets(group_id))
+                continue
+            of_group = list(self._of_group(partition, group_id))
+            if found and len(found) + len(of_group) > self._max_samples:
+                left_out += len(of_group)
+                continue
+            found += of_group
+            taken += 1
+        self._next_group = (start + taken) % max(1, len(groups))
+        return Gathered(found, left_out)
+
+    def samples(
+        self, offsets: Sequence[GroupOffset], ends: Mapping[TopicPartition, int]
+    ) -> Iterator[LagSample]:
+        """Of those whose topics are still there; a few at a time, please."""
+        for one in offsets:
+            topic = self._cache.state.topic(one.topic_partition.topic)
+            if topic is None:
+                continue
+            end = ends.get(one.topic_partition)
+            yield LagSample(
+                group_id=one.group_id,
+                group_type="consumer" if one.is_consumer else "classic",
+                state=one.state,
+                members=one.members,
+                topic=topic.name,
+                topic_id=str(topic.topic_id),
+                partition=one.topic_partition.partition,
+                committed_offset=one.offset,
+                committed_ms=one.commit_ms,
+                log_end_offset=end,
+                # The end was asked for later; but a log may have been cut, or made anew.
+                lag=None if end is None else max(0, end - one.offset),
+            )
+
+    def _of_group(self, partition: GroupPartition, group_id: str) -> Iterator[GroupOffset]:
+        consumer = partition.consumer_groups.get(group_id)
+        classic = partition.groups.get(group_id)
+        if consumer is not None:
+            members = len(consumer.state.members)
+        else:
+            members = 0 if classic is None else len(classic.members)
+        state = partition.state_of(group_id).value
+        for topic_partition, committed in partition.offsets(group_id).items():
+            if self._cache.state.topic(topic_partition.topic) is not None:
+                yield GroupOffset(
+                    group_id=group_id,
+                    topic_partition=topic_partition,
+                    is_consumer=consumer is not None,
+                    state=state,
+                    members=members,
+                    offset=committed.offset,
+                    commit_ms=committed.commit_ms,
+                )
