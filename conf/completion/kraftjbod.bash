@@ -74,7 +74,7 @@ _kraftjbod_values() {
     "kraftjbod-configs --bootstrap-controller") echo "@value" ;;
     "kraftjbod-configs --command-config") echo "@file" ;;
     "kraftjbod-configs --timeout") echo "@value" ;;
-    "kraftjbod-configs --entity-type") echo "brokers topics" ;;
+    "kraftjbod-configs --entity-type") echo "brokers groups topics" ;;
     "kraftjbod-configs --entity-name") echo "@value" ;;
     "kraftjbod-configs --add-config") echo "@value" ;;
     "kraftjbod-configs --delete-config") echo "@value" ;;

@@ -1,4 +1,5 @@
-"""WIRE. ``kraftjbod-configs``: what topics and brokers are configured to, as Kafka's tool shows it.
+"""WIRE. ``kraftjbod-configs``: what topics, brokers and groups are configured to, as Kafka's tool
+shows it.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-configs.sh``, also against a real
 Kafka. ``--bootstrap-controller`` asks the controllers of kraftjbod instead of a broker: for a
@@ -11,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 import click
 
@@ -26,9 +27,11 @@ from kraftjbod.cli.clients.config_admin import (
     ResourceType,
     describe_configs,
     incremental_alter_configs,
+    list_config_resources,
 )
 from kraftjbod.cli.clients.controller_client import ControllerClient
 from kraftjbod.cli.clients.first_contact import controllers_at
+from kraftjbod.cli.clients.group_admin import list_groups
 from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     config_option,
@@ -52,17 +55,19 @@ _OUTSIDE_BRACKETS: Final = r"(?![^\[]*\])"
 _TYPES: Final[Mapping[str, ResourceType]] = {
     "topics": ResourceType.TOPIC,
     "brokers": ResourceType.BROKER,
+    "groups": ResourceType.GROUP,
 }
 _DYNAMIC_SOURCES: Final = frozenset(
     {
         ConfigSource.DYNAMIC_TOPIC_CONFIG,
         ConfigSource.DYNAMIC_BROKER_CONFIG,
         ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        ConfigSource.DYNAMIC_GROUP_CONFIG,
     }
 )
 
 Described = dict[str, list[ConfigEntry]]
-"""Entries by the name of their topic or broker."""
+"""Entries by the name of their topic, broker or group."""
 
 
 class ConfigCommandError(KraftJbodError):
@@ -85,6 +90,8 @@ class Order:
         """Where a value comes from that was set for exactly this entity."""
         if self.kind is ResourceType.TOPIC:
             return ConfigSource.DYNAMIC_TOPIC_CONFIG
+        if self.kind is ResourceType.GROUP:
+            return ConfigSource.DYNAMIC_GROUP_CONFIG
         if self.name == "":
             return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         return ConfigSource.DYNAMIC_BROKER_CONFIG
@@ -100,7 +107,7 @@ class Order:
 @config_option
 @timeout_option
 @click.option("--entity-type", type=click.Choice(sorted(_TYPES)), required=True)
-@click.option("--entity-name", metavar="NAME", help="Topic, or id of a broker.")
+@click.option("--entity-name", metavar="NAME", help="Topic, id of a broker, or group.")
 @click.option("--entity-default", is_flag=True, help="What holds for all brokers.")
 @click.option("--describe", "action", flag_value="describe", help="Show configurations.")
 @click.option("--alter", "action", flag_value="alter", help="Change a configuration.")
@@ -128,7 +135,7 @@ def main(
     style: str,
     as_json: bool,
 ) -> None:
-    """Show and change the configuration of topics and brokers."""
+    """Show and change the configuration of topics, brokers and groups."""
     if (bootstrap_server is None) == (bootstrap_controller is None):
         raise click.UsageError(
             "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
@@ -175,12 +182,12 @@ def parse_added(text: str) -> dict[str, str]:
 
 
 def _require_sense(action: str | None, order: Order, *, is_controller: bool) -> None:
-    is_topic = order.kind is ResourceType.TOPIC
+    is_broker = order.kind is ResourceType.BROKER
     if action is None:
         raise click.UsageError("give exactly one of --describe, --alter")
-    if is_topic and order.name == "":
-        raise click.UsageError("topics have no --entity-default")
-    if not is_topic and order.name and not order.name.isdecimal():
+    if not is_broker and order.name == "":
+        raise click.UsageError(f"{order.kind.name.lower()}s have no --entity-default")
+    if is_broker and order.name and not order.name.isdecimal():
         raise click.UsageError(
             f"The entity name for brokers must be a valid integer broker id, found: {order.name}"
         )
@@ -217,12 +224,7 @@ async def _at_brokers(cluster: ClusterAddress, is_alter: bool, order: Order) -> 
 
 
 async def _describe(client: ClusterClient, order: Order) -> None:
-    is_topic = order.kind is ResourceType.TOPIC
-    existing = (
-        sorted(client.metadata.topics)
-        if is_topic
-        else [*map(str, sorted(client.metadata.brokers)), ""]
-    )
+    existing = await _existing(client, order.kind)
     if order.name is not None and order.name not in existing:
         kind = order.kind.name.lower()
         if order.as_json:
@@ -234,9 +236,24 @@ async def _describe(client: ClusterClient, order: Order) -> None:
     _report(order, await _own_entries(client, order, names))
 
 
+async def _existing(client: ClusterClient, kind: ResourceType) -> Sequence[str]:
+    """All of a kind; of groups, also those that are only configured."""
+    match kind:
+        case ResourceType.TOPIC:
+            return sorted(client.metadata.topics)
+        case ResourceType.BROKER:
+            return [*map(str, sorted(client.metadata.brokers)), ""]
+        case ResourceType.GROUP:
+            configured = await client.retry(lambda: list_config_resources(client, kind))
+            there = await list_groups(client)
+            return sorted({*configured, *(group.group_id for group in there)})
+        case _:
+            assert_never(kind)
+
+
 def _can_be_asked(client: ClusterClient, order: Order) -> bool:
     """A dead broker cannot be; what is set for it, the controller knows alone."""
-    if order.kind is ResourceType.TOPIC or order.name == "":
+    if order.kind is not ResourceType.BROKER or order.name == "":
         return True
     return int(order.name or 0) in client.metadata.brokers
 

@@ -1,8 +1,10 @@
-"""PURE. ``ConfigurationControlManager``: what topics and brokers are configured to.
+"""PURE. ``ConfigurationControlManager``: what topics, brokers and groups are configured to.
 
 * A change is checked as the resource will be after it, before anything is recorded.
 * Topics take every topic-level key; brokers only what they can take over while they run, and the
   empty broker name stands for all of them.
+* Groups need not exist; within which bounds their values are is checked by the broker that was
+  asked, whose file has the bounds.
 * Each resource of a request succeeds or fails by itself; named twice, it fails both times.
 * Which directories ``cordoned.log.dirs`` may name is checked by the broker that has them. What
   comes here unchecked, for a broker that is dead, may only lift cordons (KIP-1066).
@@ -29,7 +31,9 @@ from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.config import CORDONED_LOG_DIRS, DYNAMIC_LIST_KEYS, DynamicBrokerConfig
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
+from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.ids import BrokerId, DirectoryId, is_broker_id
+from kraftjbod.core.metadata_version import GROUP_VERSION
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.core.request_limits import MAX_CONFIG_VALUE_BYTES
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TOPIC_LIST_KEYS, TopicConfig
@@ -178,12 +182,30 @@ class ConfigurationControlManager:
             case ResourceType.BROKER:
                 self._require_broker(resource.name)
                 return ResourceType.BROKER
+            case ResourceType.GROUP:
+                self._require_group(resource.name)
+                return ResourceType.GROUP
             case _:
                 raise _error(
                     ErrorCode.INVALID_REQUEST,
                     f"Resources of type {resource.resource_type} are not configured here; "
-                    "topics (2) and brokers (4) are.",
+                    "topics (2), brokers (4) and groups (32) are.",
                 )
+
+    def _require_group(self, name: str) -> None:
+        if not name:
+            raise _error(
+                ErrorCode.INVALID_REQUEST,
+                "Default group resources are not allowed; name a group, or set the keys "
+                "group.consumer.… in the brokers' files.",
+            )
+        if not self._state.features.get(GROUP_VERSION, 0):
+            # Who does not know that groups can be configured must not be sent it.
+            raise _error(
+                ErrorCode.INVALID_CONFIG,
+                f"Groups can be configured from level 1 of {GROUP_VERSION} on; raise it with "
+                "kraftjbod-features.",
+            )
 
     def _require_broker(self, name: str) -> None:
         if not name:
@@ -251,6 +273,8 @@ class ConfigurationControlManager:
                 case ResourceType.BROKER:
                     who = f"broker {name}" if name else "all brokers"
                     DynamicBrokerConfig.from_values(values, source=who)
+                case ResourceType.GROUP:
+                    GroupOverrides.from_values(values, source=f"group {name}")
                 case _:
                     assert_never(resource_type)
         except ConfigError as e:
@@ -340,6 +364,7 @@ class ConfigurationControlManager:
 _LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
     ResourceType.TOPIC: frozenset(TOPIC_LIST_KEYS),
     ResourceType.BROKER: DYNAMIC_LIST_KEYS,
+    ResourceType.GROUP: frozenset(),
 }
 
 

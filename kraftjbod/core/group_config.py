@@ -2,11 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from kraftjbod.core.config_model import HOUR_MS, KIB, MIB, KeyedModel
+from kraftjbod.core.config_model import (
+    HOUR_MS,
+    KIB,
+    MIB,
+    KeyedModel,
+    parse_model,
+    unknown_keys,
+)
+from kraftjbod.core.errors import ConfigError
+
+
+class GroupOverrides(KeyedModel):
+    """What one group of the newer protocol may be configured to (KIP-1043); names are Kafka's."""
+
+    consumer_session_timeout_ms: int = Field(default=45_000, ge=1)
+    """A member that is not heard of for so long is out."""
+    consumer_heartbeat_interval_ms: int = Field(default=5_000, ge=1)
+    """How often members are told to send a heartbeat."""
+    consumer_assignment_interval_ms: int = Field(default=1_000, ge=0)
+    """How often the assignment is made anew at most; 0 for every time that it changes."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
+        """:raises ConfigError: naming ``source``, and each key that is unknown or wrong."""
+        unknown = unknown_keys(cls, values)
+        if unknown:
+            raise ConfigError(
+                f"{source}: Unknown group config name: {', '.join(unknown)}; "
+                f"{', '.join(sorted(cls.keys()))} can be set"
+            )
+        return parse_model(cls, values, source)
+
+
+#: By key of a group: the broker's key that says it for all groups that do not.
+GROUP_KEYS: Final[Mapping[str, str]] = {
+    key: f"group.{key}" for key in sorted(GroupOverrides.keys())
+}
+_SESSION: Final = "consumer.session.timeout.ms"
+_HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
 
 
 class GroupConfig(KeyedModel):
@@ -26,6 +65,19 @@ class GroupConfig(KeyedModel):
     """How often such a member is told to send a heartbeat."""
     group_consumer_assignment_interval_ms: int = Field(default=1_000, ge=0)
     """How often a group's assignment is made anew at most; 0 for every time that it changes."""
+    group_consumer_min_session_timeout_ms: int = Field(default=45_000, ge=1)
+    """This and the next five bound what groups may be configured to. Where what holds for all
+    groups is itself beyond one of them, it is the bound."""
+    group_consumer_max_session_timeout_ms: int = Field(default=60_000, ge=1)
+    """The longest session of a group."""
+    group_consumer_min_heartbeat_interval_ms: int = Field(default=5_000, ge=1)
+    """The shortest interval of heartbeats of a group."""
+    group_consumer_max_heartbeat_interval_ms: int = Field(default=15_000, ge=1)
+    """The longest one."""
+    group_consumer_min_assignment_interval_ms: int = Field(default=0, ge=0)
+    """The shortest time between two assignments of a group."""
+    group_consumer_max_assignment_interval_ms: int = Field(default=15_000, ge=0)
+    """The longest one."""
     group_consumer_max_size: int = Field(default=2**31 - 1, ge=1)
     """Members that a group of the newer protocol may have."""
     group_consumer_assignors: tuple[Literal["uniform", "range"], ...] = ("uniform", "range")
@@ -87,7 +139,57 @@ class GroupConfig(KeyedModel):
                 "group.consumer.heartbeat.interval.ms must be below "
                 "group.consumer.session.timeout.ms"
             )
+        for key in GROUP_KEYS:
+            least, most = _bound_names(key)
+            if getattr(self, least) > getattr(self, most):
+                raise ValueError(f"{least} is above {most}".replace("_", "."))
         assignors = self.group_consumer_assignors
         if not assignors or len(set(assignors)) < len(assignors):
             raise ValueError("group.consumer.assignors must name each assignor once, and one")
         return self
+
+    @property
+    def for_all_groups(self) -> GroupOverrides:
+        """What a group is configured to that says nothing itself."""
+        return GroupOverrides.model_validate(
+            {key: getattr(self, of_all.replace(".", "_")) for key, of_all in GROUP_KEYS.items()}
+        )
+
+    def bounds_of(self, key: str) -> tuple[int, int]:
+        """The least and the most that a group may say under ``key``."""
+        of_all: int = getattr(self, GROUP_KEYS[key].replace(".", "_"))
+        least, most = (getattr(self, name) for name in _bound_names(key))
+        return min(least, of_all), max(most, of_all)
+
+    def checked_overrides(self, values: Mapping[str, str], *, source: str) -> GroupOverrides:
+        """What a group is configured to that says ``values``.
+
+        :raises ConfigError: naming ``source``, and what is unknown or wrong.
+        """
+        said = GroupOverrides.from_values(values, source=source).by_key()
+        for key in values:
+            least, most = self.bounds_of(key)
+            if not least <= said[key] <= most:
+                raise ConfigError(f"{source}: {key} must be in {least} to {most}, not {said[key]}")
+        wanted = self.for_all_groups.by_key() | {key: said[key] for key in values}
+        if wanted[_SESSION] <= wanted[_HEARTBEAT]:
+            raise ConfigError(
+                f"{source}: {_SESSION} ({wanted[_SESSION]}) must be greater than {_HEARTBEAT} "
+                f"({wanted[_HEARTBEAT]})"
+            )
+        return GroupOverrides.model_validate(wanted)
+
+    def clamped_overrides(self, values: Mapping[str, str]) -> GroupOverrides:
+        """The same of what was set once, and need not be within the bounds of today."""
+        wanted = self.for_all_groups.by_key()
+        for key in values.keys() & wanted.keys():
+            least, most = self.bounds_of(key)
+            wanted[key] = min(max(int(values[key]), least), most)
+        wanted[_HEARTBEAT] = max(1, min(wanted[_HEARTBEAT], wanted[_SESSION] - 1))
+        return GroupOverrides.model_validate(wanted)
+
+
+def _bound_names(key: str) -> tuple[str, str]:
+    """``consumer.session.timeout.ms``: the fields of its least and its most."""
+    kind, _, rest = key.replace(".", "_").partition("_")
+    return f"group_{kind}_min_{rest}", f"group_{kind}_max_{rest}"

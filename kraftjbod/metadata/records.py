@@ -64,6 +64,8 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
+    """Since group.version 1; nobody who does not know it has to read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from kraftjbod.broker.apis.admin.forwarding import forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.cluster.group_configs import GroupConfigs
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.directories.cordon_checks import checked_cordons
@@ -26,6 +27,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
 from kraftjbod.core.config_model import ConfigType, KeyedModel, config_meanings, config_types
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
+from kraftjbod.core.group_config import GROUP_KEYS, GroupOverrides
 from kraftjbod.core.ids import BrokerId, is_broker_id
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_ANSWER_BYTES, MAX_ITEMS_PER_REQUEST
@@ -73,6 +75,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 _NAMED_TWICE: Final = OperatingError(
@@ -106,6 +109,7 @@ class ConfigApis:
         config: BrokerConfig,
         cache: MetadataCache,
         topic_configs: TopicConfigs,
+        group_configs: GroupConfigs,
         dynamic_configs: DynamicConfigs,
         channel: ControllerChannel,
         own_dirs: Callable[[], Collection[str]],
@@ -115,6 +119,7 @@ class ConfigApis:
         self._config = config
         self._cache = cache
         self._topic_configs = topic_configs
+        self._group_configs = group_configs
         self._dynamic_configs = dynamic_configs
         self._channel = channel
         self._own_dirs = own_dirs
@@ -210,7 +215,9 @@ class ConfigApis:
 
     def _checked(self, resource: AlteredResource) -> AlteredResource:
         """:raises OperatingError: INVALID_REQUEST, if another broker has to be asked, or a
-        directory cannot be cordoned."""
+        directory cannot be cordoned; INVALID_CONFIG, if a group may not be configured so."""
+        if resource.resource_type == ResourceType.GROUP:
+            self._group_configs.require_valid(resource)
         if resource.resource_type != ResourceType.BROKER:
             return resource
         is_own = resource.name == str(self._broker_id)
@@ -255,6 +262,8 @@ class ConfigApis:
                 return self._topic_entries(name)
             case ResourceType.BROKER:
                 return self._broker_entries(name)
+            case ResourceType.GROUP:
+                return self._group_entries(name)
             case _:
                 raise OperatingError(
                     f"resource type {resource_type} has no configuration here",
@@ -307,6 +316,17 @@ class ConfigApis:
                     synonyms.append((key, _text(value), ConfigSource.DEFAULT))
                 self._default_entries.append(_Entry(key, value, synonyms, False))
         return self._default_entries
+
+    def _group_entries(self, group_id: str) -> Iterable[_Entry]:
+        """Of any group, as it would be if there is none."""
+        if not group_id:
+            raise OperatingError("name a group", code=ErrorCode.INVALID_REQUEST)
+        own = self._group_configs.own(group_id)
+        for key, value in self._group_configs.in_force(group_id).by_key().items():
+            synonyms = self._broker_synonyms((GROUP_KEYS[key],))
+            if key in own:
+                synonyms.insert(0, (key, own[key], ConfigSource.GROUP))
+            yield _Entry(key, value, synonyms, False, GroupOverrides)
 
     def _broker_entries(self, name: str) -> Iterable[_Entry]:
         if name not in (str(self._broker_id), ""):

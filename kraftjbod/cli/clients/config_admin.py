@@ -20,6 +20,7 @@ from kraftjbod.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 
 R = TypeVar("R")
@@ -30,10 +31,11 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class ConfigResource(NamedTuple):
-    """One topic by its name, one broker by its id, or all brokers by the empty name."""
+    """One topic or group by its name, one broker by its id, or all brokers by the empty name."""
 
     type: ResourceType
     name: str
@@ -51,6 +53,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
     @classmethod
     def _missing_(cls, value: object) -> ConfigSource:
@@ -123,6 +126,18 @@ async def describe_configs(
             require_ok(result, str(resource))
             described[resource] = {entry.name: _config_entry(entry) for entry in result.configs}
     return described
+
+
+async def list_config_resources(client: ClusterClient, kind: ResourceType) -> list[str]:
+    """Names of a kind that there is something to be said of (KIP-1142); of groups, those that have
+    a configuration of their own.
+
+    :raises OperatingError: the broker does not know the kind.
+    """
+    request = ListConfigResourcesRequest(resource_types=[kind])
+    response = await client.request_any(request, min_version=1)
+    require_ok(response, f"resources of kind {kind.name.lower()}")
+    return sorted(each.resource_name for each in response.config_resources)
 
 
 async def topic_configs(

@@ -153,6 +153,7 @@ class ApiRoom:
             config=self._config,
             cache=self._cluster.cache,
             topic_configs=self._cluster.topic_configs,
+            group_configs=self._cluster.group_configs,
             dynamic_configs=self._cluster.dynamic_configs,
             channel=self._cluster.channel,
             own_dirs=lambda: [log_dir.path for log_dir in logs.dirs()],

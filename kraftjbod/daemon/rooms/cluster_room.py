@@ -9,6 +9,7 @@ from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.cluster.group_configs import GroupConfigs
 from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, LifecycleTimes
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
@@ -47,6 +48,7 @@ class ClusterRoom:
             cache=self.cache,
             listener_name=config.inter_broker_listener,
         )
+        self.group_configs = GroupConfigs(cache=self.cache, config=config)
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
         self.dynamic_configs = DynamicConfigs(config=config, cache=self.cache)
         self.dynamic_configs.subscribe(

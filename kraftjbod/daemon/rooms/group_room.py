@@ -56,6 +56,7 @@ class GroupRoom:
             backoff=backoff(around, _LOAD_BACKOFF_MAX_MS),
             metrics=around.metrics,
             settings=settings,
+            configs=cluster.group_configs,
         )
         commits = GroupCommits(
             coordinator=self.coordinator,

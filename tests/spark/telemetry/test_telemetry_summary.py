@@ -50,6 +50,7 @@ SUMMARY: dict[str, Any] = {
         "broker": [{"name": "1", "skew": 2.0}],
         "topic": [],
     },
+    "groups": [{"group_id": "readers", "lag": 1200, "partitions": 3, "at": NOON}],
 }
 
 
@@ -67,6 +68,7 @@ def test_the_lines() -> None:
         "errors: 1:/c since 2026-03-01 12:00:00, 2",
         "and 4 more findings in log_dir_outliers",
         "most bytes over mean: brokers of the cluster 1.20, directories of broker 1 2.00",
+        "group most behind: readers by 1,200 records in 3 partitions, 2026-03-01 12:00:00",
         "tables: run/tables",
     ]
 

@@ -7,6 +7,7 @@ import pytest
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_config_messages as m
 
@@ -62,6 +63,34 @@ def test_a_broker_is_named_by_its_number() -> None:
     resources = (m.AlteredResource(resource_type=4, name=n, changes=(rate,)) for n in names)
     outcomes = _alter(_manager(MetadataState()), *resources)
     assert {code for code, _ in outcomes} == {ErrorCode.INVALID_REQUEST}
+
+
+def test_a_group_is_configured_by_name_once_all_can_read_that() -> None:
+    """It need not exist."""
+    state = MetadataState()
+    session = m.ConfigChange(name="consumer.session.timeout.ms", operation=0, value="50000")
+    group, unnamed = (
+        m.AlteredResource(resource_type=32, name=name, changes=(session,)) for name in ("g", "")
+    )
+    codes = [code for code, _ in _alter(_manager(state), group, unnamed)]
+    assert codes == [ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST]
+    level = FeatureLevelRecord(name="group.version", feature_level=1)
+    state.replay([level], offset=0, epoch=0, delta=MetadataDelta())
+    request = m.IncrementalAlterConfigsRequest(resources=(group,))
+    result = _manager(state).incremental_alter(request)
+    assert [(r.resource_name, r.value) for r in result.records] == [("g", "50000")]  # type: ignore[union-attr]  # config records
+    state.replay(result.records, offset=1, epoch=0, delta=MetadataDelta())
+    unset = session.model_copy(update={"operation": 1, "value": None})
+    request = m.IncrementalAlterConfigsRequest(
+        resources=(group.model_copy(update={"changes": (unset,)}),)
+    )
+    state.replay(
+        _manager(state).incremental_alter(request).records,
+        offset=2,
+        epoch=0,
+        delta=MetadataDelta(),
+    )
+    assert not state.configs
 
 
 def test_a_value_that_no_old_version_could_carry_is_refused() -> None:

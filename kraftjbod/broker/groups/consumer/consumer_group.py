@@ -90,6 +90,13 @@ class ConsumerGroup:
     def __repr__(self) -> str:
         return f"<ConsumerGroup {self.state!r} {'writes' * self._is_writing}>"
 
+    def configure(self, settings: ConsumerGroupSettings) -> None:
+        """From now on; sessions that were renewed before end as they were to."""
+        if settings is not self._settings:
+            self._settings = settings
+            self._target.configure(settings)
+            self._members.configure(settings)
+
     @property
     def next_deadline_ms(self) -> int:
         """When there is something to do; what is being written is waited for first."""

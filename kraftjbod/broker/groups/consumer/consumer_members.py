@@ -44,6 +44,9 @@ class ConsumerMembers:
         self._target = target
         self._settings = settings
 
+    def configure(self, settings: ConsumerGroupSettings) -> None:
+        self._settings = settings
+
     # --- heartbeats ------------------------------------------------------------------------------
 
     def heartbeat(self, asked: ConsumerHeartbeat, moment: Moment) -> ConsumerAnswer:

@@ -44,6 +44,9 @@ class TargetAssignment:
         #: Topics' version and wall time at which each expression was matched.
         self._matched: dict[str, tuple[int, int]] = {}
 
+    def configure(self, settings: ConsumerGroupSettings) -> None:
+        self._settings = settings
+
     def forget_what_was_seen(self) -> None:
         """What was decided is taken back."""
         self._seen_version = _NOT_SEEN

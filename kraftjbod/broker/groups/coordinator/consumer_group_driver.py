@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, assert_never
 
+from kraftjbod.broker.cluster.group_configs import GroupConfigs
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.groups.classic.classic_group import ClassicGroup
 from kraftjbod.broker.groups.classic.group_events import Answer, TimePassed
@@ -20,6 +22,7 @@ from kraftjbod.broker.groups.consumer.consumer_group_events import (
     BecameClassic,
     ConsumerAnswer,
     ConsumerGroupEvent,
+    ConsumerGroupSettings,
     ConsumerHeartbeat,
     DeletionAnswer,
     DeletionRequested,
@@ -61,12 +64,14 @@ class ConsumerGroupDriver:
         clock: Clock,
         log: GroupLog,
         settings: CoordinatorSettings,
+        configs: GroupConfigs,
         classic: ClassicSide,
     ) -> None:
         self._cache = cache
         self._clock = clock
         self._log = log
         self._settings = settings
+        self._configs = configs
         self._classic = classic
 
     def heartbeat(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> None:
@@ -112,6 +117,7 @@ class ConsumerGroupDriver:
         return (await token).code
 
     def handle(self, led: LedGroups, group: ConsumerGroup, event: ConsumerGroupEvent) -> None:
+        group.configure(self._settings_of(group.group_id))
         now_ms = self._clock.now_ms()
         moment = Moment(now_ms, self._clock.wall_ms(), ClusterTopics(self._cache.state))
         for action in group.handle(event, moment):
@@ -132,6 +138,18 @@ class ConsumerGroupDriver:
             restored = led.groups.restore(group.group_id, now_ms)
             if restored is not None:
                 self._classic.begin_classic(led, restored)
+
+    def _settings_of(self, group_id: str) -> ConsumerGroupSettings:
+        """As metadata has them now."""
+        if not self._configs.own(group_id):
+            return self._settings.consumer
+        said = self._configs.in_force(group_id)
+        return replace(
+            self._settings.consumer,
+            session_timeout_ms=said.consumer_session_timeout_ms,
+            heartbeat_interval_ms=said.consumer_heartbeat_interval_ms,
+            assignment_interval_ms=said.consumer_assignment_interval_ms,
+        )
 
     def _write(self, led: LedGroups, group: ConsumerGroup, facts: Sequence[Fact]) -> None:
         loop = asyncio.get_running_loop()

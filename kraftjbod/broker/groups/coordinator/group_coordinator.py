@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from kraftjbod.broker.background import BackgroundTasks
+from kraftjbod.broker.cluster.group_configs import GroupConfigs
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.groups.classic.classic_group import NEVER, ClassicGroup
 from kraftjbod.broker.groups.classic.group_events import (
@@ -87,6 +88,7 @@ class GroupCoordinator:
         backoff: ExponentialBackoff,
         metrics: Metrics,
         settings: CoordinatorSettings,
+        configs: GroupConfigs,
     ) -> None:
         self._cache = cache
         self._records = records
@@ -98,7 +100,12 @@ class GroupCoordinator:
         #: By partition.
         self._led: dict[int, LedGroups] = {}
         self._consumer = ConsumerGroupDriver(
-            cache=cache, clock=clock, log=records, settings=settings, classic=self
+            cache=cache,
+            clock=clock,
+            log=records,
+            settings=settings,
+            configs=configs,
+            classic=self,
         )
         self._log = get_logger(component="group_coordinator")
         metrics.gauge("NumGroups", lambda: sum(len(led.groups) for led in self._led.values()))

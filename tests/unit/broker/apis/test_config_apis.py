@@ -10,6 +10,7 @@ import pytest
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
+from kraftjbod.broker.cluster.group_configs import GroupConfigs
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.request_context import RequestContext
@@ -46,6 +47,7 @@ REQUEST = message("DescribeConfigsRequest")
 CONTEXT = RequestContext(connection=CONNECTION, api_version=4, client_id=None)
 TOPIC, DYNAMIC, STATIC, DEFAULT = int(ResourceType.TOPIC), 1, 4, 5
 BROKER, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER = int(ResourceType.BROKER), 2, 3
+GROUP, GROUP_CONFIG = int(ResourceType.GROUP), 8
 RATE = "leader.replication.throttled.rate"
 OTHER_RATE = "follower.replication.throttled.rate"
 
@@ -77,6 +79,7 @@ def apis() -> ConfigApis:
     return ConfigApis(
         config=config,
         cache=cache,
+        group_configs=GroupConfigs(cache=cache, config=config),
         topic_configs=TopicConfigs(defaults=config.topic_defaults(), cache=cache),
         dynamic_configs=dynamic_configs,
         channel=ControllerChannel(
@@ -248,6 +251,26 @@ async def test_types_and_meanings_are_those_of_the_key_not_of_its_value(apis: Co
     dirs, roll = sorted(result.configs, key=lambda entry: str(entry.name))
     assert "failure domain" in dirs.documentation
     assert (dirs.config_type, roll.config_type, roll.value) == (7, 5, None)
+
+
+async def test_a_group_is_described_with_its_own_values_first(apis: ConfigApis) -> None:
+    session, beats = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    apis._cache.state.configs[(ResourceType.GROUP, "g")] = {session: "60000"}
+    result, entries = await described(apis, GROUP, "g")
+    assert result.error_code == 0
+    assert {name: entry.value for name, entry in entries.items()} == {
+        **{session: "60000", beats: "5000", "consumer.assignment.interval.ms": "1000"}
+    }
+    assert synonyms_of(entries[session]) == [
+        (session, "60000", GROUP_CONFIG),
+        (f"group.{session}", "45000", DEFAULT),
+    ]
+    assert (entries[session].config_source, entries[beats].config_source) == (
+        GROUP_CONFIG,
+        DEFAULT,
+    )
+    nameless, _ = await described(apis, GROUP, "")
+    assert nameless.error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_compaction_is_described_in_kafkas_words(apis: ConfigApis) -> None:

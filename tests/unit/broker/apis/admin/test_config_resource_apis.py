@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.messages import ListConfigResourcesRequest
 from tests.unit.broker.broker_rig import brokers, topic
 
-TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
 
 def listed(response: Any) -> list[tuple[int, str]]:
@@ -23,6 +24,20 @@ async def test_topics_and_living_brokers_are_listed():
         assert everything == [(TOPIC, "a"), (BROKER, "1"), (BROKER, "2")]
         brokers_only = ListConfigResourcesRequest(resource_types=[BROKER, BROKER])
         assert listed(await rig.ask(brokers_only, 1)) == everything[1:]
+
+
+async def test_of_groups_those_are_listed_that_have_a_configuration():
+    async with brokers() as (rig,):
+        own = ConfigRecord(
+            resource_type=ResourceType.GROUP,
+            resource_name="g",
+            name="consumer.session.timeout.ms",
+            value="50000",
+        )
+        await rig.follow(own)
+        assert listed(await rig.ask(ListConfigResourcesRequest(resource_types=[GROUP]), 1)) == [
+            (GROUP, "g")
+        ]
 
 
 async def test_who_only_knows_client_metrics_is_answered_too():

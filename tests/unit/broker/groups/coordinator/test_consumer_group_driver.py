@@ -111,6 +111,25 @@ async def test_silent_members_are_out_by_the_group_s_own_timer() -> None:
         assert (await rig.ask(consumer("a", 2), 1)).error_code == E.UNKNOWN_MEMBER_ID
 
 
+async def test_a_group_goes_by_a_configuration_of_its_own() -> None:
+    async with consumer_coordinator() as rig:
+        assert (await rig.ask(consumer("a"), 1)).heartbeat_interval_ms == 5_000
+        told = {"consumer.heartbeat.interval.ms": "9000", "consumer.session.timeout.ms": "50000"}
+        for group_id in ("g", "another"):
+            await rig.follow(*(configured(group_id, *one) for one in told.items()))
+        group = group_of(rig)
+        assert (await rig.ask(consumer("a", 2), 1)).heartbeat_interval_ms == 9_000
+        assert group._deadlines._sessions["a"] - rig.around.clock.now_ms() > 45_000
+        await rig.follow(*(configured("g", key, None) for key in told))
+        assert (await rig.ask(consumer("a", 2), 1)).heartbeat_interval_ms == 5_000
+
+
+def configured(group_id: str, key: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ResourceType.GROUP, resource_name=group_id, name=key, value=value
+    )
+
+
 async def test_a_partition_has_so_many_groups() -> None:
     async with consumer_coordinator(group_max_per_partition="1") as rig:
         await rig.ask(consumer("a"), 1)

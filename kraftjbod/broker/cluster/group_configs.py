@@ -1,0 +1,49 @@
+"""LOOP. ``GroupConfigs``: what each group of the newer protocol is configured to, by metadata.
+
+What a group says itself comes before what this broker's file says of all groups, within the bounds
+of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
+from kraftjbod.core.group_config import GroupConfig, GroupOverrides
+from kraftjbod.metadata.records import ResourceType
+from kraftjbod.protocol.rpc_config_messages import AlteredResource
+
+_SET = 0
+_DELETE = 1
+
+
+class GroupConfigs:
+    def __init__(self, *, cache: MetadataCache, config: GroupConfig) -> None:
+        self._cache = cache
+        self._config = config
+        self._of_all = config.for_all_groups
+
+    def own(self, group_id: str) -> Mapping[str, str]:
+        """What was set for exactly this group, which need not exist."""
+        return self._cache.state.configs.get((ResourceType.GROUP, group_id), {})
+
+    def in_force(self, group_id: str) -> GroupOverrides:
+        own = self.own(group_id)
+        return self._config.clamped_overrides(own) if own else self._of_all
+
+    def require_valid(self, resource: AlteredResource) -> None:
+        """What only a broker knows of a change: its file's bounds.
+
+        :raises OperatingError: INVALID_CONFIG, saying what is wrong.
+        """
+        wanted = dict(self.own(resource.name))
+        for change in resource.changes:
+            if change.operation == _DELETE:
+                wanted.pop(change.name, None)
+            elif change.operation == _SET and change.value is not None:
+                wanted[change.name] = change.value
+        try:
+            self._config.checked_overrides(wanted, source=f"group {resource.name}")
+        except ConfigError as e:
+            raise OperatingError(str(e), code=ErrorCode.INVALID_CONFIG) from e
