@@ -96,6 +96,19 @@ ROWS: Final[Sequence[Row]] = (
         "Completed",
     ),
     Row(
+        "configs",
+        "kafka.admin.ConfigCommand",
+        "--alter --entity-type groups --entity-name g "
+        "--add-config consumer.session.timeout.ms=50000",
+        "Completed",
+    ),
+    Row(
+        "configs",
+        "kafka.admin.ConfigCommand",
+        "--describe --entity-type groups --entity-name g",
+        "consumer.session.timeout.ms=50000",
+    ),
+    Row(
         "console-producer",
         f"{_TOOLS}.ConsoleProducer",
         "--topic t --reader-property parse.key=true --reader-property key.separator=:",
