@@ -8,7 +8,7 @@ _kraftjbod_words() {
     "kraftjbod-cluster list-endpoints") echo "--bootstrap-server --command-config --help --include-fenced-brokers --json --timeout" ;;
     "kraftjbod-cluster unregister") echo "--bootstrap-server --command-config --help --id --json --timeout" ;;
     "kraftjbod-configs") echo "--add-config --all --alter --bootstrap-controller --bootstrap-server --command-config --delete-config --describe --entity-default --entity-name --entity-type --format --help --json --timeout --version" ;;
-    "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --command-property --consumer-property --formatter-config --formatter-property --from-beginning --group --help --include --isolation-level --json --key-deserializer --max-messages --offset --partition --property --skip-message-on-error --timeout --timeout-ms --topic --value-deserializer --version" ;;
+    "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --command-property --consumer-property --formatter --formatter-config --formatter-property --from-beginning --group --help --include --isolation-level --json --key-deserializer --max-messages --offset --partition --property --skip-message-on-error --timeout --timeout-ms --topic --value-deserializer --version" ;;
     "kraftjbod-console-producer") echo "--batch-size --bootstrap-server --command-config --command-property --compression-codec --help --json --max-block-ms --producer-property --property --reader-config --reader-property --request-required-acks --request-timeout-ms --sync --timeout --topic --version" ;;
     "kraftjbod-consumer-groups") echo "--all-groups --all-topics --bootstrap-server --by-duration --command-config --delete --delete-offsets --describe --dry-run --execute --export --from-file --group --help --json --list --members --offsets --reset-offsets --shift-by --state --timeout --to-current --to-datetime --to-earliest --to-latest --to-offset --topic --type --verbose --version" ;;
     "kraftjbod-consumer-perf-test") echo "--bootstrap-server --command-config --command-property --consumer.config --date-format --fetch-size --from-latest --group --help --hide-header --include --messages --num-records --print-metrics --reporting-interval --show-detailed-stats --socket-buffer-size --timeout --topic --version" ;;
@@ -94,6 +94,7 @@ _kraftjbod_values() {
     "kraftjbod-console-consumer --consumer-property") echo "@value" ;;
     "kraftjbod-console-consumer --property") echo "@value" ;;
     "kraftjbod-console-consumer --formatter-property") echo "@value" ;;
+    "kraftjbod-console-consumer --formatter") echo "@value" ;;
     "kraftjbod-console-consumer --formatter-config") echo "@file" ;;
     "kraftjbod-console-consumer --key-deserializer") echo "@value" ;;
     "kraftjbod-console-consumer --value-deserializer") echo "@value" ;;

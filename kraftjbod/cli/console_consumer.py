@@ -21,6 +21,7 @@ import click
 from kraftjbod.cli.clients.cluster_admin import EARLIEST, LATEST, list_offsets
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.consumer import Consumer
+from kraftjbod.cli.console.formatters import FORMATTERS, LogPrinter, Printer, named_printer
 from kraftjbod.cli.console.record_printer import (
     PRINTER_KEYS,
     JsonPrinter,
@@ -100,6 +101,11 @@ class _Asked:
     multiple=True,
     metavar="KEY=VALUE",
     help=f"{', '.join(PRINTER_KEYS)}.",
+)
+@click.option(
+    "--formatter",
+    metavar="CLASS",
+    help=f"Kafka's class that writes records, with or without package: {', '.join(FORMATTERS)}.",
 )
 @click.option("--formatter-config", type=click.Path(dir_okay=False), help="A file of these.")
 @click.option("--key-deserializer", help="Kafka's class for keys, as StringDeserializer.")
@@ -191,7 +197,23 @@ def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, st
     return {**settings, "bootstrap.servers": cluster.bootstrap_server}
 
 
-def _printer(flags: Mapping[str, Any]) -> RecordPrinter | JsonPrinter:
+def _printer(flags: Mapping[str, Any]) -> Printer:
+    """As ``--formatter`` says. Those of coordinators' topics take no notice of properties, as
+    Kafka's do not."""
+    name = flags["formatter"]
+    if name is not None and flags["as_json"]:
+        raise click.UsageError("--formatter and --json exclude each other")
+    try:
+        named = None if name is None else named_printer(name)
+    except ConfigError as e:
+        raise click.BadParameter(str(e), param_hint="--formatter") from e
+    if named is not None:
+        return named
+    plain = _plain_printer(flags)
+    return LogPrinter(plain, report) if LogPrinter.is_named(name) else plain
+
+
+def _plain_printer(flags: Mapping[str, Any]) -> RecordPrinter | JsonPrinter:
     path = flags["formatter_config"]
     properties = {} if path is None else parse_properties(read_file(path), path)
     properties |= parse_pairs(flags["properties"], "--property")
@@ -211,7 +233,7 @@ def _printer(flags: Mapping[str, Any]) -> RecordPrinter | JsonPrinter:
 class _Printing:
     """Records to standard output; ``total`` counts them."""
 
-    def __init__(self, asked: _Asked, printer: RecordPrinter | JsonPrinter) -> None:
+    def __init__(self, asked: _Asked, printer: Printer) -> None:
         self._max = asked.max_messages
         self._skips_unreadable = asked.skips_unreadable
         self._printer = printer

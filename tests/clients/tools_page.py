@@ -136,6 +136,13 @@ ROWS: Final[Sequence[Row]] = (
     ),
     Row(_C, _CG, "--describe --group readers", r"readers +t +\d +2 +2 +0"),
     Row(
+        "console-consumer",
+        f"{_TOOLS}.consumer.ConsoleConsumer",
+        "--topic __consumer_offsets --from-beginning --max-messages 3 --timeout-ms 60000 "
+        f"--formatter {_TOOLS}.consumer.OffsetsMessageFormatter",
+        "",
+    ),
+    Row(
         "console-producer",
         f"{_TOOLS}.ConsoleProducer",
         "--topic u --reader-property parse.headers=true --reader-property null.marker=NIL "

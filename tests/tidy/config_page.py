@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from kraftjbod.core.config import DYNAMIC_BROKER_KEYS, BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel, config_meanings
+from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.node_config import NodeConfig
 from kraftjbod.core.topic_config import BROKER_KEYS, TopicConfig
 
@@ -20,7 +21,7 @@ _HEAD: Final = """# Configuration
 
 A daemon reads one `.properties` file; keys are Kafka's where Kafka has one.
 A key that no model knows is logged (`unknown_config_key`) and ignored; one that asks for security is an error.
-*Dynamic* keys can be changed while brokers run, by `kraftjbod-configs --entity-type brokers`; topic keys by `--entity-type topics`.
+*Dynamic* keys can be changed while brokers run, by `kraftjbod-configs --entity-type brokers`; topic keys by `--entity-type topics`, those of groups by `--entity-type groups`.
 `kraftjbod-local samples --out DIR` writes a file to begin with.
 """
 _SECTIONS: Final = (
@@ -32,6 +33,13 @@ _SECTIONS: Final = (
         TopicConfig,
         (),
         "For one topic; the default is what the broker key in brackets says, where there is one.",
+    ),
+    (
+        "Groups",
+        GroupOverrides,
+        (),
+        "For one group of the newer protocol; the default is what the broker key says that has "
+        "`group.` before it.",
     ),
 )
 _KINDS: Final = {

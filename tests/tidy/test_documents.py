@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.topic_config import TopicConfig
 from tests.checkout import ROOT
 from tests.clients import tools_page
 from tests.tidy import manual
 from tests.tidy.house import PACKAGE
 
-KEYS = BrokerConfig.keys() | ControllerConfig.keys() | TopicConfig.keys()
+KEYS = BrokerConfig.keys() | ControllerConfig.keys() | TopicConfig.keys() | GroupOverrides.keys()
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
 #: A word with at least one dot, or underscore, as keys and events have.
 KEY = re.compile(r"`([a-z]+(?:\.[a-z]+){2,})(?:=[^`]*)?`")

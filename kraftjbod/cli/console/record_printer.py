@@ -35,7 +35,7 @@ PRINTER_KEYS: Final = (
     *(f"{part}.deserializer" for part in _PARTS),
 )
 _NO_TIMESTAMP: Final = -1
-_TIMESTAMP_TYPES: Final = {
+TIMESTAMP_TYPES: Final = {
     TimestampType.CREATE_TIME: "CreateTime",
     TimestampType.LOG_APPEND_TIME: "LogAppendTime",
 }
@@ -165,7 +165,7 @@ class JsonPrinter:
             "partition": partition,
             "offset": record.offset,
             "timestampMs": None if record.timestamp_ms == _NO_TIMESTAMP else record.timestamp_ms,
-            "timestampType": _TIMESTAMP_TYPES[timestamp_type],
+            "timestampType": TIMESTAMP_TYPES[timestamp_type],
             **_text("key", record.key),
             **_text("value", record.value),
             "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
@@ -185,4 +185,4 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
 def _timestamp(timestamp_ms: int, timestamp_type: TimestampType) -> bytes:
     if timestamp_ms == _NO_TIMESTAMP:
         return b"NO_TIMESTAMP"
-    return f"{_TIMESTAMP_TYPES[timestamp_type]}:{timestamp_ms}".encode()
+    return f"{TIMESTAMP_TYPES[timestamp_type]}:{timestamp_ms}".encode()

@@ -72,34 +72,65 @@ def _kinds(*, transactions: bool) -> Mapping[int, str]:
     return found
 
 
+class Decoded(NamedTuple):
+    """A record of a coordinator; of a tombstone ``version`` and ``value`` are None."""
+
+    type: int
+    key: dict[str, Any]
+    version: int | None
+    value: dict[str, Any] | None
+
+
+def decode_group_record(record: Record) -> Decoded | None:
+    """Of ``__consumer_offsets``; None if its type is unknown.
+
+    :raises RemoteProtocolError: if it is none.
+    """
+    return _decode_record(record, _kinds(transactions=False))
+
+
+def decode_transaction_record(record: Record) -> Decoded | None:
+    """Likewise of ``__transaction_state``."""
+    return _decode_record(record, _kinds(transactions=True))
+
+
 def group_words(record: Record) -> Words:
     """A record of ``__consumer_offsets``."""
-    return _coordinator_words(record, _kinds(transactions=False))
+    return _coordinator_words(record, decode_group_record)
 
 
 def transaction_words(record: Record) -> Words:
     """A record of ``__transaction_state``."""
-    return _coordinator_words(record, _kinds(transactions=True))
+    return _coordinator_words(record, decode_transaction_record)
 
 
-def _coordinator_words(record: Record, kinds: Mapping[int, str]) -> Words:
+def _coordinator_words(record: Record, decode: Callable[[Record], Decoded | None]) -> Words:
     try:
-        if record.key is None:
-            raise RemoteProtocolError("it has no key")
-        number, key = _split(record.key)
-        kind = kinds.get(number)
-        if kind is None:
-            unknown = f"Unknown record type {number} at offset {record.offset}, skipping."
-            return Words(unknown, None)
-        named = _document("type", number, _decoded(f"{kind}Key", 0, key))
-        if record.value is None:
-            return Words(named, DELETED)
-        version, value = _split(record.value)
-        data = _decoded(f"{kind}Value", version, value)
-        _open_members(data)
-        return Words(named, _document("version", version, data))
+        decoded = decode(record)
     except KraftJbodError as e:
         return Words(f"Error at offset {record.offset}, skipping. {e}", None)
+    if decoded is None:
+        number, _ = _split(record.key or b"")
+        return Words(f"Unknown record type {number} at offset {record.offset}, skipping.", None)
+    named = _document("type", decoded.type, decoded.key)
+    if decoded.version is None or decoded.value is None:
+        return Words(named, DELETED)
+    _open_members(decoded.value)
+    return Words(named, _document("version", decoded.version, decoded.value))
+
+
+def _decode_record(record: Record, kinds: Mapping[int, str]) -> Decoded | None:
+    if record.key is None:
+        raise RemoteProtocolError("it has no key")
+    number, key = _split(record.key)
+    kind = kinds.get(number)
+    if kind is None:
+        return None
+    named = _decoded(f"{kind}Key", 0, key)
+    if record.value is None:
+        return Decoded(number, named, None, None)
+    version, value = _split(record.value)
+    return Decoded(number, named, version, _decoded(f"{kind}Value", version, value))
 
 
 def _split(data: bytes) -> tuple[int, memoryview]:

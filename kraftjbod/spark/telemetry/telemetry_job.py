@@ -1,8 +1,8 @@
 """WIRE. ``kraftjbod-pipeline telemetry``: what brokers report of their disks and groups, as tables.
 
-Five streaming queries read ``__storage_telemetry``, and ``__group_telemetry`` if it is there, each
-with a checkpoint of its own below ``--checkpoint`` and a file sink, so each record is in their
-tables once, whatever is killed when:
+Five streaming queries read ``__storage_telemetry``, and ``__group_telemetry`` if it is there at the
+start, each with a checkpoint of its own below ``--checkpoint`` and a file sink, so each record is
+in their tables once, whatever is killed when:
 
 * ``log_dir_samples``, ``replica_samples``, ``group_lag`` and ``telemetry_rejects`` hold every
   record, in one of the four.
@@ -20,7 +20,7 @@ that together they cover everything that was read), ``log_dir_forecasts``, ``log
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,8 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.protocol.telemetry import group_telemetry
 from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from kraftjbod.spark.connector.durations import duration_s
+from kraftjbod.spark.connector.offset_lookup import OffsetLookup
+from kraftjbod.spark.connector.options import parse_source_options
 from kraftjbod.spark.session.job import Job, JobOutcome, job_command, streaming_options
 from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, LOG_DIR_WINDOWS, REPLICA_SAMPLES
 from kraftjbod.spark.tables.stored_tables import (
@@ -120,8 +122,12 @@ def command(
     )
     every_s = duration_s(every, "--every")
     _check_windows(job, spans)
-    reader = _reader(job, bootstrap_server, kafka, allow_data_loss=allow_data_loss)
-    streams = _streams(reader, spans)
+    options = {
+        **kafka,
+        "kafka.bootstrap.servers": bootstrap_server,
+        "failOnDataLoss": str(not allow_data_loss).lower(),
+    }
+    streams = _streams(job, options, spans)
     folder = (checkpoint or job.table("_checkpoints/telemetry")).rstrip("/")
     for name in streams:
         check_checkpoint(job.spark, job.table(name), f"{folder}/{name}")
@@ -138,43 +144,35 @@ def command(
     return JobOutcome(summary=summary, lines=tuple(lines(summary)))
 
 
-def _reader(
-    job: Job, bootstrap_servers: str, kafka: Mapping[str, str], *, allow_data_loss: bool
-) -> Callable[[str, str], DataFrame]:
-    def read(way: str, topics: str) -> DataFrame:
-        return (
-            job.spark.readStream.format("kraftjbod")
-            .options(**kafka)
-            .option("kafka.bootstrap.servers", bootstrap_servers)
-            .option(way, topics)
-            .option("startingOffsets", "earliest")
-            .option("failOnDataLoss", str(not allow_data_loss).lower())
-            .load()
-        )
+def _streams(job: Job, options: Mapping[str, str], spans: Spans) -> dict[str, DataFrame]:
+    """What is appended to which table."""
 
-    return read
+    def read(*topics: str) -> DataFrame:
+        reader = job.spark.readStream.format("kraftjbod").options(**options)
+        reader = reader.option("startingOffsets", "earliest")
+        return reader.option("subscribe", ",".join(topics)).load()
 
-
-def _streams(reader: Callable[[str, str], DataFrame], spans: Spans) -> dict[str, DataFrame]:
-    """What is appended to which table.
-
-    :param reader: makes records of a way to name topics, and names.
-    """
-    records = reader("subscribe", TOPIC)
-    # By patterns, which need not match: a cluster without groups has no such topic.
-    of_groups = reader("subscribePattern", group_telemetry.TOPIC)
-    of_all = reader("subscribePattern", f"{TOPIC}|{group_telemetry.TOPIC}")
+    records = of_all = read(TOPIC)
     dirs = telemetry_frames.log_dir_samples(records)
     in_time = telemetry_frames.not_from_the_future(dirs, spans.watermark_s)
     watermarked = in_time.withWatermark("time", f"{spans.watermark_s} seconds")
-    return {
+    streams = {
         # First, so that no window covers a sample that is not in its table.
         WINDOWS: log_dir_windows(watermarked, spans.window_s),
         "log_dir_samples": dirs,
         "replica_samples": telemetry_frames.replica_samples(records),
-        "group_lag": telemetry_frames.group_lag(of_groups),
-        "telemetry_rejects": telemetry_frames.rejects(of_all),
     }
+    if _is_there(group_telemetry.TOPIC, options):
+        of_all = read(TOPIC, group_telemetry.TOPIC)
+        streams["group_lag"] = telemetry_frames.group_lag(read(group_telemetry.TOPIC))
+    return {**streams, "telemetry_rejects": telemetry_frames.rejects(of_all)}
+
+
+def _is_there(topic: str, options: Mapping[str, str]) -> bool:
+    """A cluster without groups has no topic of them."""
+    asked = {**options, "subscribe": topic, "fetchOffset.numRetries": "1"}
+    lookup = OffsetLookup(parse_source_options(asked, is_streaming=True))
+    return bool(lookup.assigned(must_exist=False).partitions)
 
 
 def _writer(job: Job, name: str, stream: DataFrame, folder: str) -> DataStreamWriter:
