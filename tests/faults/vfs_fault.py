@@ -116,7 +116,12 @@ class FaultVfs:
         fault = self.struck_by(kind, path)
         if fault is not None and fault.effect is not Effect.FLIPPED_BIT:
             self.suffer(fault, path)
-        return op()
+        done = op()
+        self.did(kind, path)
+        return done
+
+    def did(self, kind: str, path: str) -> None:
+        """An operation succeeded."""
 
     def struck_by(self, kind: str, path: str) -> Fault | None:
         if self.on_operation is not None:
@@ -216,7 +221,9 @@ class FaultFile:
     def _read(self, kind: str, op: Callable[[], bytes | bytearray]) -> bytes | bytearray:
         fault = self._vfs.struck_by(kind, self._path)
         if fault is None:
-            return op()
+            read = op()
+            self._vfs.did(kind, self._path)
+            return read
         if fault.effect is not Effect.FLIPPED_BIT:
             self._vfs.suffer(fault, self._path)
             return op()
@@ -233,6 +240,7 @@ class FaultFile:
                 self._inner.write_at(position, [whole[: len(whole) // 2]])
             self._vfs.suffer(fault, self._path)
         self._inner.write_at(position, buffers)
+        self._vfs.did("write_at", self._path)
 
     def copy_from(self, source: VfsFile, position: int, size: int) -> int:
         assert isinstance(source, FaultFile), source

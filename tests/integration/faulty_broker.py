@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -36,8 +36,6 @@ from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.storage.vfs import RealVfs
 from tests.faults.vfs_fault import Fault, FaultVfs
-
-T = TypeVar("T")
 
 COMMAND: Final = (sys.executable, "-m", "tests.integration.faulty_broker")
 _TRAP: Final = "trap.json"
@@ -58,7 +56,7 @@ class Trap:
     path: str = "*"
     nth: int = 1
     after: bool = False
-    """Spring when the operation is done, which only those that change names show."""
+    """Spring when the operation is done, with success."""
     kill: bool = False
     kill_pid: int | None = None
     fail_dir: str | None = None
@@ -153,10 +151,8 @@ class ArmedVfs(FaultVfs):
         self.door = TrapDoor(directory, self)
         self.on_operation = lambda kind, path: self.door.on_operation(kind, path, after=False)
 
-    def do(self, kind: str, path: str, op: Callable[[], T]) -> T:
-        done = super().do(kind, path, op)
+    def did(self, kind: str, path: str) -> None:
         self.door.on_operation(kind, path, after=True)
-        return done
 
 
 def _build(config: BrokerConfig, environment: Environment) -> BrokerServer:
