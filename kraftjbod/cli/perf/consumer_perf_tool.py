@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.perf.client_figures import figure_lines
+from kraftjbod.cli.perf.client_statistics import ClientStatistics
 from kraftjbod.cli.perf.consumer_figures import (
     DATE_FORMAT,
     Read,
@@ -25,12 +25,10 @@ from kraftjbod.cli.perf.consumer_figures import (
     total_line,
 )
 from kraftjbod.cli.terminal.command import ClusterAddress, tool
-from kraftjbod.core.errors import OperatingError
 
 _POLL_S: Final = 0.1
 _AT_ONCE: Final = 500
 _GROUPS: Final = 100_000
-_STATISTICS_MS: Final = "1000"
 
 
 @tool()
@@ -176,18 +174,15 @@ class _Measuring:
 
         self._run = run
         self._written = date_words(run.date_format)
-        self._statistics: str | None = None
-        handlers: dict[str, Any] = {}
-        if run.print_metrics:
-            settings = {**settings, "statistics.interval.ms": _STATISTICS_MS}
-            handlers["stats_cb"] = self._count
-        self._consumer = make_consumer(settings, **handlers)
+        self._statistics = ClientStatistics()
+        counted = self._statistics.settings() if run.print_metrics else {}
+        self._consumer = make_consumer(settings, **counted)
 
     def run(self) -> None:
         try:
             self._measure()
             if self._run.print_metrics:
-                self._print_metrics()
+                self._statistics.print(self._consumer.poll)
         finally:
             self._consumer.close()
 
@@ -250,18 +245,6 @@ class _Measuring:
             if (error := each.error()) is not None and not error.retriable():
                 raise client_error(error)
         return [each for each in messages if each.error() is None]
-
-    def _count(self, statistics: str) -> None:
-        self._statistics = statistics
-
-    def _print_metrics(self) -> None:
-        deadline_ms = _now_ms() + 2 * int(_STATISTICS_MS)
-        while self._statistics is None and _now_ms() < deadline_ms:
-            self._consumer.poll(_POLL_S)
-        if self._statistics is None:
-            raise OperatingError("librdkafka said nothing of its figures in time")
-        for line in figure_lines(self._statistics):
-            click.echo(line)
 
 
 if __name__ == "__main__":

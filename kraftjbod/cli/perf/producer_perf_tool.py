@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.perf.client_figures import figure_lines
+from kraftjbod.cli.perf.client_statistics import ClientStatistics
 from kraftjbod.cli.perf.producer_figures import ProducerFigures
 from kraftjbod.cli.terminal.command import ClusterAddress, Tool, report, tool
-from kraftjbod.core.errors import ConfigError, OperatingError
+from kraftjbod.core.errors import ConfigError
 
 _TRANSACTION_MS: Final = 3_000
 _TRANSACTION_PREFIX: Final = "performance-producer-"
@@ -33,7 +33,6 @@ _PATIENCE_S: Final = 0.1
 #: Kafka's tool waits for no shorter time, either.
 _LEAST_WAIT_MS: Final = 2
 _TRANSACTION_S: Final = 60.0
-_STATISTICS_MS: Final = "1000"
 
 
 class _PropertyLists(Tool):
@@ -226,12 +225,12 @@ class _Sending:
         from kraftjbod.cli.terminal.library_client import make_producer
 
         self._run = run
-        self._statistics: str | None = None
+        self._statistics = ClientStatistics()
         #: How many failed, by why.
         self._failed: dict[str, int] = {}
         library: dict[str, Any] = dict(settings)
         if run.print_metrics:
-            library |= {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": self._count}
+            library |= self._statistics.settings()
         self._producer = make_producer(library)
         self._all = ProducerFigures(run.records, interval_ms=run.interval_ms, now_ms=_now_ms())
         self._steady: ProducerFigures | None = None
@@ -247,7 +246,7 @@ class _Sending:
         if self._steady is not None:
             click.echo(self._steady.total(now_ms))
         if self._run.print_metrics:
-            self._print_metrics()
+            self._statistics.print(self._producer.poll)
         for why, count in self._failed.items():
             report(f"error: {count} records were not taken: {why}")
         return 1 if self._failed else 0
@@ -322,18 +321,6 @@ class _Sending:
         """Each record is answered, or given up by ``delivery.timeout.ms``."""
         while self._producer.flush(_PATIENCE_S):
             pass
-
-    def _count(self, statistics: str) -> None:
-        self._statistics = statistics
-
-    def _print_metrics(self) -> None:
-        deadline_ms = _now_ms() + 2 * int(_STATISTICS_MS)
-        while self._statistics is None and _now_ms() < deadline_ms:
-            self._producer.poll(_PATIENCE_S)
-        if self._statistics is None:
-            raise OperatingError("librdkafka said nothing of its figures in time")
-        for line in figure_lines(self._statistics):
-            click.echo(line)
 
 
 if __name__ == "__main__":

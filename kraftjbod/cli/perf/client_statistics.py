@@ -1,0 +1,46 @@
+"""WIRE. ``ClientStatistics``: what librdkafka says of its figures, and printing that at the end.
+
+Its document comes once a second, while somebody polls the client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from kraftjbod.cli.perf.client_figures import figure_lines
+from kraftjbod.core.errors import OperatingError
+
+_INTERVAL_MS: Final = 1_000
+_PATIENCE_S: Final = 2 * _INTERVAL_MS / 1000
+_POLL_S: Final = 0.1
+
+
+class ClientStatistics:
+    """The newest document of one client."""
+
+    def __init__(self) -> None:
+        self._newest: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What the client has to be made with."""
+        return {"statistics.interval.ms": str(_INTERVAL_MS), "stats_cb": self._take}
+
+    def print(self, poll: Callable[[float], object]) -> None:
+        """Waiting for a document by polling the client, if there is none yet.
+
+        :raises OperatingError: none came in time.
+        """
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while self._newest is None and time.monotonic() < deadline_s:
+            poll(_POLL_S)
+        if self._newest is None:
+            raise OperatingError("librdkafka said nothing of its figures in time")
+        for line in figure_lines(self._newest):
+            click.echo(line)
+
+    def _take(self, document: str) -> None:
+        self._newest = document
