@@ -256,9 +256,12 @@ class RaftLogStore:
         if was_durable:
             raise InconsistentStorageError(
                 f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}); "
-                "entries after it are good, so this is no unfinished write: "
-                "restore the metadata directory from a backup; one of several controllers is "
-                "replaced instead, as if its disk was lost: docs/controllers.md"
+                "entries after it are good, so this is no unfinished write. If this is the only "
+                "controller, restore its metadata directory from a backup "
+                "(docs/metadata-backup.md). If others lead without it, replace it as if its disk "
+                "was lost, under a new directory id, for it may have been counted when those "
+                "entries were committed: docs/controllers.md has the commands, under 'A metadata "
+                "log is damaged'. If others are damaged too, format none of them"
             )
 
     # --- entries ---------------------------------------------------------------------------------
