@@ -297,14 +297,18 @@ class SimulatedCluster:
         """One of those that vote, by its index; whether it leads its ``is_active`` says."""
         return self.controllers[index]
 
-    def replace_metadata_disk(self, host: SimulatedController) -> None:
-        """By an empty one, formatted for a controller that is added to the voters once it runs."""
+    def replace_metadata_disk(self, host: SimulatedController, *, is_voter: bool = False) -> None:
+        """By an empty one, formatted for a controller that is added to the voters once it runs.
+
+        :param is_voter: its file names the voters still, with itself among them.
+        """
         host.metadata_disk.faults.replace()
         self._format_controller(host)
-        host.properties.pop("controller.quorum.voters", None)
-        host.properties["controller.quorum.bootstrap.servers"] = ",".join(
-            f"{one.name}:{_CONTROLLER_PORT}" for one in self.controllers
-        )
+        if not is_voter:
+            host.properties.pop("controller.quorum.voters", None)
+            host.properties["controller.quorum.bootstrap.servers"] = ",".join(
+                f"{one.name}:{_CONTROLLER_PORT}" for one in self.controllers
+            )
 
     def client(self, name: str) -> SimulatedClient:
         """The client host of that name; made and started when it is first asked for."""

@@ -40,10 +40,12 @@ class LawWatch:
         *,
         found: Callable[[str], None],
         keeps_promise: bool = True,
+        is_metadata_lost: Callable[[], bool] = lambda: False,
     ) -> None:
         self._view = view
         self._ledger = ledger
         self._keeps_promise = keeps_promise
+        self._is_metadata_lost = is_metadata_lost
         self._report = found
         self._said: set[str] = set()
         self.metadata = MetadataLaws(min_isr)
@@ -77,11 +79,28 @@ class LawWatch:
     # --- metadata --------------------------------------------------------------------------------
 
     def _replay(self) -> None:
+        if self._is_metadata_lost():
+            self._takes_no_other_metadata()
+            return
         laws = self.metadata
         for entry in self._view.entries_from(laws.state.offset + 1):
             records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
             for finding in laws.take(records, offset=entry.offset, epoch=entry.term):
                 self._found(finding, finding)
+
+    def _takes_no_other_metadata(self) -> None:
+        """What empty controllers have begun to write: who served by what was lost refuses it."""
+        known = {topic.name for topic in self.metadata.state.topics.values()}
+        for broker_id in self._view.broker_ids:
+            its = self._view.state_of(broker_id)
+            if its is None or not self._view.is_serving(broker_id):
+                continue
+            if missing := known - {topic.name for topic in its.topics.values()}:
+                self._found(
+                    f"other metadata {broker_id}",
+                    f"broker {broker_id} serves by metadata that knows nothing of topics "
+                    f"{', '.join(sorted(missing))}, after a majority of it was lost",
+                )
 
     # --- replicas --------------------------------------------------------------------------------
 

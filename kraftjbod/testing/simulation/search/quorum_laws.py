@@ -6,6 +6,9 @@
 * A term has one leader, and a voter one vote in it.
 * Who is cut off from all others does not raise the term: it would cost them their leader later.
 * What was answered to a client is committed.
+
+Once a majority of the disks that voted is lost, nobody can say what was committed, and nothing of
+that is asked for any more.
 """
 
 from __future__ import annotations
@@ -44,6 +47,10 @@ class QuorumLaws:
         self._compared: dict[str, int] = {}
         #: Who is cut off from all others, and the term that it had then.
         self._cut_off: dict[str, int] = {}
+        #: Voters whose disks are lost.
+        self._gone: set[ReplicaKey] = set()
+        self.is_lost = False
+        """Who is left of the voters is no majority of them."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -52,6 +59,8 @@ class QuorumLaws:
             await asyncio.sleep(_INTERVAL_S)
 
     def look(self) -> None:
+        if self.is_lost:
+            return
         running = [(n, d, d._core) for n, d in self._view.drivers() if d._core is not None]
         for name, _, core in running:
             if core is not self._cores.get(name):
@@ -74,11 +83,23 @@ class QuorumLaws:
 
     def forgets_all(self, name: str) -> None:
         """It begins with an empty disk, as another voter."""
+        self.look()
+        newest = max(
+            (core.log for core in self._cores.values()),
+            key=lambda log: log.last_offset,
+            default=None,
+        )
         core = self._cores.pop(name, None)
-        if core is not None:
-            self._emptied.append(core)
         self._compared.pop(name, None)
         self._cut_off.pop(name, None)
+        if newest is None:
+            self.is_lost = True  # Of a single one nobody looks at the machine.
+            return
+        if core is not None:
+            self._emptied.append(core)
+            self._gone.add(newest.voters.known_as(core.own_key))
+        left = [voter for voter in newest.voters if voter not in self._gone]
+        self.is_lost = self.is_lost or not newest.voters.is_majority(left)
 
     def _found(self, sentence: str) -> None:
         if sentence not in self._said:
@@ -163,6 +184,8 @@ class QuorumLaws:
         """
         :param answered: what the entry of each write that was answered has in it.
         """
+        if self.is_lost:
+            return
         payloads = [entry.payload for entry in self.committed.values()]
         for text in sorted(answered):
             if not any(text in payload for payload in payloads):
@@ -170,6 +193,8 @@ class QuorumLaws:
 
     def judge_replays(self) -> None:
         """All controllers have replayed to the same state."""
+        if self.is_lost:
+            return
         decided = self._view.decided()
         assert decided is not None
         wanted = list(decided.snapshot_records())

@@ -129,7 +129,12 @@ class Outcome:
 
 
 def plan_of(
-    seed: int, *, duration_ms: int, controllers: int | None = None, is_light: bool = False
+    seed: int,
+    *,
+    duration_ms: int,
+    controllers: int | None = None,
+    is_light: bool = False,
+    keeps_promise: bool = True,
 ) -> tuple[Shape, Schedule]:
     """What a seed stands for, or would with so many controllers."""
     drawn = 3 if random.Random(f"quorum {seed}").random() < _QUORUMS else 1
@@ -138,7 +143,10 @@ def plan_of(
     gap_ms = rng.choice((300, 600, 1_200, 2_500))
     if is_light:
         shape, gap_ms = Shape(controllers=shape.controllers, partitions=2), _LIGHT_GAP_MS
-    return shape, draw_schedule(rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms)
+    schedule = draw_schedule(
+        rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms, keeps_promise=keeps_promise
+    )
+    return shape, schedule
 
 
 def run_seed(
@@ -160,7 +168,11 @@ def run_seed(
     :param is_light: a small cluster with a light load, which costs a third.
     """
     shape, schedule = plan_of(
-        seed, duration_ms=duration_ms, controllers=controllers, is_light=is_light
+        seed,
+        duration_ms=duration_ms,
+        controllers=controllers,
+        is_light=is_light,
+        keeps_promise=keeps_promise,
     )
     if numbers is not None:
         schedule = only(schedule, numbers)
@@ -212,10 +224,14 @@ class SeedRun:
             (SAFE, shape.partitions),
             partial(self._workload.ledger.acked_end, SAFE),
         )
-        self._watch = LawWatch(
-            self._view, self._workload.ledger, found=self._found, keeps_promise=keeps_promise
-        )
         self._quorum = QuorumLaws(self._view, found=self._found)
+        self._watch = LawWatch(
+            self._view,
+            self._workload.ledger,
+            found=self._found,
+            keeps_promise=keeps_promise,
+            is_metadata_lost=lambda: self._quorum.is_lost,
+        )
         self._writes: MetadataWrites | None = None
         stage = Stage(
             self._cluster,

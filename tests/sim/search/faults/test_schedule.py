@@ -5,6 +5,7 @@ from collections import Counter
 
 from kraftjbod.testing.simulation.search.faults.schedule import (
     QUORUM_WEIGHTS,
+    UNLIMITED_WEIGHTS,
     Kind,
     Shape,
     draw_schedule,
@@ -18,7 +19,13 @@ def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
     shape = Shape(controllers=3)
     for seed in range(60):
         drawn = [
-            draw_schedule(random.Random(seed), shape, duration_ms=20_000, mean_gap_ms=1_000)
+            draw_schedule(
+                random.Random(seed),
+                shape,
+                duration_ms=20_000,
+                mean_gap_ms=1_000,
+                keeps_promise=seed % 2 == 0,
+            )
             for _ in range(2)
         ]
         assert drawn[0] == drawn[1]
@@ -27,7 +34,8 @@ def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
         assert [fault.at_ms for fault in faults] == sorted(fault.at_ms for fault in faults)
         assert all(fault.other != fault.broker and fault.at_ms < 20_000 for fault in faults)
         played.update(fault.kind for fault in faults)
-    assert set(played) == set(Kind) == set(QUORUM_WEIGHTS)
+        assert seed % 2 or set(QUORUM_WEIGHTS).issuperset(fault.kind for fault in faults)
+    assert set(played) == set(Kind) == {*QUORUM_WEIGHTS, *UNLIMITED_WEIGHTS}
 
 
 def test_leaving_faults_out_changes_no_other() -> None:

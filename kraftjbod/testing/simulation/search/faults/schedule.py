@@ -74,6 +74,8 @@ class Kind(StrEnum):
     """One of three, or two, while all else goes on: whoever is left has to be a majority."""
     METADATA_REPLACED = "metadata disk replaced by an empty one"
     """The voter that it was is removed, and the one that it is now is added."""
+    METADATA_LOST = "metadata disk lost, and formatted anew"
+    """Nobody is told. Of a majority it is the loss of the metadata: only refusals are safe then."""
 
 
 #: How often each kind is drawn, of all of them together.
@@ -135,6 +137,8 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.METADATA_REPLACED: 5,
     }
 )
+#: What no promise covers.
+UNLIMITED_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType({Kind.METADATA_LOST: 8})
 #: Kinds after which a broker may have lost records, or cannot prove that it has not.
 UNCLEAN: Final = frozenset(
     {
@@ -191,6 +195,7 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.QUORUM_RESET,
         Kind.QUORUM_SLOW_LINK,
         Kind.METADATA_REPLACED,
+        Kind.METADATA_LOST,
     }
 )
 OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED})
@@ -265,9 +270,9 @@ class Shape:
     partitions: int = 4
     controllers: int = 1
 
-    @property
-    def weights(self) -> Mapping[Kind, int]:
-        return WEIGHTS if self.controllers == 1 else QUORUM_WEIGHTS
+    def weights(self, *, keeps_promise: bool = True) -> Mapping[Kind, int]:
+        covered = WEIGHTS if self.controllers == 1 else QUORUM_WEIGHTS
+        return covered if keeps_promise else {**covered, **UNLIMITED_WEIGHTS}
 
 
 def draw_shape(rng: random.Random, *, controllers: int = 1) -> Shape:
@@ -286,14 +291,14 @@ def draw_schedule(
     *,
     duration_ms: int,
     mean_gap_ms: int = 1_200,
-    weights: Mapping[Kind, int] | None = None,
+    keeps_promise: bool = True,
 ) -> Schedule:
     """Faults of the first ``duration_ms`` of a run, in order of time.
 
     They come in bursts about a few brokers: overlapping faults of one broker find more than as many
     that are far apart. Some kinds are left out of each schedule, so that others meet more often.
     """
-    weights = shape.weights if weights is None else weights
+    weights = shape.weights(keeps_promise=keeps_promise)
     kinds = [kind for kind in weights if rng.random() < 0.7] or list(weights)
     faults: list[Fault] = []
     favourite = rng.randint(1, shape.brokers)

@@ -3,7 +3,8 @@
 * An operator asks brokers for it, again and again, with the words of ``kraftjbod-metadata-quorum``.
 * The first of them has the metadata log name the voters (``kraft.version`` 1): until then a run has
   a quorum that is configured.
-* Each is over when all controllers vote, whatever request was late.
+* Each is over when all controllers vote, whatever request was late. A disk that is lost without a
+  word to anybody is the exception: how that ends is up to the daemons.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ class VoterFaults:
         self._laws = laws
 
     def plays(self) -> Plays:
-        return {Kind.VOTERS: self._change, Kind.METADATA_REPLACED: self._replace}
+        return {
+            Kind.VOTERS: self._change,
+            Kind.METADATA_REPLACED: self._replace,
+            Kind.METADATA_LOST: self._lose,
+        }
 
     async def _change(self, fault: Fault) -> None:
         """Those that are removed follow meanwhile, or are down, as other faults want it."""
@@ -86,6 +91,16 @@ class VoterFaults:
                 await self._remove(former)
             await self._add(host)
         await self._until_nothing_is_late()
+
+    async def _lose(self, fault: Fault) -> None:
+        """The operator does none of what the manual says, and waits for nothing."""
+        host = self._stage.controller(fault)
+        self._stage.note(f"#{fault.number} strikes {host.name}")
+        async with self._stage.controller_down(host):
+            host.kill()
+            self._stage.cluster.replace_metadata_disk(host, is_voter=fault.rng().random() < 0.6)
+            self._laws.forgets_all(host.name)
+            await wait(fault)
 
     # --- asking until it is so -------------------------------------------------------------------
 
