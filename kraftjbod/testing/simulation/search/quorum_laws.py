@@ -19,6 +19,7 @@ from typing import Final
 
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.entry_log import EntryLog
 from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.testing.simulation.cluster_view import ClusterView
@@ -84,22 +85,18 @@ class QuorumLaws:
     def forgets_all(self, name: str) -> None:
         """It begins with an empty disk, as another voter."""
         self.look()
-        newest = max(
-            (core.log for core in self._cores.values()),
-            key=lambda log: log.last_offset,
-            default=None,
-        )
+        if not self._cores:
+            self.is_lost = True  # Of a single one nobody looks at the machine.
+            return
+        voters = self._newest().voters
         core = self._cores.pop(name, None)
         self._compared.pop(name, None)
         self._cut_off.pop(name, None)
-        if newest is None:
-            self.is_lost = True  # Of a single one nobody looks at the machine.
-            return
         if core is not None:
             self._emptied.append(core)
-            self._gone.add(newest.voters.known_as(core.own_key))
-        left = [voter for voter in newest.voters if voter not in self._gone]
-        self.is_lost = self.is_lost or not newest.voters.is_majority(left)
+            self._gone.add(voters.known_as(core.own_key))
+        left = [voter for voter in voters if voter not in self._gone]
+        self.is_lost = self.is_lost or not voters.is_majority(left)
 
     def _found(self, sentence: str) -> None:
         if sentence not in self._said:
@@ -160,22 +157,26 @@ class QuorumLaws:
         first = self.committed.get(entry.offset)
         if first is None:
             self.committed[entry.offset] = entry
-            self._is_held(name, core, entry)
+            # A new disk may be given entries before any of them says who votes.
+            self._is_held(name, core.log if core.log.voters else self._newest(), entry)
         elif first != entry:
             self._found(
                 f"{name} has committed entry {entry.offset} of term {entry.term}, and another "
                 f"controller one of term {first.term}"
             )
 
-    def _is_held(self, name: str, core: RaftCore, entry: Entry) -> None:
+    def _newest(self) -> EntryLog:
+        return max((one.log for one in self._cores.values()), key=lambda log: log.last_offset)
+
+    def _is_held(self, name: str, log: EntryLog, entry: Entry) -> None:
         """By a majority of the voters; of two sets where one is about to follow the other."""
         cores = (*self._cores.values(), *self._emptied)
         held = [one.own_key for one in cores if _holds(one, entry)]
-        sets = {core.log.voters, core.log.former_voters}
+        sets = {log.voters, log.former_voters}
         if not any(voters.is_majority(map(voters.known_as, held)) for voters in sets):
             self._found(
                 f"{name} has committed entry {entry.offset} of term {entry.term}, and "
-                f"{len(held)} of {len(core.log.voters)} hold it"
+                f"{len(held)} of {len(log.voters)} hold it"
             )
 
     # --- at the end ------------------------------------------------------------------------------
@@ -192,14 +193,14 @@ class QuorumLaws:
                 self._found(f"{text!r} was answered, and no controller ever committed it")
 
     def judge_replays(self) -> None:
-        """All controllers have replayed to the same state."""
+        """All controllers that have come as far have replayed to the same state."""
         if self.is_lost:
             return
         decided = self._view.decided()
         assert decided is not None
         wanted = list(decided.snapshot_records())
         for name, state in self._view.controller_states():
-            if list(state.snapshot_records()) != wanted:
+            if state.offset == decided.offset and list(state.snapshot_records()) != wanted:
                 self._found(f"{name} has replayed to another state than the controller that leads")
 
 

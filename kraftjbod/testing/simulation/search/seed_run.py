@@ -99,6 +99,8 @@ CONFIG: Final = {
     "offsets.topic.segment.bytes": "16384",
     "group.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "300",
+    "group.consumer.session.timeout.ms": "2500",
+    "group.consumer.heartbeat.interval.ms": "600",
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.segment.bytes": "16384",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",

@@ -30,3 +30,13 @@ def test_one_owner_in_a_generation_and_no_commit_of_a_former_one() -> None:
     assert "committed 4 of partition 0 in generation 1, when 2" in laws.answered(
         late, is_refused=False
     )
+
+
+def test_a_generation_may_be_over_for_those_partitions_that_others_have() -> None:
+    laws = GroupLaws(is_by_partition=True)
+    assert not laws.assigned("a", 1, [0, 1]) and not laws.assigned("b", 2, [1])
+    kept, given_away = (laws.commits("a", 1, partition, 7) for partition in (0, 1))
+    assert not laws.answered(kept, is_refused=False)
+    assert "committed 7 of partition 1 in generation 1, when 2" in laws.answered(
+        given_away, is_refused=False
+    )

@@ -3,13 +3,19 @@ from __future__ import annotations
 import asyncio
 import random
 
-from kraftjbod.testing.simulation.search.applications.group_members import GroupMembers
+import pytest
+
+from kraftjbod.testing.simulation.search.applications.classic_members import ClassicMembers
+from kraftjbod.testing.simulation.search.applications.consumer_members import ConsumerMembers
 from tests.sim.search.applications.app_rig import rig
 
 
-def test_commits_stay_though_each_broker_is_killed_in_turn() -> None:
+@pytest.mark.parametrize("kind", [ClassicMembers, ConsumerMembers])
+def test_commits_stay_though_each_broker_is_killed_in_turn(
+    kind: type[ClassicMembers | ConsumerMembers],
+) -> None:
     with rig() as around:
-        members = GroupMembers(random.Random(2), around.around())
+        members = kind(random.Random(2), around.around())
 
         async def strike() -> None:
             for broker in (1, 2, 3):

@@ -2,5 +2,6 @@
 
 application.py is what the search asks of each; transactors.py and copier.py write transactions with
 the producer of transactional_producer.py, judged by transaction_ledger.py; group_members.py are a
-consumer group, judged by group_laws.py.
+consumer group, of one protocol (classic_members.py) or the other (consumer_members.py), judged by
+group_laws.py.
 """

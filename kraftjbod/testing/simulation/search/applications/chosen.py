@@ -11,12 +11,15 @@ from kraftjbod.testing.simulation.search.applications.application import (
     Application,
     Surroundings,
 )
+from kraftjbod.testing.simulation.search.applications.classic_members import ClassicMembers
+from kraftjbod.testing.simulation.search.applications.consumer_members import ConsumerMembers
 from kraftjbod.testing.simulation.search.applications.copier import Copier
-from kraftjbod.testing.simulation.search.applications.group_members import GroupMembers
 from kraftjbod.testing.simulation.search.applications.transactors import Transactors
 
 #: So often each of them runs.
 _CHANCE: Final = 0.35
+#: Of groups, so often the protocol is the newer one.
+_NEWER: Final = 1 / 3
 
 
 class Kind(StrEnum):
@@ -48,7 +51,8 @@ def make_applications(
         rng, around = random.Random(f"{kind} {seed}"), surroundings()
         match kind:
             case Kind.GROUP:
-                return GroupMembers(rng, around)
+                is_newer = rng.random() < _NEWER
+                return (ConsumerMembers if is_newer else ClassicMembers)(rng, around)
             case Kind.TRANSACTIONS:
                 return Transactors(rng, around)
             case Kind.COPIES:

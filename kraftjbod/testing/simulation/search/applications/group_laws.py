@@ -42,7 +42,12 @@ class Commit:
 class GroupLaws:
     """Members say what they hear and do; what is wrong with it comes back, or an empty text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_by_partition: bool = False) -> None:
+        """
+        :param is_by_partition: a member may stay in a former generation until it has given up what
+            others get: its generation is over for the partitions that were given to them.
+        """
+        self._is_by_partition = is_by_partition
         self.generation = -1
         """The newest that any member heard of."""
         #: By generation and partition.
@@ -67,17 +72,24 @@ class GroupLaws:
             offset=offset,
             generation=generation,
             member=member,
-            is_late=generation < self.generation,
+            is_late=generation < self._newest_of(partition),
         )
         self._commits[partition].append(commit)
         return commit
+
+    def _newest_of(self, partition: int) -> int:
+        """The generation that any member heard of and that matters to whoever commits there."""
+        if not self._is_by_partition:
+            return self.generation
+        return max((g for g, owned in self._owners if owned == partition), default=-1)
 
     def answered(self, commit: Commit, *, is_refused: bool) -> str:
         commit.fate = Fate.REFUSED if is_refused else Fate.ACKNOWLEDGED
         if commit.is_late and not is_refused:
             return (
                 f"{commit.member} committed {commit.offset} of partition {commit.partition} in "
-                f"generation {commit.generation}, when {self.generation} had begun"
+                f"generation {commit.generation}, when {self._newest_of(commit.partition)} had "
+                "begun"
             )
         return ""
 

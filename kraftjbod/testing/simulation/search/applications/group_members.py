@@ -1,4 +1,4 @@
-"""WIRE. ``GroupMembers``: a consumer group by raw requests of the classic protocol.
+"""WIRE. ``GroupMembers``: a consumer group by raw requests, whatever protocol it speaks.
 
 Its members only commit: a position of each of their partitions that grows. Now and then one leaves,
 or says nothing for longer than its session and goes on as if nothing had happened.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,13 +23,8 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    SyncGroupRequest,
 )
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
 from kraftjbod.testing.simulation.search.applications.group_laws import Commit, Fate, GroupLaws
@@ -41,22 +37,26 @@ TOPIC: Final = "shared"
 PARTITIONS: Final = 3
 NAME: Final = "readers"
 _MEMBERS: Final = 2
-_SESSION_MS: Final = 2_500
-_REBALANCE_MS: Final = 2_500
+SESSION_MS: Final = 2_500
+REBALANCE_MS: Final = 2_500
 _TURN_S: Final = 0.6
 _AGAIN_S: Final = 0.2
 #: Of each turn.
 _LEAVES: Final = 0.01
 _SILENT: Final = 0.02
-_TYPE: Final = "positions"
 #: The last versions that name topics.
 _BY_NAME: Final = 9
-_OUT: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-_TRIES: Final = 20
+_OUT: Final = (
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
+TRIES: Final = 20
 
 
 @dataclass(eq=False, slots=True)
-class _Member:
+class Member:
     """One at a time of this number; ``member_id`` is another one whenever it joins anew."""
 
     number: int
@@ -67,7 +67,7 @@ class _Member:
     positions: dict[int, int] = field(default_factory=dict)
 
 
-class _JoinsAgainError(Exception):
+class JoinsAgainError(Exception):
     """:param is_new: as another member."""
 
     def __init__(self, *, is_new: bool) -> None:
@@ -75,16 +75,18 @@ class _JoinsAgainError(Exception):
         self.is_new = is_new
 
 
-class GroupMembers:
+class GroupMembers(ABC):
     """Members of one group; see :class:`~.application.Application`."""
 
     topics: Mapping[str, int] = MappingProxyType({TOPIC: PARTITIONS})
 
-    def __init__(self, rng: random.Random, around: Surroundings) -> None:
-        self.laws = GroupLaws()
+    def __init__(
+        self, rng: random.Random, around: Surroundings, *, is_by_partition: bool = False
+    ) -> None:
+        self.laws = GroupLaws(is_by_partition=is_by_partition)
         self._rng = rng
         self._around = around
-        self._members: list[_Member] = []
+        self._members: list[Member] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
         #: When a commit of a partition was acknowledged last.
@@ -93,7 +95,7 @@ class GroupMembers:
     def start(self) -> None:
         for number in range(_MEMBERS):
             client = self._around.client(f"member-{number}")
-            member = _Member(number, client, Coordinators(client))
+            member = Member(number, client, Coordinators(client))
             self._members.append(member)
             self._tasks.append(self._around.begin(self._live(member), f"member-{number}"))
 
@@ -133,13 +135,13 @@ class GroupMembers:
 
     # --- a member --------------------------------------------------------------------------------
 
-    async def _live(self, member: _Member) -> None:
+    async def _live(self, member: Member) -> None:
         while not self._is_stopping:
             try:
                 await self._join(member)
                 while not self._is_stopping:
                     await self._take_turn(member)
-            except _JoinsAgainError as e:
+            except JoinsAgainError as e:
                 member.generation = -1
                 if e.is_new:
                     member.member_id = ""
@@ -151,87 +153,48 @@ class GroupMembers:
                 await self._recover(member)
         await self._leave(member)
 
-    async def _recover(self, member: _Member) -> None:
+    async def _recover(self, member: Member) -> None:
         await asyncio.sleep(_AGAIN_S)
         try:
             await member.client.refresh_metadata([])
         except OperatingError:
             member.coordinators.forget(GROUP, NAME)
 
-    async def _take_turn(self, member: _Member) -> None:
+    async def _take_turn(self, member: Member) -> None:
         await asyncio.sleep(_TURN_S * self._rng.uniform(0.7, 1.3))
         chance = self._rng.random()
         if chance < _LEAVES:
             await self._leave(member)
-            raise _JoinsAgainError(is_new=True)
+            raise JoinsAgainError(is_new=True)
         if chance < _LEAVES + _SILENT:
             self._around.note(f"member {member.number} is silent")
-            await asyncio.sleep(_SESSION_MS * self._rng.uniform(0.8, 2.0) / 1000)
+            await asyncio.sleep(SESSION_MS * self._rng.uniform(0.8, 2.0) / 1000)
         else:
             await self._beat(member)
         await self._commit(member)
 
-    async def _leave(self, member: _Member) -> None:
-        identity = LeaveGroupRequest.MemberIdentity(member_id=member.member_id)
-        request = LeaveGroupRequest(group_id=NAME, members=[identity])
-        try:
-            await member.coordinators.ask(GROUP, NAME, request)
-        except OperatingError as e:
-            self._around.note(f"member {member.number} leaves without a farewell: {e}")
+    @abstractmethod
+    async def _join(self, member: Member) -> None:
+        """As a member, or anew."""
 
-    # --- joining ---------------------------------------------------------------------------------
+    @abstractmethod
+    async def _beat(self, member: Member) -> None:
+        """It is there; what that changes for it is done."""
 
-    async def _join(self, member: _Member) -> None:
-        joined = await self._ask_to_join(member)
-        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            member.member_id = joined.member_id
-            joined = await self._ask_to_join(member)
-        self._judge_code(member, joined.error_code)
-        member.member_id = joined.member_id
-        partitions = await self._sync(member, joined)
-        member.generation, member.positions = joined.generation_id, {}
-        self._found(self.laws.assigned(member.member_id, member.generation, partitions))
+    @abstractmethod
+    async def _leave(self, member: Member) -> None: ...
+
+    # --- what it is given ------------------------------------------------------------------------
+
+    async def _find(self, member: Member, partitions: Sequence[int]) -> None:
+        """Where they are by what was committed; it goes on from there."""
         offsets = await self._fetch(member, partitions)
         for partition in partitions:
             offset = offsets.get(partition, -1)
             self._found(self.laws.fetched(member.generation, partition, offset))
             member.positions[partition] = max(0, offset)
 
-    async def _ask_to_join(self, member: _Member) -> JoinGroupResponse:
-        protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="in turn", metadata=b"")
-        request = JoinGroupRequest(
-            group_id=NAME,
-            session_timeout_ms=_SESSION_MS,
-            rebalance_timeout_ms=_REBALANCE_MS,
-            member_id=member.member_id,
-            protocol_type=_TYPE,
-            protocols=[protocol],
-        )
-        return await member.coordinators.ask(GROUP, NAME, request)
-
-    async def _sync(self, member: _Member, joined: JoinGroupResponse) -> list[int]:
-        given: list[SyncGroupRequest.SyncGroupRequestAssignment] = []
-        if joined.leader == member.member_id:
-            ids = sorted(one.member_id for one in joined.members)
-            given = [
-                SyncGroupRequest.SyncGroupRequestAssignment(
-                    member_id=one, assignment=bytes(range(PARTITIONS)[at :: len(ids)])
-                )
-                for at, one in enumerate(ids)
-            ]
-        request = SyncGroupRequest(
-            group_id=NAME,
-            generation_id=joined.generation_id,
-            member_id=member.member_id,
-            protocol_type=_TYPE,
-            protocol_name="in turn",
-            assignments=given,
-        )
-        answer = await member.coordinators.ask(GROUP, NAME, request)
-        self._judge_code(member, answer.error_code)
-        return list(bytes(answer.assignment))
-
-    async def _fetch(self, member: _Member, partitions: Sequence[int]) -> dict[int, int]:
+    async def _fetch(self, member: Member, partitions: Sequence[int]) -> dict[int, int]:
         kind = OffsetFetchRequest
         topic = kind.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=list(partitions))
         group = kind.OffsetFetchRequestGroup(group_id=NAME, topics=[topic])
@@ -244,20 +207,9 @@ class GroupMembers:
             self._judge_code(member, part.error_code)
         return {part.partition_index: part.committed_offset for part in parts}
 
-    # --- staying ---------------------------------------------------------------------------------
+    # --- committing ------------------------------------------------------------------------------
 
-    async def _beat(self, member: _Member) -> None:
-        request = HeartbeatRequest(
-            group_id=NAME, member_id=member.member_id, generation_id=member.generation
-        )
-        for _ in range(_TRIES):
-            answer = await member.coordinators.ask(GROUP, NAME, request)
-            if not self._is_passing(member, answer.error_code):
-                self._judge_code(member, answer.error_code)
-                return
-            await self._recover(member)
-
-    async def _commit(self, member: _Member) -> None:
+    async def _commit(self, member: Member) -> None:
         commits = []
         for partition in member.positions:
             member.positions[partition] += self._rng.randint(1, 5)
@@ -269,15 +221,15 @@ class GroupMembers:
         if commits:
             await self._until_answered(member, commits)
 
-    async def _until_answered(self, member: _Member, commits: Sequence[Commit]) -> None:
+    async def _until_answered(self, member: Member, commits: Sequence[Commit]) -> None:
         """An answer ends a try; without one the request may still be on its way, so whoever sent
         it goes on as another member."""
         is_in_doubt = False
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 code = await self._try_to_commit(member, commits)
             except (ConnectionLostError, RequestTimedOutError):
-                raise _JoinsAgainError(is_new=True) from None
+                raise JoinsAgainError(is_new=True) from None
             if code == ErrorCode.NONE:
                 self._note(commits, is_refused=False)
                 return
@@ -289,7 +241,7 @@ class GroupMembers:
                 self._judge_code(member, code)
             is_in_doubt = True
             await self._recover(member)
-        raise _JoinsAgainError(is_new=True)
+        raise JoinsAgainError(is_new=True)
 
     def _note(self, commits: Sequence[Commit], *, is_refused: bool) -> None:
         for commit in commits:
@@ -298,7 +250,7 @@ class GroupMembers:
             if not is_refused:
                 self._committed_ms[commit.partition] = self._around.now_ms()
 
-    async def _try_to_commit(self, member: _Member, commits: Sequence[Commit]) -> int:
+    async def _try_to_commit(self, member: Member, commits: Sequence[Commit]) -> int:
         kind = OffsetCommitRequest
         topic = kind.OffsetCommitRequestTopic(
             name=TOPIC,
@@ -323,18 +275,18 @@ class GroupMembers:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _is_passing(self, member: _Member, code: int) -> bool:
+    def _is_passing(self, member: Member, code: int) -> bool:
         """Another coordinator is to be asked, or the same one later."""
         if code == ErrorCode.NONE or not kafka_error(code, NAME).retriable:
             return False
         member.coordinators.forget(GROUP, NAME)
         return True
 
-    def _judge_code(self, member: _Member, code: int) -> None:
-        """:raises _JoinsAgainError: the group says so. :raises OperatingError: anything else."""
+    def _judge_code(self, member: Member, code: int) -> None:
+        """:raises JoinsAgainError: the group says so. :raises OperatingError: anything else."""
         if code == ErrorCode.NONE:
             return
         if code in _OUT or code == ErrorCode.REBALANCE_IN_PROGRESS:
-            raise _JoinsAgainError(is_new=code == ErrorCode.UNKNOWN_MEMBER_ID)
+            raise JoinsAgainError(is_new=code == ErrorCode.UNKNOWN_MEMBER_ID)
         member.coordinators.forget(GROUP, NAME)
         raise kafka_error(code, f"member {member.number} of group {NAME}")

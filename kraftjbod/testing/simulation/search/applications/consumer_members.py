@@ -1,0 +1,106 @@
+"""WIRE. ``ConsumerMembers``: of a group whose coordinator divides its partitions (KIP-848).
+
+A member gives up what its assignment has no more, mostly after a last commit of it, says so by its
+next heartbeat, and owns what is new in an assignment at once. What it owns it says in full where
+that changed, and where an answer was lost.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import Uuid
+from kraftjbod.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kraftjbod.testing.simulation.search.applications.application import Surroundings
+from kraftjbod.testing.simulation.search.applications.group_members import (
+    NAME,
+    REBALANCE_MS,
+    TOPIC,
+    TRIES,
+    GroupMembers,
+    Member,
+)
+from kraftjbod.testing.simulation.search.applications.transactional_producer import GROUP
+
+_JOINING: Final = 0
+_LEAVING: Final = -1
+#: So often positions are committed before partitions are given up.
+_COMMITS_LAST: Final = 0.7
+
+
+class ConsumerMembers(GroupMembers):
+    """ConsumerGroupHeartbeat for everything; a generation is a member's epoch."""
+
+    def __init__(self, rng: random.Random, around: Surroundings) -> None:
+        super().__init__(rng, around, is_by_partition=True)
+        #: What the coordinator knows of a member's partitions, by its number.
+        self._said: dict[int, frozenset[int]] = {}
+
+    async def _join(self, member: Member) -> None:
+        member.member_id = member.member_id or str(Uuid.random(self._rng.randbytes))
+        member.positions = {}
+        self._said.pop(member.number, None)
+        await member.client.refresh_metadata([TOPIC])
+        await self._take(member, await self._exchange(member, _JOINING))
+
+    async def _beat(self, member: Member) -> None:
+        await self._take(member, await self._exchange(member, member.generation))
+
+    async def _exchange(self, member: Member, epoch: int) -> ConsumerGroupHeartbeatResponse:
+        owned, topic_id = frozenset(member.positions), self._topic_id(member)
+        is_known = self._said.pop(member.number, None) == owned
+        partitions = sorted(owned)
+        kind = ConsumerGroupHeartbeatRequest
+        owns = [kind.TopicPartitions(topic_id=topic_id, partitions=partitions)] if owned else []
+        request = kind(
+            group_id=NAME,
+            member_id=member.member_id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=-1 if is_known else REBALANCE_MS,
+            subscribed_topic_names=None if is_known else [TOPIC],
+            topic_partitions=None if is_known else owns,
+        )
+        for _ in range(TRIES):
+            answer = await member.coordinators.ask(GROUP, NAME, request)
+            if not self._is_passing(member, answer.error_code):
+                break
+            await self._recover(member)
+        self._judge_code(member, answer.error_code)
+        self._said[member.number] = owned
+        return answer
+
+    async def _take(self, member: Member, answer: ConsumerGroupHeartbeatResponse) -> None:
+        if answer.member_epoch < member.generation:
+            self._found(
+                f"{member.member_id} was in epoch {member.generation} and is put into "
+                f"{answer.member_epoch}"
+            )
+        if answer.assignment is None:
+            member.generation = answer.member_epoch
+            return
+        given = [one for topic in answer.assignment.topic_partitions for one in topic.partitions]
+        lost = member.positions.keys() - set(given)
+        if lost and self._rng.random() < _COMMITS_LAST:
+            await self._commit(member)
+        member.generation = answer.member_epoch
+        for partition in lost:
+            del member.positions[partition]
+        self._found(self.laws.assigned(member.member_id, member.generation, given))
+        await self._find(member, [one for one in given if one not in member.positions])
+
+    async def _leave(self, member: Member) -> None:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=NAME, member_id=member.member_id, member_epoch=_LEAVING
+        )
+        try:
+            await member.coordinators.ask(GROUP, NAME, request)
+        except OperatingError as e:
+            self._around.note(f"member {member.number} leaves without a farewell: {e}")
+
+    def _topic_id(self, member: Member) -> bytes:
+        return bytes(member.client.metadata.topic(TOPIC).topic_id)
