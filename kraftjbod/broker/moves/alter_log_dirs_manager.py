@@ -71,7 +71,8 @@ T = TypeVar("T")
 #: and the loop get in each other's way, so there should be few.
 _STEP_BYTES: Final = 64 * 1024 * 1024
 _SMALLEST_STEP_BYTES: Final = 64 * 1024
-#: How long a move that has caught up waits before it looks for more.
+#: How long a move that has caught up waits before it asks for more; twice as long each time that
+#: there is none, up to a slice.
 _IDLE_MS: Final = 10
 #: How long a move sleeps at most before it looks whether the rate has changed, or whether a
 #: stalled directory answers again.
@@ -294,6 +295,7 @@ class ReplicaAlterLogDirsManager:
         # 2. If a thread is available it gets this replica, else the replica waits for one.
         async with self._pool.executor() as executor:
             move.note_progress(self._clock.now_ms())
+            idle_ms = _IDLE_MS
             while not move.state.is_over:
                 # 3. Data is copied, by the file and not faster than allowed.
                 step = await self._copy(move, future, executor)
@@ -307,7 +309,9 @@ class ReplicaAlterLogDirsManager:
                     # 4. to 9. The controller has agreed, and the copy has caught up again.
                     await self._swap(move, executor)
                 elif step.is_caught_up:
-                    await move.pause(_IDLE_MS)
+                    # The controller may be away for long; its answer ends the pause.
+                    idle_ms = _IDLE_MS if step.copied_bytes else min(2 * idle_ms, _SLICE_MS)
+                    await move.pause(idle_ms)
 
     async def _future_of(self, move: ReplicaMove) -> FutureReplica:
         """The future copy of this very move."""

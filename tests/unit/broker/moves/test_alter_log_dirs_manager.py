@@ -15,11 +15,15 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.moves.replica_move_state import MovePhase
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError
 from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.moves.future_replica import CopyStep, FutureReplica
+from kraftjbod.testing.simulation import SimulatedCluster
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -170,6 +174,37 @@ async def test_copying_goes_on_until_the_controller_agrees():
         rig.controller.may_answer.set()
         await ended(rig)
         assert where(rig) is rig.dirs[1]
+
+
+def test_a_move_that_waits_for_the_controller_asks_its_disks_less_and_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = 0
+
+    async def catch_up(*args: Any) -> CopyStep:
+        nonlocal steps
+        steps += 1
+        return await plain(*args)
+
+    plain = FutureReplica.catch_up
+    monkeypatch.setattr(FutureReplica, "catch_up", catch_up)
+    with SimulatedCluster(1, brokers=1, log_dirs=2) as cluster:
+        cluster.start()
+        client = cluster.client("operator")
+        client.run(create_topic(client.kafka, "t", partitions=1, replication_factor=1))
+        client.run(client.kafka.refresh_metadata(["t"]))
+        rooms = cluster.broker(1).rooms
+        assert rooms is not None
+        cluster.run_for(1_000)
+        replica = rooms.replicas.hosted.get(TP)
+        assert replica is not None and replica.handle is not None
+        (target,) = set(cluster.broker(1).log_dirs) - {replica.handle.log_dir.path}
+        cluster.controller().kill()
+        client.run(alter_replica_log_dirs(client.kafka, 1, {target: [TP]}))
+        cluster.run_for(10_000)
+        assert 10 < steps < 100
+        cluster.controller().start()
+        cluster.wait_for(lambda: not rooms.replicas.moves.moves(), "the move is over")
 
 
 async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it():
