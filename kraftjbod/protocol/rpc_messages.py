@@ -64,7 +64,8 @@ WireTopicId = Annotated[TopicId, PlainValidator(_as(TopicId))]
 WireDirectoryId = Annotated[DirectoryId, PlainValidator(_as(DirectoryId))]
 WireBrokerId = Annotated[BrokerId, Field(ge=0, le=MAX_BROKER_ID)]
 #: A name or an address that brokers repeat to clients, in every version of every answer.
-RepeatedText = Annotated[str, Field(max_length=1_000)]
+MAX_REPEATED_CHARS = 1_000
+RepeatedText = Annotated[str, Field(max_length=MAX_REPEATED_CHARS)]
 PathText = Annotated[str, Field(max_length=4_096)]
 Offset = Annotated[int, Field(ge=-1)]
 

@@ -33,6 +33,11 @@ _CONTROLLER: Final = {
     # A flipped bit must not fill the machine's disk with partitions.
     "max.partitions.per.request": "100",
 }
+_BROKER: Final = {
+    # Members are let in, and waited for no longer than they say, which is a moment.
+    "group.min.session.timeout.ms": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
 _HEALTHY_WAIT_S: Final = 120
 
 
@@ -78,6 +83,7 @@ def run(
         brokers=brokers,
         dirs=2,
         disks="plain",
+        config=_BROKER,
         controller_config=_CONTROLLER,
         run_dir=run_dir,
     ) as cluster:

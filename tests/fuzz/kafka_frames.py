@@ -167,6 +167,6 @@ def _one_maker(f: FieldSchema, version: int, outer: Any, owner: str) -> Callable
         case "string":
             return lambda values: values.text(name, owner)
         case "bytes":
-            return lambda values: values.rng.randbytes(values.rng.randrange(20))
+            return lambda values: values.blob(name)
         case _:
             return lambda values: values.records()

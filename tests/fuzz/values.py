@@ -41,6 +41,9 @@ _ODD_TEXTS: Final = (
     "\n",
     "__cluster_metadata",
     "__storage_telemetry",
+    "__group_telemetry",
+    "__consumer_offsets",
+    "__transaction_state",
 )
 _CONFIGS: Final = {
     "retention.ms": ("-1", "0", "1000", "9223372036854775808", "x"),
@@ -54,10 +57,15 @@ _CONFIGS: Final = {
     "leader.replication.throttled.rate": ("1", "1000000", "-1"),
     "cordoned.log.dirs": ("", "/nowhere", "nowhere"),
     "unclean.leader.election.enable": ("true", "false", "maybe"),
+    "consumer.session.timeout.ms": ("50000", "1", "60000", "x"),
+    "consumer.heartbeat.interval.ms": ("5000", "15000", "0"),
+    "consumer.assignment.interval.ms": ("0", "1000", "-1"),
     "no.such.key": ("1",),
 }
 
 
+#: Those that brokers give first; and of nobody.
+_PRODUCERS: Final = (0, 1, 2, 1_000, 1_001, -1)
 _PARTITIONS: Final = (0, 0, 0, 1, 2, 3, -1)
 #: Sensible numbers by the name of a field.
 _BY_NAME: Final[Mapping[str, Sequence[int]]] = {
@@ -72,21 +80,47 @@ _BY_NAME: Final[Mapping[str, Sequence[int]]] = {
     "count": (-1, 0, 1, 2, 3, 2**31 - 1),
     "replication_factor": (-1, 0, 1, 1, 2, 3, 32_767),
     "replica_id": (-1, -1, -2, 1, 2, 9),
-    "resource_type": (2, 2, 4, 4, 0, 8, 127),
+    "resource_type": (2, 2, 4, 4, 32, 32, 0, 8, 127),
     "config_operation": (0, 1, 2, 3, 4, -1),
     "operation": (0, 1, 2, 3, 4, -1),
     "acks": (-1, 1, 1, 0, 2),
     "timestamp": (0, -1, -2, -3, 1, 10**12),
     "session_id": (0, 0, 1, 10**9),
     "member_epoch": (0, 0, 0, -1, -2, 1, 2, 3, 4),
+    "generation_id": (-1, -1, 0, 1, 2, 3),
+    "generation_id_or_member_epoch": (-1, -1, 0, 1, 2, 3),
+    "producer_id": _PRODUCERS,
+    "producer_epoch": (0, 0, 1, 2, -1, 32_767),
+    "key_type": (0, 0, 1, 1, 2, -1),
+    "voter_id": (3000, 1, 2, 7, -1),
     "port": (1, 9092, 65_535, 0, 65_536),
 }
+_GROUPS: Final = ("group-a", "group-b", "group-c")
 #: Likewise sensible texts: so few that requests are about the same members.
 _TEXTS: Final[Mapping[str, Sequence[str]]] = {
-    "member_id": ("one", "two", "three"),
+    "member_id": ("", "one", "two", "three"),
+    "group_id": _GROUPS,
+    "groups": _GROUPS,
+    "groups_names": _GROUPS,
+    "group_ids": _GROUPS,
+    "transactional_id": _GROUPS,
+    "v3_and_below_transactional_id": _GROUPS,
+    "transactional_ids": _GROUPS,
+    "key": _GROUPS,
+    "coordinator_keys": _GROUPS,
+    "protocol_type": ("consumer", "consumer", "connect", ""),
+    "protocol_name": ("range", "range", "sticky"),
+    "states_filter": ("Stable", "Empty", "nope"),
+    "types_filter": ("classic", "consumer", "nope"),
+    "state_filters": ("Ongoing", "Empty", "CompleteCommit", "nope"),
     "instance_id": ("first", "second"),
     "server_assignor": ("uniform", "range", "nope"),
     "subscribed_topic_regex": ("fuzz-.*", ".*", "(a+)+b", "(", ""),
+}
+#: What consumers of fuzz-0 say in a classic group: what they subscribe to, and are assigned.
+_BLOBS: Final[Mapping[str, bytes]] = {
+    "metadata": b"\0\1\0\0\0\1\0\6fuzz-0\xff\xff\xff\xff\0\0\0\0",
+    "assignment": b"\0\1\0\0\0\1\0\6fuzz-0\0\0\0\1\0\0\0\0\xff\xff\xff\xff",
 }
 #: Likewise, by a part of it.
 _BY_PART: Final[Mapping[str, Sequence[int]]] = {
@@ -151,7 +185,7 @@ class Values:
                 ("/nowhere", "any") if name == "target" else (*self.world.log_dirs, "any")
             )
         if name == "resource_name":
-            return choice((*self.world.topics, "1", "2", "", "7", "fuzz-absent"))
+            return choice((*self.world.topics, "1", "2", "", "7", "fuzz-absent", "group-a"))
         if name in ("configuration_keys", "config_name") or owner.endswith("Config"):
             return choice(tuple(_CONFIGS)) if name != "value" else choice(self._config_values())
         if name == "value":
@@ -160,6 +194,8 @@ class Values:
             return choice((self.world.cluster_id, self.world.cluster_id, "other"))
         if name in _TEXTS:
             return choice(_TEXTS[name])
+        if owner == "JoinGroupRequestProtocol":
+            return choice(("range", "range", "sticky"))
         if name in ("feature", "features"):
             return choice(("kraft.version", "nope"))
         if owner.startswith(("Creatable", "NewTopic", "Deletable", "DeleteTopic", "TopicRef")):
@@ -170,6 +206,11 @@ class Values:
 
     def _config_values(self) -> tuple[str, ...]:
         return self.rng.choice(tuple(_CONFIGS.values()))
+
+    def blob(self, name: str) -> bytes:
+        if name in _BLOBS and self.rng.random() < 0.7:
+            return _BLOBS[name]
+        return self.rng.randbytes(self.rng.randrange(20))
 
     def uuid(self, name: str) -> bytes:
         if self.rng.random() < 0.8:
@@ -211,7 +252,17 @@ class Values:
             )
             for _ in range(rng.randrange(1, 6))
         ]
-        return bytes(build_batch(records))
+        if rng.random() < 0.6:
+            return bytes(build_batch(records))
+        batch = build_batch(
+            records,
+            producer_id=rng.choice(_PRODUCERS),
+            producer_epoch=rng.choice((0, 0, 1)),
+            base_sequence=rng.choice((0, 0, 5)),
+            is_transactional=rng.random() < 0.7,
+            is_control=rng.random() < 0.05,
+        )
+        return bytes(batch)
 
     def length(self) -> int:
         """Of an array."""

@@ -22,6 +22,7 @@ from kraftjbod.protocol.messages import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
+from kraftjbod.protocol.rpc_messages import MAX_REPEATED_CHARS
 
 _TOPIC: Final = "__cluster_metadata"
 _PARTITION: Final = 0
@@ -76,10 +77,7 @@ class QuorumApis:
             wanted = rpc.AddRaftVoterRequest(
                 voter_id=node_id,
                 directory_id=directory_id,
-                endpoints=tuple(
-                    Endpoint(listener.name, listener.host, listener.port).text
-                    for listener in request.listeners[: rpc.MAX_ENDPOINTS]
-                ),
+                endpoints=_endpoints_of(request),
                 ack_when_committed=request.ack_when_committed if says_when else True,
                 was_checked=not await self._votes(node_id, directory_id),
             )
@@ -139,6 +137,22 @@ def _directory_of(request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> Dire
     except InvalidUuidText as e:
         raise OperatingError(str(e), code=ErrorCode.INVALID_REQUEST) from e
     raise OperatingError("no directory id is given", code=ErrorCode.INVALID_REQUEST)
+
+
+def _endpoints_of(request: AddRaftVoterRequest) -> tuple[str, ...]:
+    """:raises OperatingError: INVALID_REQUEST, if they are more or longer than can be told on."""
+    if len(request.listeners) > rpc.MAX_ENDPOINTS:
+        raise OperatingError(
+            f"{len(request.listeners)} endpoints are given; {rpc.MAX_ENDPOINTS} may be",
+            code=ErrorCode.INVALID_REQUEST,
+        )
+    endpoints = tuple(Endpoint(one.name, one.host, one.port).text for one in request.listeners)
+    if any(len(one) > MAX_REPEATED_CHARS for one in endpoints):
+        raise OperatingError(
+            f"an endpoint has more than {MAX_REPEATED_CHARS} characters",
+            code=ErrorCode.INVALID_REQUEST,
+        )
+    return endpoints
 
 
 def _partition(

@@ -75,3 +75,19 @@ async def test_who_leads_no_more_is_an_error_of_the_whole() -> None:
     async with brokers(answer=refuse) as (rig,):
         response = await rig.ask(DESCRIBE(topics=[]))
     assert response.error_code == ErrorCode.NOT_CONTROLLER
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"), [(("x" * 995,), "endpoint"), (("h",) * 17, "17 endpoints")]
+)
+async def test_endpoints_that_no_answer_could_carry_are_refused(
+    hosts: tuple[str, ...], words: str
+) -> None:
+    """Found by ``make fuzz``."""
+    kind = message("AddRaftVoterRequest")
+    listeners = [kind.Listener(name="N", host=host, port=1) for host in hosts]
+    asked = kind(cluster_id=None, voter_id=101, voter_directory_id=DIRECTORY, listeners=listeners)
+    async with brokers(answer=answer) as (rig,):
+        response = await rig.ask(asked, 1)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert words in response.error_message
