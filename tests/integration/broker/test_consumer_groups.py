@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -213,6 +215,61 @@ def test_the_tool_describes_a_group_of_the_newer_protocol(cluster: Cluster) -> N
     done = tool("consumer-groups", cluster, *asked)
     epoch, *assigned = done.stdout.split("\n")[2].split()[5:]
     assert assigned == [_all_of("newer"), epoch, _all_of("newer")], done.stdout
+    member.close()
+
+
+_READER = """
+import sys, confluent_kafka
+bootstrap, = sys.argv[1:]
+member = confluent_kafka.Consumer({
+    "bootstrap.servers": bootstrap, "group.id": "pair", "group.protocol": "consumer",
+})
+member.subscribe(["pair"])
+while True:
+    member.poll(0.1)
+    print(len(member.assignment()), flush=True)
+"""
+
+
+@pytest.mark.long
+def test_two_members_of_the_newer_protocol_share_and_one_takes_over_when_the_other_is_killed(
+    make_cluster: MakeCluster,
+) -> None:
+    quick = {
+        "group.consumer.session.timeout.ms": "5000",
+        "group.consumer.heartbeat.interval.ms": "500",
+    }
+    cluster = make_cluster(brokers=1, dirs=1, config=quick)
+    cluster.create_topic("pair", partitions=PARTITIONS)
+    member = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "pair",
+            "group.protocol": "consumer",
+        }
+    )
+    changes: list[str] = []
+    member.subscribe(["pair"], on_lost=lambda *_: changes.append("lost"))
+
+    def poll_until(count: int) -> None:
+        end_s = time.monotonic() + WAIT_S
+        while len(member.assignment()) != count:
+            assert time.monotonic() < end_s, member.assignment()
+            member.poll(0.1)
+
+    poll_until(PARTITIONS)
+    words = (sys.executable, "-c", _READER, cluster.bootstrap)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        try:
+            poll_until(PARTITIONS // 2)
+            # The other one has the rest, and no more.
+            shares = (int(line) for line in other.stdout)
+            assert next(share for share in shares if share) == PARTITIONS // 2
+        finally:
+            other.kill()
+    poll_until(PARTITIONS)
+    assert changes == []
     member.close()
 
 
