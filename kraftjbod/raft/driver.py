@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from kraftjbod.core.errors import (
     KafkaStorageError,
@@ -32,18 +31,16 @@ from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.raft.commit_waits import CommitWaits
 from kraftjbod.raft.committed_log import CommittedLog, RaftListener
-from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS, ElectionTicks, no_draw
+from kraftjbod.raft.election_ticks import ElectionTicks, no_draw
 from kraftjbod.raft.entry_cache import size_bytes_of
-from kraftjbod.raft.log.left_alone import left_alone
 from kraftjbod.raft.log.log_space import LogSpace
-from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
+from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log.log_writer import LogWriter
-from kraftjbod.raft.log.noted_voters import NotedVoters
 from kraftjbod.raft.log.snapshot_maker import SnapshotMaker
-from kraftjbod.raft.log.static_voters import VotersToNote, require_same_voters
+from kraftjbod.raft.log_opener import LogOpener
 from kraftjbod.raft.machine.core import RaftCore, Role
-from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import Entry, Message, RaftTransport, Ready, SnapshotId
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.raft.proposals import Proposal, Proposals
@@ -90,9 +87,7 @@ class RaftDriver:
         self._store = store
         self._clock = clock
         self._node_id = node_id
-        self._directory_id = directory_id
         self._voters = voters
-        self._first_payload_of_term = first_payload_of_term
         self._transport = transport
         self._draw_below = draw_below or no_draw
         self._log = get_logger(component="raft", node_id=node_id)
@@ -101,8 +96,8 @@ class RaftDriver:
         self._writer = LogWriter(
             log_dir=log_dir, space=self._space, retry_interval_ms=retry_interval_ms, log=self._log
         )
-        self._noted_voters = NotedVoters(
-            log_dir=log_dir, retry_interval_ms=retry_interval_ms, log=self._log
+        self._opener = self._make_opener(
+            voters, ReplicaKey(node_id, directory_id), first_payload_of_term, retry_interval_ms
         )
         self._maker = self._make_maker(bytes_between_snapshots)
         self._core: RaftCore | None = None
@@ -116,18 +111,34 @@ class RaftDriver:
             retry_interval_ms=retry_interval_ms,
             reloaded=self._note_reloaded,
         )
-        self._is_stopping = False
         #: Of the term that the listener knows this node to lead.
         self._led_term: int | None = None
-        #: Terms of leading that are over.
-        self._terms_lost = 0
         self._ticks = self._make_ticks(election_timeout_ms)
         self._work = asyncio.Event()
-        self._progress = asyncio.Event()
+        self._waits = CommitWaits(clock=clock, committed_offset=lambda: self.committed_offset)
         self._replica_work: ReplicaWork | None = None
         self._living: asyncio.Task[None] | None = None
 
     # --- life ------------------------------------------------------------------------------------
+
+    def _make_opener(
+        self,
+        voters: VoterSet,
+        key: ReplicaKey,
+        first_payload_of_term: bytes,
+        retry_interval_ms: int,
+    ) -> LogOpener:
+        return LogOpener(
+            log_dir=self._log_dir,
+            store=self._store,
+            clock=self._clock,
+            key=key,
+            voters=voters,
+            first_payload_of_term=first_payload_of_term,
+            draw_below=self._draw_below,
+            retry_interval_ms=retry_interval_ms,
+            log=self._log,
+        )
 
     def _make_ticks(self, election_timeout_ms: int) -> ElectionTicks:
         return ElectionTicks(
@@ -158,16 +169,12 @@ class RaftDriver:
         :raises KafkaStorageError: if the metadata dir fails.
         """
         try:
-            stored, unnoted = await self._log_dir.run(OpKind.LOAD, partial(self._open, alone))
-            if unnoted is not None:
-                await self._noted_voters.note(unnoted)
+            stored = await self._opener.open(alone)
         except LogDirImpairedError as e:
             raise self._impaired_at_start() from e
-        for warning in stored.warnings:
-            self._log.warning("metadata_log_repaired", what=warning)
         self._listener = listener
         await self.committed.begin(listener, stored.snapshot)
-        core = self._core = self._machine(stored)
+        core = self._core = self._opener.machine(stored)
         for entry in stored.entries:
             self._remember(entry)
         if self.is_alone:
@@ -177,34 +184,6 @@ class RaftDriver:
             core.stand_soon()
         self._replica_work = self._make_replica_work()
         self._living = asyncio.create_task(self._live(core))
-
-    def _open(self, alone: VoterSet | None) -> tuple[StoredLog, VotersToNote | None]:
-        stored = self._store.open()
-        voters = self._machine(stored).log.voters
-        unnoted = require_same_voters(
-            self._log_dir.vfs,
-            self._store.directory,
-            voters,
-            is_new=stored.snapshot is None and not stored.entries,
-            is_fork=alone is not None,
-        )
-        if alone is not None:
-            stored = left_alone(self._store, stored, voters, alone, self._clock.wall_ms())
-        return stored, unnoted
-
-    def _machine(self, stored: StoredLog) -> RaftCore:
-        found = stored.snapshot
-        return RaftCore(
-            key=ReplicaKey(self._node_id, self._directory_id),
-            voters=VoterSet.decode(found.voters) if found and found.voters else self._voters,
-            hard_state=stored.hard_state,
-            first_payload_of_term=self._first_payload_of_term,
-            draw_below=self._draw_below,
-            snapshot=NOTHING if found is None else SnapshotId(found.last_offset, found.term),
-            entries=stored.entries,
-            election_ticks=ELECTION_TICKS,
-            heartbeat_ticks=HEARTBEAT_TICKS,
-        )
 
     def _make_replica_work(self) -> ReplicaWork:
         return ReplicaWork(
@@ -224,14 +203,13 @@ class RaftDriver:
 
         A leader hands over to another voter, if there is one.
         """
-        self._is_stopping = True
+        self._waits.end()
         self.resign()
-        self._progress.set()
 
     async def stop(self) -> None:
         """End what runs; proposals that are not committed yet fail."""
         self.release_waits()
-        await self._noted_voters.stop()
+        await self._opener.stop()
         await self._maker.stop()
         await self.committed.stop_reload()
         if self._living is not None:
@@ -335,14 +313,13 @@ class RaftDriver:
             reason=why_lost(core, self._led_term),
         )
         self._led_term = None
-        self._terms_lost += 1
         # What is committed is answered as such: a leader that removed itself ends with that.
         self._publish(core)
         self._proposals.fail(self.not_controller())
         self._listener.on_leader_lost()
         if self._proposals.last_offset > self.committed_offset:
             self.committed.reload(self._listener)
-        self._stir()
+        self._waits.lose_term()
 
     def not_controller(self) -> NotControllerError:
         leader = self.leader
@@ -427,17 +404,7 @@ class RaftDriver:
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
         """Return when ``offset`` is committed, when this node leads no more, or after
         ``timeout_ms`` at the latest."""
-        terms_lost = self._terms_lost
-        deadline_ms = self._clock.now_ms() + timeout_ms
-        while self.committed_offset < offset and not self._is_stopping:
-            left_ms = deadline_ms - self._clock.now_ms()
-            if left_ms <= 0 or self._terms_lost != terms_lost:
-                return
-            try:
-                async with asyncio.timeout(left_ms / 1000):
-                    await self._progress.wait()
-            except TimeoutError:
-                return
+        await self._waits.wait_for(offset, timeout_ms)
 
     # --- snapshots -------------------------------------------------------------------------------
 
@@ -461,12 +428,8 @@ class RaftDriver:
 
     async def _until_committed(self, snapshot: SnapshotId) -> bool:
         """False if there will be none, or it is another entry."""
-        terms_lost = self._terms_lost
-        while self.committed_offset < snapshot.last_offset:
-            if self._is_stopping or self._terms_lost != terms_lost:
-                return False
-            await self._progress.wait()
-        return self._required_core().log.holds(*snapshot)
+        is_known = await self._waits.until(snapshot.last_offset)
+        return is_known and self._required_core().log.holds(*snapshot)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -555,7 +518,7 @@ class RaftDriver:
         kept_from = self.committed.cache.trim(self.committed_offset)
         if kept_from is not None:
             core.log.release(kept_from)
-        self._stir()
+        self._waits.stir()
 
     def _note_leading(self, core: RaftCore) -> None:
         """Not before the first entry of the term was given to the listener."""
@@ -566,11 +529,6 @@ class RaftDriver:
             assert self._listener is not None
             self._led_term = core.term
             self._listener.on_leader(core.term)
-
-    def _stir(self) -> None:
-        """Whoever waits for progress has another look."""
-        self._progress.set()
-        self._progress = asyncio.Event()
 
     # --- the log anew ----------------------------------------------------------------------------
 

@@ -451,7 +451,10 @@ async def test_a_log_without_space_for_its_first_records_does_not_start(vfs: Fau
     memory = vfs.inner
     assert isinstance(memory, MemVfs)
     memory.usable_bytes = 500
-    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), sticky=False))
+    # Of term and vote; who votes is noted before.
+    vfs.inject(
+        Fault(errno=ENOSPC, path="*quorum-state*", kinds=frozenset({"write_at"}), sticky=False)
+    )
     on_leader = node.controller.on_leader
 
     def lead_after_a_check(term: int) -> None:

@@ -1,0 +1,99 @@
+"""LOOP. ``LogOpener``: the metadata log at a start, and the machine that goes on with it.
+
+Voters are those that the log names, or its snapshot, and those that it was given otherwise; a
+static quorum has to be the one that the log has had (log/static_voters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from kraftjbod.core.loop.timing import Clock
+from kraftjbod.core.telemetry import Logger
+from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS
+from kraftjbod.raft.log.left_alone import left_alone
+from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
+from kraftjbod.raft.log.noted_voters import NotedVoters
+from kraftjbod.raft.log.static_voters import VotersToNote, require_same_voters
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.following import NOTHING
+from kraftjbod.raft.machine.messages import SnapshotId
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+
+
+class LogOpener:
+    """Opens once; ``stop()`` at the end."""
+
+    def __init__(
+        self,
+        *,
+        log_dir: LogDir,
+        store: RaftLogStore,
+        clock: Clock,
+        key: ReplicaKey,
+        voters: VoterSet,
+        first_payload_of_term: bytes,
+        draw_below: Callable[[int], int],
+        retry_interval_ms: int,
+        log: Logger,
+    ) -> None:
+        """:param voters: where neither the log nor its snapshot names any."""
+        self._log_dir = log_dir
+        self._store = store
+        self._clock = clock
+        self._key = key
+        self._voters = voters
+        self._first_payload_of_term = first_payload_of_term
+        self._draw_below = draw_below
+        self._log = log
+        self._noted_voters = NotedVoters(
+            log_dir=log_dir, retry_interval_ms=retry_interval_ms, log=log
+        )
+
+    async def open(self, alone: VoterSet | None) -> StoredLog:
+        """:param alone: this node, if all other voters are to be left behind (left_alone.py).
+
+        :raises StartupError: if the log cannot be read, or other voters had it.
+        :raises LogDirImpairedError: if it cannot be written for want of free space.
+        :raises KafkaStorageError: if the metadata dir fails.
+        """
+        stored, unnoted = await self._log_dir.run(OpKind.LOAD, partial(self._open, alone))
+        if unnoted is not None:
+            await self._noted_voters.note(unnoted)
+        for warning in stored.warnings:
+            self._log.warning("metadata_log_repaired", what=warning)
+        return stored
+
+    def machine(self, stored: StoredLog) -> RaftCore:
+        found = stored.snapshot
+        return RaftCore(
+            key=self._key,
+            voters=VoterSet.decode(found.voters) if found and found.voters else self._voters,
+            hard_state=stored.hard_state,
+            first_payload_of_term=self._first_payload_of_term,
+            draw_below=self._draw_below,
+            snapshot=NOTHING if found is None else SnapshotId(found.last_offset, found.term),
+            entries=stored.entries,
+            election_ticks=ELECTION_TICKS,
+            heartbeat_ticks=HEARTBEAT_TICKS,
+        )
+
+    async def stop(self) -> None:
+        await self._noted_voters.stop()
+
+    def _open(self, alone: VoterSet | None) -> tuple[StoredLog, VotersToNote | None]:
+        stored = self._store.open()
+        voters = self.machine(stored).log.voters
+        unnoted = require_same_voters(
+            self._log_dir.vfs,
+            self._store.directory,
+            voters,
+            is_new=stored.snapshot is None and not stored.entries,
+            is_fork=alone is not None,
+        )
+        if alone is not None:
+            stored = left_alone(self._store, stored, voters, alone, self._clock.wall_ms())
+        return stored, unnoted
