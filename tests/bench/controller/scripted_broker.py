@@ -157,11 +157,11 @@ async def _channel_to(address: str) -> AsyncIterator[ControllerChannel]:
 
 
 async def create_a_topic(
-    address: str, name: str = "one-more", *, timeout_ms: int = _TIMEOUT_MS
+    address: str, name: str = "one-more", *, partitions: int = 1, timeout_ms: int = _TIMEOUT_MS
 ) -> None:
-    """The least that makes a controller write to its log."""
+    """The least that makes a controller write to its log, or more."""
     async with _channel_to(address) as channel:
-        topic = m.NewTopic(name=name, num_partitions=1, replication_factor=1)
+        topic = m.NewTopic(name=name, num_partitions=partitions, replication_factor=1)
         await channel.call(m.CreateTopicsRequest(topics=(topic,)), timeout_ms=timeout_ms)
 
 
