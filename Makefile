@@ -200,7 +200,7 @@ sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, o
 
 .PHONY: sim-mutants
 sim-mutants: setup  ## Put closed holes back one at a time: the simulator has to find each (SEEDS=300)
-	@$(PY) -m tests.sim.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+	@$(PY) -m tests.sim.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(if $(LIGHT),--light) $(MUTANTS) $(ARGS)
 
 .PHONY: systemd
 systemd: setup long-packages  ## The units, checked, installed and booted under systemd (root only)

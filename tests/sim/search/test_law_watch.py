@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.core.ids import TopicId, TopicPartition, Uuid
+from kraftjbod.metadata.records import TopicRecord
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.dir_names import future_dir_name
 from kraftjbod.storage.vfs import OpenMode
@@ -58,3 +60,31 @@ def test_a_replica_in_two_places_is_found() -> None:
     future = future_dir_name(TopicPartition("t", 0), Uuid(bytes(16)))
     (finding,) = _judge(_disk(("t-0", _VALUES), (future, _VALUES)))
     assert finding.startswith("t-0 lies in broker 1 in /d/t-0")
+
+
+def test_a_broker_that_takes_what_empty_controllers_write_is_found() -> None:
+    findings: list[str] = []
+    is_lost = False
+    with SimulatedCluster(1, brokers=1, log_dirs=1) as cluster:
+        watch = LawWatch(
+            ClusterView(cluster),
+            Ledger(),
+            found=findings.append,
+            is_metadata_lost=lambda: is_lost,
+        )
+        cluster.start()
+        client = cluster.client("operator")
+        client.run(create_topic(client.kafka, "t", partitions=1, replication_factor=1))
+        cluster.run_for(1_000)
+        watch.look()
+        is_lost = True
+        watch.look()
+        assert findings == []
+        known = watch.metadata.state
+        gone = TopicRecord(name="gone", topic_id=TopicId(bytes(15) + b"1"))
+        watch.metadata.take([gone], offset=known.offset + 1, epoch=1)
+        watch.look()
+        assert findings == [
+            "broker 1 serves by metadata that knows nothing of topics gone, after a majority of it "
+            "was lost"
+        ]

@@ -59,3 +59,10 @@ def test_what_a_quorum_must_not_do_is_found() -> None:
         found = " ".join(look())
         assert f"{follower.name} has its log up to" in found
         assert f"{leader.name} raised its term to {core.term} while it was cut off" in found
+
+        laws.forgets_all(follower.name)
+        assert not laws.is_lost, "two of three have it all"
+        laws.forgets_all(leader.name)
+        assert laws.is_lost
+        laws._leaders[core.term] = follower.name
+        assert look() == [], "nobody can say what was committed"

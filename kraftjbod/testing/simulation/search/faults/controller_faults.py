@@ -106,6 +106,8 @@ class ControllerFaults:
             self._laws.connected(me)
             for other in chosen:
                 network.heal(me, other)
+                # Another fault may have cut that one off: from here on it hears somebody.
+                self._laws.connected(other)
 
     async def _reset(self, fault: Fault) -> None:
         async with self._stage.struck_controller(fault) as host:
