@@ -65,5 +65,5 @@ async def test_a_broker_that_is_down_is_configured_through_another() -> None:
 
 
 def test_sources_that_we_do_not_know_are_unknown() -> None:
-    assert admin.ConfigSource(8) is admin.ConfigSource.UNKNOWN
+    assert admin.ConfigSource(99) is admin.ConfigSource.UNKNOWN
     assert str(ALL_BROKERS) == "broker (all)"
