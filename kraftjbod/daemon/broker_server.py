@@ -32,6 +32,7 @@ from kraftjbod.broker.cluster.lifecycle_state import BrokerState
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
+from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH
 from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
@@ -335,11 +336,14 @@ class BrokerServer:
     async def _close_disks(self) -> None:
         if self._disks is None:
             return
-        broker_epoch, incarnation_id = -1, None
-        if self._rooms is not None:
-            broker_epoch = self._rooms.cluster.lifecycle.broker_epoch
-            incarnation_id = self._rooms.cluster.identity.incarnation_id
-        await self._disks.logs.close(broker_epoch, incarnation_id)
+        if self._rooms is None:
+            await self._disks.logs.close(UNKNOWN_BROKER_EPOCH)
+        else:
+            await self._disks.logs.close(
+                self._rooms.cluster.lifecycle.broker_epoch,
+                self._rooms.cluster.identity.incarnation_id,
+                doubtful=self._rooms.replicas.doubtful.unreported(),
+            )
         self._disks.metadata_dir.close()
         await self._disks.metadata_dir.unlocked()
 

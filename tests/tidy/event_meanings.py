@@ -176,7 +176,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "replica_creation_failed": "Its log could not be made; it is tried again.",
     "replica_found_elsewhere": (
-        "Somebody moved its files while the broker was down; that is accepted."
+        "Somebody moved its files while the broker was down, or a move was cut off; that is "
+        "accepted. Unless it is whole, it leaves the in-sync set first."
     ),
     "replica_lost_flushed_records": (
         "Its disk lost what it had confirmed: it leaves the in-sync set first."

@@ -99,7 +99,8 @@ class AssignmentsManager:
         directory_id: DirectoryId,
         on_accepted: Callable[[], None] | None = None,
     ) -> None:
-        """The replica is, or shall be, in ``directory_id``; replaces what was wished before.
+        """The replica is, or shall be, in ``directory_id``; replaces what was wished before, but
+        for LOST, which it follows.
 
         ``on_accepted`` is called once, when the controller knows; never if another wish for the
         replica comes first, or the replica leaves this broker.
@@ -109,6 +110,10 @@ class AssignmentsManager:
         else:
             self._on_accepted[partition] = on_accepted
         self._handle(Wished(partition=partition, directory_id=directory_id))
+
+    def is_losing(self, partition: TopicIdPartition) -> bool:
+        """Whether the replica is reported LOST, and the controller may not know."""
+        return self._state.is_losing(partition)
 
     def queued_into(self, directory_id: DirectoryId) -> int:
         """Replicas in ``directory_id`` of which the controller may not know that."""

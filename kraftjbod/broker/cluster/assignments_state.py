@@ -8,6 +8,8 @@
 * A request that failed as a whole holds up everything for a back-off.
 * A wish is reported as accepted only while it is the last one: the late success of an older wish
   says nothing about what is wished now.
+* LOST is not taken back: the copy that was lost, or may lack what others count on, must leave the
+  in-sync set before anything is in sync again. What is wished after it is sent once that is known.
 
 ``assignments_manager.py`` is the driver.
 """
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from kraftjbod.core.errors import InvalidTransition
-from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
+from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicId, TopicIdPartition
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignedTopic
 
@@ -118,6 +120,8 @@ class AssignmentsState:
         #: In order of arrival.
         self._ready: dict[TopicIdPartition, DirectoryId] = {}
         self._in_flight: dict[TopicIdPartition, DirectoryId] = {}
+        #: What was wished since of those that are wished LOST.
+        self._after_lost: dict[TopicIdPartition, DirectoryId] = {}
         #: Those whose last word was a refusal, until another wish or a grant.
         self._refusals: dict[TopicIdPartition, _Refusal] = {}
         #: Those of them that wait for their time.
@@ -130,7 +134,7 @@ class AssignmentsState:
     def __repr__(self) -> str:
         return (
             f"<AssignmentsState ready={len(self._ready)} in_flight={len(self._in_flight)} "
-            f"held={len(self._held)}>"
+            f"held={len(self._held)} after_lost={len(self._after_lost)}>"
         )
 
     @property
@@ -150,9 +154,17 @@ class AssignmentsState:
         """Replicas that are wished into ``directory_id``, which the controller may not know."""
         return sum(1 for wish in self._wishes().values() if wish == directory_id)
 
+    def is_losing(self, partition: TopicIdPartition) -> bool:
+        """Whether the replica is wished LOST, and the controller may not know."""
+        return LOST_DIR in (
+            self._ready.get(partition),
+            self._in_flight.get(partition),
+            self._held[partition].directory_id if partition in self._held else None,
+        )
+
     def _wishes(self) -> dict[TopicIdPartition, DirectoryId]:
         held = {partition: refusal.directory_id for partition, refusal in self._held.items()}
-        return {**held, **self._in_flight, **self._ready}
+        return {**held, **self._in_flight, **self._ready, **self._after_lost}
 
     def _is_hopeless(self, partition: TopicIdPartition) -> bool:
         refusal = self._refusals.get(partition)
@@ -161,6 +173,7 @@ class AssignmentsState:
     def check_invariants(self) -> None:
         assert len(self._in_flight) <= self._max_batch, self
         assert not self._held.keys() - self._refusals.keys(), self
+        assert all(map(self.is_losing, self._after_lost)), self
         has_work = bool(self._ready or self._held)
         assert not has_work or self._in_flight or self._wake_ms is not None, self
 
@@ -180,6 +193,11 @@ class AssignmentsState:
 
     def _wished(self, wish: Wished, now_ms: int) -> list[Action]:
         partition, directory_id = wish.partition, wish.directory_id
+        if self.is_losing(partition):
+            self._after_lost.pop(partition, None)
+            if directory_id != LOST_DIR:
+                self._after_lost[partition] = directory_id
+            return []
         if self._in_flight.get(partition) == directory_id:
             # Under way already; a wish that came between is taken back.
             self._ready.pop(partition, None)
@@ -218,6 +236,7 @@ class AssignmentsState:
                     self._in_flight[partition] = directory_id
                 else:
                     dropped.append(partition)
+                    self._after_lost.pop(partition, None)
                     self._forget_refusal(partition)
         actions: list[Action] = [Dropped(tuple(dropped))] if dropped else []
         if self._in_flight:
@@ -234,6 +253,10 @@ class AssignmentsState:
 
     def _answered(self, refused: frozenset[TopicIdPartition], now_ms: int) -> list[Action]:
         answered, self._failures = self._take_answered(), 0
+        for partition, directory_id in answered.items():
+            is_known_lost = directory_id == LOST_DIR and partition not in refused
+            if is_known_lost and partition in self._after_lost:
+                self._ready[partition] = self._after_lost.pop(partition)
         accepted = tuple(p for p in answered if p not in refused and p not in self._ready)
         for partition, directory_id in answered.items():
             if partition not in refused:

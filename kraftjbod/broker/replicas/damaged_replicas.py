@@ -15,12 +15,11 @@ by a fetch loop that begins, or by the scrub.
 
 from __future__ import annotations
 
-from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.partitions.partition import Partition
+from kraftjbod.broker.replicas.doubtful_copies import DoubtfulCopies
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.core.ids import (
-    LOST_DIR,
     BrokerId,
     LeaderEpoch,
     PartitionEpoch,
@@ -32,11 +31,11 @@ from kraftjbod.storage.log.log_handle import LogHandle
 
 class DamagedReplicas:
     def __init__(
-        self, *, broker_id: BrokerId, cache: MetadataCache, assignments: AssignmentsManager
+        self, *, broker_id: BrokerId, cache: MetadataCache, doubtful: DoubtfulCopies
     ) -> None:
         self._broker_id = broker_id
         self._cache = cache
-        self._assignments = assignments
+        self._doubtful = doubtful
         #: In which leader epoch what was decided, so that it is done and logged once. Holds only
         #: replicas that were damaged in this life of the broker.
         self._decided: dict[TopicIdPartition, tuple[LeaderEpoch, bool]] = {}
@@ -71,7 +70,7 @@ class DamagedReplicas:
             self._log.error("damaged_leader_has_no_heir", **where)
             return
         self._log.error("damaged_leader_steps_down", **where, in_sync=heirs)
-        self._leave_in_sync_set(replica, handle)
+        self._doubtful.leave_in_sync_set(replica, handle)
 
     def _met_in_sync(self, replica: HostedReplica, partition: Partition, handle: LogHandle) -> None:
         if not self._cache.state.knows_dirs_of(self._broker_id):
@@ -84,10 +83,4 @@ class DamagedReplicas:
             partition=str(replica.topic_partition),
             offset=handle.damaged_from,
         )
-        self._leave_in_sync_set(replica, handle)
-
-    def _leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
-        directory_id = handle.log_dir.directory_id
-        self._assignments.assign(
-            replica.key, LOST_DIR, lambda: self._assignments.assign(replica.key, directory_id)
-        )
+        self._doubtful.leave_in_sync_set(replica, handle)

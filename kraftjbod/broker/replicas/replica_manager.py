@@ -41,6 +41,7 @@ from kraftjbod.broker.replicas.directory_reconcile import (
     Wanted,
     reconcile,
 )
+from kraftjbod.broker.replicas.doubtful_copies import DoubtfulCopies
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.leaderships import Leaderships
 from kraftjbod.broker.replicas.replica_changes import MoveToResume, ReplicaChanges
@@ -77,6 +78,7 @@ class ReplicaManager:
         cache: MetadataCache,
         topic_configs: TopicConfigs,
         assignments: AssignmentsManager,
+        doubtful: DoubtfulCopies,
         clock: Clock,
         backoff: ExponentialBackoff,
         removals: ReplicaRemovals,
@@ -91,6 +93,7 @@ class ReplicaManager:
         self._cache = cache
         self._topic_configs = topic_configs
         self._assignments = assignments
+        self._doubtful = doubtful
         self._clock = clock
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         #: A new log of the same name waits for those on their way out.
@@ -274,7 +277,7 @@ class ReplicaManager:
                     replica.note(ReplicaEvent.WANTED)
                     changes.create.append(replica)
                 case Assign() | KeepAsIs() if handle is not None:
-                    self._report_if_elsewhere(replica, handle)
+                    self._doubtful.met(replica, handle)
                     self._open(replica, handle, changes)
                 case ResumeMove():
                     changes.resume.append(MoveToResume(replica, action.is_accepted))
@@ -282,17 +285,6 @@ class ReplicaManager:
                     self._stay_offline(replica, action)
                 case _:
                     assert_never(action)
-
-    def _report_if_elsewhere(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """Somebody moved the copy by hand while the broker was down; it is accepted."""
-        named = self._wanted(replica).directory_id
-        if named in _ids(self._logs.online_dirs()) and named != handle.log_dir.directory_id:
-            self._log.info(
-                "replica_found_elsewhere",
-                partition=str(replica.topic_partition),
-                named=str(named),
-                found=handle.log_dir.path,
-            )
 
     def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
         """The replica is in a directory that is offline, or lost: make nothing in its place."""
@@ -358,33 +350,13 @@ class ReplicaManager:
             replica_lag_time_max_ms=self._replica_lag_time_max_ms,
             led_in=replica.led_in,
         )
-        if handle.log_end_offset < handle.checkpointed_recovery_point:
-            self._leave_in_sync_set(replica, handle)
-        else:
-            self._correct_assignment(replica, handle)
+        self._correct_assignment(replica, handle)
         self._apply_role(replica, changes)
         if replica.partition.awaits_new_epoch:
             self._log.warning(
                 "replica_awaits_new_leader_epoch",
                 partition=str(replica.topic_partition),
                 leader_epoch=replica.partition.leader_epoch,
-            )
-
-    def _leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """The disk lost what was flushed to it, whatever its clean mark says.
-
-        Where others count on the copy, it is reported lost and then present.
-        """
-        key, directory_id = replica.key, handle.log_dir.directory_id
-        self._log.error(
-            "replica_lost_flushed_records",
-            partition=str(replica.topic_partition),
-            end=handle.log_end_offset,
-            flushed_to=handle.checkpointed_recovery_point,
-        )
-        if self._cache.state.knows_dirs_of(self._broker_id):
-            self._assignments.assign(
-                key, LOST_DIR, lambda: self._assignments.assign(key, directory_id)
             )
 
     def apply_role(self, replica: HostedReplica) -> ReplicaChanges:
@@ -401,6 +373,9 @@ class ReplicaManager:
             # A leader's log never loses records, and where it begins to lead is where it ends.
             changes.truncating.append(replica)
             return
+        will_lead = replica.registration.leader == self._broker_id and not partition.is_leader
+        if will_lead and self._doubtful.is_leaving(replica):
+            return  # It was elected for what it may lack; what follows from its loss is on the way.
         high_watermark = partition.high_watermark
         change = partition.apply(
             replica.registration,

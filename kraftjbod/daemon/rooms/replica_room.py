@@ -14,6 +14,7 @@ from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.partitions.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.replicas.damaged_replicas import DamagedReplicas
+from kraftjbod.broker.replicas.doubtful_copies import DoubtfulCopies
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.broker.replicas.isr_manager import IsrManager
 from kraftjbod.broker.replicas.leaderships import Leaderships
@@ -75,6 +76,13 @@ class ReplicaRoom:
         )
         self.asked_moves = AskedMoves(disks.metadata_dir)
         self.leaderships = Leaderships()
+        self.doubtful = DoubtfulCopies(
+            broker_id=config.node_id,
+            replicas=self.hosted,
+            logs=disks.logs,
+            cache=cluster.cache,
+            assignments=cluster.assignments,
+        )
         self.manager = ReplicaManager(
             broker_id=config.node_id,
             replicas=self.hosted,
@@ -83,6 +91,7 @@ class ReplicaRoom:
             cache=cluster.cache,
             topic_configs=cluster.topic_configs,
             assignments=cluster.assignments,
+            doubtful=self.doubtful,
             clock=around.clock,
             backoff=backoff(around, config.replica_fetch_backoff_ms),
             metrics=around.metrics,
@@ -94,7 +103,7 @@ class ReplicaRoom:
     def _lead(self, tasks: BackgroundTasks) -> None:
         config, around, cluster = self._config, self._around, self._cluster
         self.damaged = DamagedReplicas(
-            broker_id=config.node_id, cache=cluster.cache, assignments=cluster.assignments
+            broker_id=config.node_id, cache=cluster.cache, doubtful=self.doubtful
         )
         self.isr = IsrManager(
             broker_id=config.node_id,

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from kraftjbod.core.errors import (
@@ -494,19 +494,32 @@ class LogManager:
             # It goes on where all dirs are gone and another one may come.
             await asyncio.Event().wait()
 
-    async def close(self, broker_epoch: int, incarnation_id: Uuid | None = None) -> None:
-        """Flush and close every log, and mark the dirs where all went well as clean."""
+    async def close(
+        self,
+        broker_epoch: int,
+        incarnation_id: Uuid | None = None,
+        *,
+        doubtful: Collection[TopicPartition] = (),
+    ) -> None:
+        """Flush and close every log, and mark the dirs where all went well as clean.
+
+        But for those with ``doubtful`` replicas: they may lack records, and nobody knows it yet.
+        """
         stop = CleanShutdown(BrokerEpoch(broker_epoch), incarnation_id)
-        await asyncio.gather(*(self._close_dir(d, stop) for d in self.online_dirs()))
+        await asyncio.gather(*(self._close_dir(d, stop, doubtful) for d in self.online_dirs()))
         self.cleaner.close()
         for log_dir in self.dirs():
             log_dir.close()
         await asyncio.gather(*(log_dir.unlocked() for log_dir in self.dirs()))
 
-    async def _close_dir(self, log_dir: LogDir, stop: CleanShutdown) -> None:
+    async def _close_dir(
+        self, log_dir: LogDir, stop: CleanShutdown, doubtful: Collection[TopicPartition]
+    ) -> None:
         """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
+        handles = self._registry.every_handle_in(log_dir)
+        is_doubtful = any(handle.topic_partition in doubtful for handle in handles)
         closings: list[Callable[[], Awaitable[None]]] = [
-            *(handle.close for handle in self._registry.every_handle_in(log_dir)),
+            *(handle.close for handle in handles),
             *(future.sync for future in self._registry.futures_in(log_dir)),
         ]
         failed: OperatingError | None = None
@@ -519,7 +532,7 @@ class LogManager:
             await self._checkpoint(log_dir)
             if failed is not None:
                 raise failed
-            if log_dir not in self._loaded:
+            if log_dir not in self._loaded or is_doubtful:
                 return
             mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
             data = format_clean_shutdown(stop)

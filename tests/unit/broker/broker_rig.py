@@ -61,6 +61,8 @@ from kraftjbod.protocol.rpc_messages import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from kraftjbod.storage.checkpoints import parse_clean_shutdown
+from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
@@ -75,6 +77,8 @@ TOPIC_ID = TopicId(b"t" * 16)
 TP = TopicPartition(TOPIC, 0)
 LISTENER = "PLAINTEXT"
 CONNECTION = ConnectionContext(peer="127.0.0.1:9", listener_name=LISTENER)
+#: The epoch of a rig's former life, which its directories were closed in.
+CLOSED_IN = BrokerEpoch(1)
 #: Nobody waits so long but on a machine with other work to do; produces of tests wait 20 s.
 TIMEOUT_MS = 30_000
 
@@ -132,7 +136,10 @@ class BrokerRig:
             number = 10 * broker_id + n
             if not vfs.exists(f"/d{n}/meta.properties"):
                 format_dir(vfs, f"/d{n}", number)
-            self.dirs.append(open_dir(vfs, f"/d{n}", number, channel=self.failures))
+            log_dir = open_dir(vfs, f"/d{n}", number, channel=self.failures)
+            mark = vfs.read_if_exists(f"/d{n}/{CLEAN_SHUTDOWN_FILE}") or b"{}"
+            log_dir.clean_shutdown = parse_clean_shutdown(bytes(mark).decode(), "rig")
+            self.dirs.append(log_dir)
         self.config = BrokerConfig.from_properties(
             {
                 "process.roles": "broker",
@@ -194,6 +201,7 @@ class BrokerRig:
             fenced=fenced,
             in_controlled_shutdown=False,
             log_dirs=tuple(log_dir.directory_id for log_dir in self.dirs if log_dir.is_online),
+            previous_broker_epoch=CLOSED_IN,
         )
 
     def replay(self, *records: Record) -> None:
@@ -233,7 +241,7 @@ class BrokerRig:
         await self.parts.assignments.close()
         await self.tasks.close()
         self.parts.channel.close()
-        await self.logs.close(broker_epoch=1)
+        await self.logs.close(CLOSED_IN, doubtful=self.parts.doubtful.unreported())
 
 
 def _by_name(rooms: BrokerRooms) -> SimpleNamespace:
@@ -407,3 +415,13 @@ def only(response: Any) -> Any:
     parts = getattr(topic_part, "partition_responses", None)
     (part,) = topic_part.partitions if parts is None else parts
     return part
+
+
+def assigned(rig: BrokerRig) -> list[DirectoryId]:
+    """The directories that brokers reported to the controller, in order."""
+    return [
+        directory.directory_id
+        for request in rig.controller.seen
+        if isinstance(request, AssignReplicasToDirsRequest)
+        for directory in request.directories
+    ]

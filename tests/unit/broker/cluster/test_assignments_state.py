@@ -20,7 +20,7 @@ from kraftjbod.broker.cluster.assignments_state import (
     WokeUp,
 )
 from kraftjbod.core.errors import InvalidTransition
-from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
+from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicId, TopicIdPartition
 from kraftjbod.core.loop.timing import ExponentialBackoff
 
 A, B = DirectoryId(b"A" * 16), DirectoryId(b"B" * 16)
@@ -199,6 +199,21 @@ def test_the_late_success_of_an_older_wish_is_not_reported_to_the_newer_one() ->
     assert m.handle(GRANTED, 40) == [Accepted((key(0),))]
 
 
+def test_what_is_wished_after_a_loss_follows_it() -> None:
+    """Else a move that fails meanwhile would take the word back that a copy lacks records."""
+    m = machine()
+    wish(m, 0, LOST_DIR)
+    wish(m, 0, B)
+    assert wish(m, 0, A) == [] and m.queued == m.queued_into(A) == 1 and m.is_losing(key(0))
+    assert sent(m.handle(WokeUp(), 20)) == {key(0): LOST_DIR}
+    assert m.handle(Answered(refused=frozenset({key(0)})), 30) == [WakeAt(130)]
+    assert m.is_losing(key(0))
+    assert sent(m.handle(WokeUp(), 130)) == {key(0): LOST_DIR}
+    actions = m.handle(GRANTED, 140)
+    assert sent(actions) == {key(0): A} and len(actions) == 1 and not m.is_losing(key(0))
+    assert m.handle(GRANTED, 150) == [Accepted((key(0),))] and m.is_idle
+
+
 def test_what_is_wished_into_a_directory_is_queued_until_the_controller_knows() -> None:
     m = machine()
     assert not m.queued_into(A)
@@ -219,18 +234,19 @@ def test_an_answer_that_nobody_waits_for_is_a_bug() -> None:
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.just("wish"), st.integers(0, 9), st.sampled_from([A, B])),
+            st.tuples(st.just("wish"), st.integers(0, 9), st.sampled_from([A, B, LOST_DIR])),
             st.tuples(st.just("answer"), st.sets(st.integers(0, 9)), st.booleans()),
         ),
         max_size=60,
     )
 )
-def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
+def test_in_any_order_the_controller_hears_of_losses_and_ends_up_with_the_last_wishes(
     steps: list[tuple[str, object, object]],
 ) -> None:
     m = machine()
     wishes: dict[TopicIdPartition, DirectoryId] = {}
     known: dict[TopicIdPartition, DirectoryId] = {}
+    untold_losses: set[TopicIdPartition] = set()
     request: dict[TopicIdPartition, DirectoryId] = {}
     now_ms, wake_ms = 0, -1
 
@@ -245,7 +261,9 @@ def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
             else:
                 assert not request and len(sent([action])) <= 3
                 request = sent([action])
+                assert all(request[k] == LOST_DIR for k in request.keys() & untold_losses)
         m.check_invariants()
+        assert all(map(m.is_losing, untold_losses))
 
     def answer(refused: frozenset[TopicIdPartition], arrives: bool) -> None:
         nonlocal request, wake_ms, now_ms
@@ -259,12 +277,16 @@ def test_in_any_order_the_controller_ends_up_with_the_last_wishes(
             run(m.handle(Failed(), now_ms))
             return
         known.update({k: v for k, v in asked.items() if k not in refused})
+        untold_losses.difference_update(
+            k for k, v in asked.items() if v == LOST_DIR and k not in refused
+        )
         run(m.handle(Answered(refused=refused), now_ms))
 
     for kind, first, second in steps:
         if kind == "wish":
             assert isinstance(first, int) and isinstance(second, DirectoryId)
             wishes[key(first)] = second
+            untold_losses |= {key(first)} if second == LOST_DIR else set()
             run(m.handle(Wished(partition=key(first), directory_id=second), now_ms))
         else:
             assert isinstance(first, set)

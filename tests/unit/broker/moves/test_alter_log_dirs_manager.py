@@ -18,9 +18,8 @@ from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError
-from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, DirectoryId, TopicId, TopicPartition, Uuid
+from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, TopicId, TopicPartition, Uuid
 from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
-from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.moves.future_replica import CopyStep, FutureReplica
 from kraftjbod.testing.simulation import SimulatedCluster
@@ -31,6 +30,7 @@ from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,
     BrokerRig,
+    assigned,
     brokers,
     dir_of,
     fetch,
@@ -70,16 +70,6 @@ async def ended(rig: BrokerRig) -> None:
 def phase(rig: BrokerRig) -> MovePhase | None:
     moves = rig.parts.moves.moves()
     return moves[0].phase if moves else None
-
-
-def assigned(rig: BrokerRig) -> list[DirectoryId]:
-    """What the controller heard of the replica's directory, oldest first."""
-    return [
-        directory.directory_id
-        for request in rig.controller.seen
-        if isinstance(request, AssignReplicasToDirsRequest)
-        for directory in request.directories
-    ]
 
 
 def names(rig: BrokerRig, number: int) -> list[str]:

@@ -9,14 +9,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import LOST_DIR, DirectoryId
+from kraftjbod.core.ids import LOST_DIR
 from kraftjbod.metadata.records import FeatureLevelRecord
-from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest, RpcRequest
+from kraftjbod.protocol.rpc_messages import RpcRequest
 from kraftjbod.storage.vfs import OpenMode
 from tests.faults.rig import batch
 from tests.unit.broker.broker_rig import (
     TP,
     BrokerRig,
+    assigned,
     brokers,
     dir_of,
     fetch,
@@ -60,16 +61,6 @@ async def write(rig: BrokerRig, *, acks: int = -1) -> None:
     for _ in range(BATCHES):
         written = only(await rig.ask(produce(batch(body=BODY), acks=acks), 9))
         assert written.error_code == 0
-
-
-def assigned(rig: BrokerRig) -> list[DirectoryId]:
-    """The directories that brokers reported to the controller, in order."""
-    return [
-        directory.directory_id
-        for request in rig.controller.seen
-        if isinstance(request, AssignReplicasToDirsRequest)
-        for directory in request.directories
-    ]
 
 
 async def hosted(rigs: Sequence[BrokerRig], **more: Any) -> None:

@@ -26,15 +26,13 @@ from kraftjbod.metadata.records import (
     RemoveTopicRecord,
     ResourceType,
 )
-from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import (
     TP,
-    BrokerRig,
+    assigned,
     brokers,
     dir_of,
     fetch,
@@ -47,15 +45,6 @@ from tests.unit.broker.gates import Gate, until
 from tests.unit.broker.impaired_dirs import fill, heal
 
 UNKNOWN_DIR = DirectoryId(b"u" * 16)
-
-
-def assigned(rig: BrokerRig) -> list[DirectoryId]:
-    return [
-        directory.directory_id
-        for request in rig.controller.seen
-        if isinstance(request, AssignReplicasToDirsRequest)
-        for directory in request.directories
-    ]
 
 
 async def test_a_replica_is_made_where_metadata_says():
@@ -502,22 +491,6 @@ async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s():
         assert rig.parts.hosted.get(TP) is None
 
 
-async def test_a_replica_that_was_moved_by_hand_is_accepted_and_reported():
-    """KIP-858: the partition might have been moved while the broker was offline."""
-    disks = (MemVfs(), MemVfs())
-    async with brokers(1, *disks) as (rig,):
-        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
-        await rig.ask(produce(batch()), 9)
-    async with brokers(1, *disks, opens=False) as (rig,):
-        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
-        with capture_logs() as logged:
-            rig.parts.publisher.open()
-        await rig.parts.assignments.idle()
-        assert "replica_found_elsewhere" in events(logged)
-        assert assigned(rig) == [dir_of(1, 1)]
-        assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
-
-
 async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_anew():
     """What the former life was building is nothing to adopt."""
     async with brokers() as (rig,):
@@ -535,21 +508,3 @@ async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_an
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_end_offset == 0
         assert rig.logs.futures() == [] and rig.parts.moves.moves() == []
-
-
-async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_calls_itself_clean():
-    vfs = MemVfs()
-    both = {"replicas": (1, 2), "isr": (1, 2)}
-    async with brokers(1, vfs) as (rig,):
-        await rig.follow(topic(), partition(**both))
-        for _ in range(3):
-            await rig.ask(produce(batch(), acks=1), 9)
-    assert vfs.exists("/d1/.kafka_cleanshutdown")
-    (path,) = (f"/d1/t-0/{e.name}" for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".log"))
-    vfs.open(path, OpenMode.READ_WRITE).truncate(0)
-    async with brokers(1, vfs, opens=False) as (rig,):
-        rig.replay(topic(), partition(**both))
-        with capture_logs() as logged:
-            rig.parts.publisher.open()
-            await until(lambda: assigned(rig) == [LOST_DIR, dir_of(1, 1)])
-        assert events(logged) == ["replica_lost_flushed_records"]

@@ -1,0 +1,117 @@
+"""LOOP. ``DoubtfulCopies``: copies that may lack what others count on leave the in-sync set first.
+
+* Such a copy is reported LOST and then where it is (KIP-858): as a follower it catches up again.
+* Metadata lags behind the disks, or is ahead of them. A controller judges an unclean directory by
+  the replicas that metadata has in it (KIP-966 by the directory); what is found in another one is
+  judged here: it is whole only if its directory was closed cleanly by the incarnation before.
+* Until the controller knows, the copy does not begin to lead, and its directory is not closed
+  cleanly: the next start has to doubt it again.
+"""
+
+from __future__ import annotations
+
+from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.core.ids import (
+    LOST_DIR,
+    UNKNOWN_BROKER_EPOCH,
+    BrokerId,
+    DirectoryId,
+    TopicPartition,
+)
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.log_manager import LogManager
+
+
+class DoubtfulCopies:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        replicas: HostedReplicas,
+        logs: LogManager,
+        cache: MetadataCache,
+        assignments: AssignmentsManager,
+    ) -> None:
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._logs = logs
+        self._cache = cache
+        self._assignments = assignments
+        self._log = get_logger(component="doubtful_copies")
+
+    def met(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """The copy was found, and is about to be served."""
+        named = replica.registration.directory_of(self._broker_id) or LOST_DIR
+        found = handle.log_dir.directory_id
+        if handle.log_end_offset < handle.checkpointed_recovery_point:
+            # Whatever the clean mark of its directory says.
+            self._log.error(
+                "replica_lost_flushed_records",
+                partition=str(replica.topic_partition),
+                end=handle.log_end_offset,
+                flushed_to=handle.checkpointed_recovery_point,
+            )
+            self.leave_in_sync_set(replica, handle)
+            return
+        if named == found or named.is_reserved:
+            return
+        is_whole = self._was_closed_cleanly(handle.log_dir)
+        self._log.info(
+            "replica_found_elsewhere",
+            partition=str(replica.topic_partition),
+            named=str(named),
+            found=handle.log_dir.path,
+            is_whole=is_whole,
+        )
+        if not is_whole and self._broker_id in replica.registration.holders:
+            self.leave_in_sync_set(replica, handle)
+
+    def leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
+        """Where others count on the copy; a cluster from before directories cannot be told."""
+        if self._cache.state.knows_dirs_of(self._broker_id):
+            self._assignments.assign(replica.key, LOST_DIR)
+            self._assignments.assign(replica.key, self._present_dir(replica, handle))
+
+    def is_leaving(self, replica: HostedReplica) -> bool:
+        """Whether others may count on the copy still."""
+        return self._assignments.is_losing(replica.key)
+
+    def unreported(self) -> frozenset[TopicPartition]:
+        """Of which the cluster does not know that they may lack records."""
+        unjudged = (
+            handle.topic_partition
+            for handle in self._logs.handles()
+            if self._is_unjudged(handle) and self._may_lack_records(handle)
+        )
+        leaving = (r.topic_partition for r in self._replicas if self.is_leaving(r))
+        return frozenset((*unjudged, *leaving))
+
+    def _is_unjudged(self, handle: LogHandle) -> bool:
+        """The broker, or the directory, goes before anybody has met it."""
+        replica = self._replicas.get(handle.topic_partition)
+        return replica is None or replica.handle is not handle
+
+    def _may_lack_records(self, handle: LogHandle) -> bool:
+        is_shorter = handle.log_end_offset < handle.checkpointed_recovery_point
+        return is_shorter or not self._was_closed_cleanly(handle.log_dir)
+
+    def _present_dir(self, replica: HostedReplica, handle: LogHandle) -> DirectoryId:
+        """Where the replica is; or where it will be, if a move is agreed to and goes on."""
+        named = replica.registration.directory_of(self._broker_id)
+        future = self._logs.future(replica.topic_partition)
+        is_moving = future is not None and future.log_dir.directory_id == named
+        return named if named is not None and is_moving else handle.log_dir.directory_id
+
+    def _was_closed_cleanly(self, log_dir: LogDir) -> bool:
+        me = self._cache.state.brokers.get(self._broker_id)
+        epoch = log_dir.clean_shutdown.broker_epoch
+        # Of this incarnation is what it detached, and attached again.
+        return (
+            me is not None
+            and epoch != UNKNOWN_BROKER_EPOCH
+            and epoch in (me.previous_epoch, me.epoch)
+        )

@@ -1,0 +1,117 @@
+"""What metadata counts on and the disk may lack is not in sync, and leads nothing."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.ids import LOST_DIR
+from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import batch
+from tests.unit.broker.broker_rig import (
+    TP,
+    assigned,
+    brokers,
+    dir_of,
+    only,
+    partition,
+    produce,
+    topic,
+)
+from tests.unit.broker.gates import until
+
+MARKS = [f"/d{n}/{CLEAN_SHUTDOWN_FILE}" for n in (1, 2)]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_a_replica_that_is_found_elsewhere_is_whole_if_its_disk_was_closed_cleanly(
+    is_clean: bool,
+):
+    """KIP-858: the partition might have been moved while the broker was offline.
+
+    Else the controller does not hear that it may lack records: it judges what metadata has there.
+    """
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
+        await rig.ask(produce(batch()), 9)
+    if not is_clean:
+        disks[0].unlink_if_exists(MARKS[0])
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
+        with capture_logs() as logged:
+            rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert "replica_found_elsewhere" in [entry["event"] for entry in logged]
+        assert assigned(rig) == ([dir_of(1, 1)] if is_clean else [LOST_DIR, dir_of(1, 1)])
+        rig.replay(partition(epoch=1))
+        assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
+
+
+async def test_a_copy_that_may_lack_records_leads_nothing_and_closes_unclean_before_that_is_known():
+    disks = (MemVfs(), MemVfs())
+    both = {"replicas": (1, 2), "isr": (1, 2), "directories": [dir_of(1, 2), dir_of(2, 1)]}
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(**both | {"directories": [dir_of(1, 1), dir_of(2, 1)]}))
+    disks[0].unlink_if_exists(MARKS[0])
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.controller.may_answer.clear()
+        rig.replay(topic(), partition(**both, leader=2))
+        rig.parts.publisher.open()
+        await until(lambda: assigned(rig) == [LOST_DIR])
+        rig.replay(partition(**both, leader=1, epoch=1))
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.partition is not None
+        assert not replica.partition.is_leader
+    assert not disks[0].exists(MARKS[0])
+    assert disks[1].exists(MARKS[1])
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(**both, leader=2))
+    assert not disks[0].exists(MARKS[0]), "nobody has looked at it"
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(**both, leader=2))
+        rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR, dir_of(1, 1)]
+        rig.replay(partition(**both, leader=1, epoch=1))
+        assert rig.parts.hosted.get(TP).partition.is_leader
+    assert disks[0].exists(MARKS[0])
+
+
+async def test_a_move_that_was_agreed_to_goes_on_though_its_source_was_not_closed_cleanly():
+    disks = (MemVfs(), MemVfs())
+    before, after = ([dir_of(1, n), dir_of(2, 1)] for n in (1, 2))
+    both = {"replicas": (1, 2), "isr": (1, 2), "leader": 2}
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition(**both, directories=before))
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None
+        rig.controller.may_answer.clear()
+        rig.parts.moves.start(replica, rig.dirs[1])
+        await until(lambda: rig.parts.assignments.queued)
+    disks[0].unlink_if_exists(MARKS[0])
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition(**both, directories=after))
+        rig.parts.publisher.open()
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [LOST_DIR, dir_of(1, 2)]
+
+
+async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_calls_itself_clean():
+    vfs = MemVfs()
+    both = {"replicas": (1, 2), "isr": (1, 2)}
+    async with brokers(1, vfs) as (rig,):
+        await rig.follow(topic(), partition(**both))
+        for _ in range(3):
+            await rig.ask(produce(batch(), acks=1), 9)
+    assert vfs.exists(MARKS[0])
+    (path,) = (f"/d1/t-0/{e.name}" for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".log"))
+    vfs.open(path, OpenMode.READ_WRITE).truncate(0)
+    async with brokers(1, vfs, opens=False) as (rig,):
+        rig.replay(topic(), partition(**both))
+        with capture_logs() as logged:
+            rig.parts.publisher.open()
+            await until(lambda: assigned(rig) == [LOST_DIR, dir_of(1, 1)])
+        assert [entry["event"] for entry in logged] == ["replica_lost_flushed_records"]
