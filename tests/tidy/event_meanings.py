@@ -192,17 +192,16 @@ MEANINGS: Final[Mapping[str, str]] = {
         "Metadata knows nothing of this copy; it is kept for a while, not served."
     ),
     "stray_taken_back": "A copy that had been set aside is wanted again.",
-    "group_telemetry_dropped": "Lags could not be sent in time; logged once per trouble.",
-    "group_telemetry_round_failed": "A bug in the samples of groups cost one round; report it.",
-    "group_telemetry_sent_again": "That trouble is over.",
-    "group_telemetry_topic_created": "This broker had `__group_telemetry` made.",
     "log_ends_unknown": (
         "A leader did not say how far its logs reach; the lag of groups that read them is unknown."
     ),
-    "storage_telemetry_dropped": ("Samples could not be sent in time; logged once per trouble."),
-    "storage_telemetry_round_failed": "A bug in the samples cost one round; report it.",
-    "storage_telemetry_sent_again": "That trouble is over.",
-    "storage_telemetry_topic_created": "This broker had `__storage_telemetry` made.",
+    "samples_dropped": (
+        "Samples for `__storage_telemetry` or `__group_telemetry` could not be sent in time; "
+        "logged once per trouble."
+    ),
+    "samples_round_failed": "A bug in the samples cost one round; report it.",
+    "samples_sent_again": "That trouble is over.",
+    "samples_topic_created": "This broker had the topic made.",
     # controller
     "broker_gone": (
         "Its connection closed, as those of dying processes do, and it did not come back, or "

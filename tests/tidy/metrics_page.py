@@ -79,9 +79,6 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "UsableBytes": "Free for the broker; what the reserve holds is not.",
         "FreeInodes": "Files that its file system can still take.",
         "ReserveBytes": "Kept for the day when the disk is full.",
-        "GroupTelemetrySentTotal": "Records sent to `__group_telemetry`.",
-        "GroupTelemetryDroppedTotal": "Records that could not be sent before the next round, or "
-        "were beyond `group.telemetry.max.samples`.",
         "BackgroundJobFailures": "Bugs in chores of this directory.",
         "ReplicaCount": "Replicas in it.",
         "GrowthBytesPerSecond": "How fast its own logs grow.",

@@ -1,4 +1,5 @@
-"""LOOP. ``GroupTelemetryGatherer``: what the groups that are coordinated here have committed.
+"""LOOP. ``GroupTelemetryGatherer``: how far the groups that are coordinated here are behind, one
+record per group and partition with an offset.
 
 A round is bounded: groups that have no room in it come first in the next one. Thousands of offsets
 are gathered in slices, between which others get their turn.
@@ -6,15 +7,19 @@ are gathered in slices, between which others get their turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
+from kraftjbod.broker.telemetry.log_ends import Ends, LogEnds
+from kraftjbod.broker.telemetry.sample_emitter import Gathered
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.work_slices import in_slices
-from kraftjbod.protocol.telemetry.group_telemetry import LagSample
+from kraftjbod.protocol.records import Record
+from kraftjbod.protocol.telemetry.group_telemetry import LagSample, encode, record_key
+from kraftjbod.protocol.telemetry.storage_telemetry import Origin
 
 
 class GroupOffset(NamedTuple):
@@ -29,24 +34,27 @@ class GroupOffset(NamedTuple):
     commit_ms: int
 
 
-class Gathered(NamedTuple):
-    offsets: list[GroupOffset]
-    left_out: int
-    """Offsets of groups that had no room."""
-
-
 class GroupTelemetryGatherer:
     def __init__(
-        self, *, coordinator: GroupCoordinator, cache: MetadataCache, max_samples: int
+        self,
+        *,
+        coordinator: GroupCoordinator,
+        cache: MetadataCache,
+        ends: LogEnds,
+        max_samples: int,
     ) -> None:
         self._coordinator = coordinator
         self._cache = cache
+        self._ends = ends
         self._max_samples = max_samples
         #: Groups before it had their turn; as groups come and go it is only about right.
         self._next_group = 0
+        #: As of the last :meth:`gather`.
+        self._found_ends: Ends = {}
 
-    async def offsets(self) -> Gathered:
+    async def gather(self, *, whole: bool) -> Gathered[GroupOffset]:
         """Whole groups, until there is no more room."""
+        del whole  # All of it changes fast.
         groups = [
             (partition, group_id)
             for partition in self._coordinator.loaded_partitions()
@@ -66,18 +74,17 @@ class GroupTelemetryGatherer:
             found += of_group
             taken += 1
         self._next_group = (start + taken) % max(1, len(groups))
+        self._found_ends = await self._ends.find({one.topic_partition for one in found})
         return Gathered(found, left_out)
 
-    def samples(
-        self, offsets: Sequence[GroupOffset], ends: Mapping[TopicPartition, int]
-    ) -> Iterator[LagSample]:
+    def records(self, origin: Origin, subjects: Sequence[GroupOffset]) -> Iterator[Record]:
         """Of those whose topics are still there; a few at a time, please."""
-        for one in offsets:
+        for one in subjects:
             topic = self._cache.state.topic(one.topic_partition.topic)
             if topic is None:
                 continue
-            end = ends.get(one.topic_partition)
-            yield LagSample(
+            end = self._found_ends.get(one.topic_partition)
+            sample = LagSample(
                 group_id=one.group_id,
                 group_type="consumer" if one.is_consumer else "classic",
                 state=one.state,
@@ -91,6 +98,12 @@ class GroupTelemetryGatherer:
                 # The end was asked for later; but a log may have been cut, or made anew.
                 lag=None if end is None else max(0, end - one.offset),
             )
+            yield Record(
+                key=record_key(sample), value=encode(origin, sample), timestamp_ms=origin.time_ms
+            )
+
+    def close(self) -> None:
+        self._ends.close()
 
     def _of_group(self, partition: GroupPartition, group_id: str) -> Iterator[GroupOffset]:
         consumer = partition.consumer_groups.get(group_id)

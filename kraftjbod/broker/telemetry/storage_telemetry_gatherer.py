@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, assert_never
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
 from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.broker.telemetry.sample_emitter import Gathered
 from kraftjbod.broker.telemetry.storage_telemetry_samples import LogDirContents, log_dir_sample
-from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, ReplicaSample
+from kraftjbod.protocol.records import Record
+from kraftjbod.protocol.telemetry.storage_telemetry import (
+    LogDirSample,
+    Origin,
+    ReplicaSample,
+    encode,
+    record_key,
+)
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
@@ -31,7 +39,7 @@ _SUMMED_AT_ONCE: Final = 1_000
 
 
 class StorageTelemetryGatherer:
-    """``subjects`` says what there is to sample, ``samples`` what is so of some of it."""
+    """``gather`` says what there is to sample, ``samples`` what is so of some of it."""
 
     def __init__(
         self,
@@ -47,17 +55,28 @@ class StorageTelemetryGatherer:
         self._moves = moves
         self._assignments = assignments
         self._monitor = monitor
-        #: As of the last :meth:`subjects`.
+        #: As of the last :meth:`gather`.
         self._contents: dict[LogDir, LogDirContents] = {}
 
-    async def subjects(self, *, with_replicas: bool) -> list[Subject]:
-        """The directories; then the replicas with a log, and the future copies, if asked for."""
+    async def gather(self, *, whole: bool) -> Gathered[Subject]:
+        """The directories; in a whole round the replicas with a log and the future copies too."""
         self._contents = await self._sum_up()
         subjects: list[Subject] = [*self._logs.dirs()]
-        if with_replicas:
+        if whole:
             subjects += [replica for replica in self._replicas if replica.handle is not None]
             subjects += self._logs.futures()
-        return subjects
+        return Gathered(subjects)
+
+    def records(self, origin: Origin, subjects: Sequence[Subject]) -> Iterator[Record]:
+        for sample in self.samples(subjects):
+            yield Record(
+                key=record_key(origin, sample),
+                value=encode(origin, sample),
+                timestamp_ms=origin.time_ms,
+            )
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def samples(self, subjects: Sequence[Subject]) -> list[Sample]:
         """Of those that still are what they were; a few at a time, please."""

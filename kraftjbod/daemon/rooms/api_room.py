@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
@@ -28,12 +31,10 @@ from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLim
 from kraftjbod.broker.quorum.quorum_apis import QuorumApis
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
 from kraftjbod.broker.security.sasl_apis import SaslApis
-from kraftjbod.broker.telemetry.group_telemetry_emitter import GroupTelemetryEmitter
-from kraftjbod.broker.telemetry.group_telemetry_gatherer import GroupTelemetryGatherer
+from kraftjbod.broker.telemetry.group_telemetry_gatherer import GroupOffset, GroupTelemetryGatherer
 from kraftjbod.broker.telemetry.log_ends import LogEnds
-from kraftjbod.broker.telemetry.sample_writer import SampleWriter
-from kraftjbod.broker.telemetry.storage_telemetry_emitter import StorageTelemetryEmitter
-from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
+from kraftjbod.broker.telemetry.sample_emitter import Gatherer, SampleEmitter
+from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
 from kraftjbod.broker.transactions.transaction_log_apis import TransactionLogApis
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.daemon.process.environment import Environment
@@ -45,6 +46,8 @@ from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 from kraftjbod.daemon.rooms.transaction_room import TransactionRoom
 from kraftjbod.net.memory_budget import Ledger
+
+T = TypeVar("T")
 
 
 class ApiRoom:
@@ -232,56 +235,67 @@ class ApiRoom:
             selects_nearest=config.replica_selector_class is not None,
         )
 
-    def _build_telemetry(self) -> StorageTelemetryEmitter:
-        config, around, disks = self._config, self._around, self._disks
-        cluster, replicas, directories = self._cluster, self._replicas, self._directories
-        return StorageTelemetryEmitter(
-            broker_id=config.node_id,
-            rack=config.broker_rack,
-            incarnation=cluster.identity.incarnation_id,
-            cache=cluster.cache,
-            gatherer=StorageTelemetryGatherer(
-                logs=disks.logs,
-                replicas=replicas.hosted,
-                moves=replicas.moves,
-                assignments=cluster.assignments,
-                monitor=directories.monitor,
+    def _build_telemetry(self) -> SampleEmitter[Subject]:
+        config, metrics = self._config, self._around.metrics
+        return self._emitter(
+            StorageTelemetryGatherer(
+                logs=self._disks.logs,
+                replicas=self._replicas.hosted,
+                moves=self._replicas.moves,
+                assignments=self._cluster.assignments,
+                monitor=self._directories.monitor,
             ),
-            writer=self._sample_writer(self._internal.storage_telemetry, "storage-telemetry"),
-            clock=around.clock,
-            metrics=around.metrics,
-            log_dir_interval_ms=config.storage_telemetry_log_dir_interval_ms,
-            replica_interval_ms=config.storage_telemetry_replica_interval_ms,
+            self._internal.storage_telemetry,
+            count_sent=lambda by: metrics.count("StorageTelemetrySentTotal", by),
+            count_dropped=lambda by: metrics.count("StorageTelemetryDroppedTotal", by),
+            interval_ms=config.storage_telemetry_log_dir_interval_ms,
+            whole_interval_ms=config.storage_telemetry_replica_interval_ms,
         )
 
-    def _build_group_telemetry(self) -> GroupTelemetryEmitter:
-        config, around, cluster = self._config, self._around, self._cluster
-        return GroupTelemetryEmitter(
-            broker_id=config.node_id,
-            rack=config.broker_rack,
-            incarnation=cluster.identity.incarnation_id,
-            cache=cluster.cache,
-            gatherer=GroupTelemetryGatherer(
+    def _build_group_telemetry(self) -> SampleEmitter[GroupOffset]:
+        config, metrics, cluster = self._config, self._around.metrics, self._cluster
+        return self._emitter(
+            GroupTelemetryGatherer(
                 coordinator=self._groups.coordinator,
                 cache=cluster.cache,
+                ends=LogEnds(
+                    broker_id=config.node_id,
+                    cache=cluster.cache,
+                    replicas=self._replicas.hosted,
+                    connector=cluster.connector,
+                ),
                 max_samples=config.group_telemetry_max_samples,
             ),
-            ends=LogEnds(
-                broker_id=config.node_id,
-                cache=cluster.cache,
-                replicas=self._replicas.hosted,
-                connector=cluster.connector,
-            ),
-            writer=self._sample_writer(self._internal.group_telemetry, "group-telemetry"),
-            clock=around.clock,
-            metrics=around.metrics,
+            self._internal.group_telemetry,
+            count_sent=lambda by: metrics.count("GroupTelemetrySentTotal", by),
+            count_dropped=lambda by: metrics.count("GroupTelemetryDroppedTotal", by),
             interval_ms=config.group_telemetry_interval_ms,
+            whole_interval_ms=config.group_telemetry_interval_ms,
         )
 
-    def _sample_writer(self, topic: InternalTopic, purpose: str) -> SampleWriter:
-        return SampleWriter(
+    def _emitter(
+        self,
+        gatherer: Gatherer[T],
+        topic: InternalTopic,
+        *,
+        count_sent: Callable[[int], None],
+        count_dropped: Callable[[int], None],
+        interval_ms: int,
+        whole_interval_ms: int,
+    ) -> SampleEmitter[T]:
+        cluster = self._cluster
+        return SampleEmitter(
             broker_id=self._config.node_id,
+            rack=self._config.broker_rack,
+            incarnation=cluster.identity.incarnation_id,
+            cache=cluster.cache,
+            gatherer=gatherer,
             topic=topic,
-            producer=self._internal.producer(purpose),
             creator=self._internal.topic_creator,
+            producer=self._internal.producer(topic.name.strip("_").replace("_", "-")),
+            clock=self._around.clock,
+            count_sent=count_sent,
+            count_dropped=count_dropped,
+            interval_ms=interval_ms,
+            whole_interval_ms=whole_interval_ms,
         )

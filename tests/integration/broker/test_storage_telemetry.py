@@ -303,15 +303,15 @@ def test_without_a_leader_samples_are_dropped_and_nothing_else_happens(
     cluster.create_topic("t", assignments={0: [3 - leader_id]})
     leader.kill()
     dropped = figure(other, "StorageTelemetryDroppedTotal")
-    cluster.wait_event(other, "storage_telemetry_dropped")
+    cluster.wait_event(other, "samples_dropped")
     cluster.wait(
         "more to be dropped",
         lambda: figure(other, "StorageTelemetryDroppedTotal") > dropped + 10,
     )
-    assert len(other.events("storage_telemetry_dropped")) == 1
+    assert len(other.events("samples_dropped")) == 1
     assert raw.produce(other.address, "t", raw.batch([VALUE]))[0] == 0
     cluster.start_daemon(leader)
-    cluster.wait_event(other, "storage_telemetry_sent_again")
+    cluster.wait_event(other, "samples_sent_again")
     wait_sample(cluster, "both", bool, broker_id=leader_id)
 
 

@@ -1,6 +1,6 @@
 """An internal topic that shall have all its replicas or none.
 
-One that takes fewer is shown by test_storage_telemetry_emitter.py.
+One that takes fewer is shown by test_sample_emitter.py.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ID = TopicId(b"g" * 16)
 async def round_of(rig: BrokerRig, ms: int = 20_000) -> list[dict[str, Any]]:
     """What one round sent."""
     before = end_of(rig)
-    await rig.parts.group_telemetry.round(Deadline.after(RealClock().now_ms(), ms))
+    await rig.parts.group_telemetry.round(Deadline.after(RealClock().now_ms(), ms), whole=True)
     found: list[dict[str, Any]] = []
     while before + len(found) < end_of(rig):
         asked = fetch(before + len(found), tp=TopicPartition(TOPIC, 0))

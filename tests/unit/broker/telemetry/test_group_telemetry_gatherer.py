@@ -1,9 +1,31 @@
-"""Which groups have a place in a round of group telemetry."""
+"""What is reported of groups, and which of them have a place in a round."""
 
 from __future__ import annotations
 
-from tests.unit.broker.groups.group_rig import commit
+from tests.faults.rig import batch
+from tests.unit.broker.broker_rig import TOPIC_ID, only, produce
+from tests.unit.broker.groups.group_rig import commit, committing, enter
 from tests.unit.broker.telemetry.group_telemetry_rig import dropped, reporting, round_of
+
+
+async def test_how_far_a_group_is_behind() -> None:
+    async with reporting(broker_rack="r9") as rig:
+        assert await round_of(rig) == []
+        assert only(await rig.ask(produce(batch(5)), 9)).error_code == 0
+        member_id, generation = await enter(rig)
+        assert await committing(rig, 2, member_id, generation) == 0
+        (sample,) = await round_of(rig)
+        wanted = {
+            **{"schema": 1, "kind": "lag", "broker_id": 1, "rack": "r9"},
+            **{"group_id": "g", "group_type": "classic", "state": "Stable", "members": 1},
+            **{"topic": "t", "topic_id": str(TOPIC_ID), "partition": 0},
+            **{"committed_offset": 2, "log_end_offset": 5, "lag": 3},
+        }
+        assert wanted.items() <= sample.items()
+        assert 0 < sample["committed_ms"] <= sample["time_ms"]
+        assert await committing(rig, 5, member_id, generation) == 0
+        assert [one["lag"] for one in await round_of(rig)] == [0]
+        assert dropped(rig) == 0
 
 
 async def test_groups_without_room_come_first_in_the_next_round() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
+from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import RemoveTopicRecord
 from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, ReplicaSample
@@ -38,14 +38,14 @@ def gatherer(rig: BrokerRig) -> StorageTelemetryGatherer:
 
 async def dirs(rig: BrokerRig) -> list[LogDirSample]:
     asked = gatherer(rig)
-    samples = asked.samples(await asked.subjects(with_replicas=False))
+    samples = asked.samples((await asked.gather(whole=False)).subjects)
     return [sample for sample in samples if isinstance(sample, LogDirSample)]
 
 
 async def replicas(rig: BrokerRig) -> dict[tuple[int, bool], ReplicaSample]:
     """By partition, and whether it is a future copy."""
     asked = gatherer(rig)
-    samples = asked.samples(await asked.subjects(with_replicas=True))
+    samples = asked.samples((await asked.gather(whole=True)).subjects)
     return {(s.partition, s.is_future): s for s in samples if isinstance(s, ReplicaSample)}
 
 
@@ -162,7 +162,7 @@ async def test_what_goes_between_the_question_and_the_answer_is_left_out():
     async with brokers() as (rig,):
         await two_partitions(rig)
         asked = gatherer(rig)
-        subjects: list[Subject] = await asked.subjects(with_replicas=True)
+        subjects = [*(await asked.gather(whole=True)).subjects]
         assert len(subjects) == 4
         await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
         assert [type(sample) for sample in asked.samples(subjects)] == [LogDirSample] * 2

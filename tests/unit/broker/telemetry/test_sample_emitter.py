@@ -1,4 +1,4 @@
-"""Rounds of storage telemetry: what is sent, what is dropped, and what is logged of that."""
+"""Rounds of samples, of storage: what is sent, what is dropped, and what is logged of that."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PATIENT = {
 
 async def round_of(rig: BrokerRig, *, with_replicas: bool = False, ms: int = 20_000) -> bool:
     deadline = Deadline.after(RealClock().now_ms(), ms)
-    return await rig.parts.telemetry.round(deadline, with_replicas=with_replicas)
+    return await rig.parts.telemetry.round(deadline, whole=with_replicas)
 
 
 async def lead_topic(rig: BrokerRig, **more: Any) -> None:
@@ -131,6 +131,15 @@ async def test_many_replicas_in_several_batches():
         assert sorted(named) == sorted([(TOPIC, 0), *(("t", index) for index in range(450))])
 
 
+async def test_all_samples_of_one_broker_are_in_one_partition():
+    async with brokers() as (rig,):
+        await rig.follow(topic(TOPIC, ID), *(partition(i, topic_id=ID) for i in range(3)))
+        for _ in range(2):
+            await round_of(rig)
+        ends = [rig.logs.get(TopicPartition(TOPIC, index)).log_end_offset for index in range(3)]
+        assert ends == [0, 4, 0]
+
+
 async def test_rounds_come_by_themselves_and_replicas_less_often():
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
@@ -168,8 +177,8 @@ async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_on
             await answer(rig.dirs[0])
             for _ in range(2):
                 await round_of(rig)
-        found = [line["event"] for line in lines if line["event"].startswith("storage_telemetry")]
-        assert found == ["storage_telemetry_dropped", "storage_telemetry_sent_again"]
+        found = [line["event"] for line in lines if line["event"].startswith("samples_")]
+        assert found == ["samples_dropped", "samples_sent_again"]
         assert figures(rig) == (4, 9)
 
 
@@ -183,7 +192,7 @@ async def test_a_bug_in_a_round_is_reported_and_costs_that_round_only(monkeypatc
             await until(lambda: lines)
             monkeypatch.setattr(monitor, "is_slow", is_slow)
             await until(lambda: figures(rig)[0])
-        assert lines[0]["event"] == "storage_telemetry_round_failed"
+        assert lines[0]["event"] == "samples_round_failed"
         assert isinstance(lines[0]["exc_info"], ZeroDivisionError)
 
 
@@ -229,7 +238,7 @@ async def test_why_it_was_not_created_is_reported():
             for _ in range(4):
                 await round_of(rig, ms=20)
         assert wishes(rig) == [3, 2]
-        (warning,) = [line for line in lines if line["event"] == "storage_telemetry_dropped"]
+        (warning,) = [line for line in lines if line["event"] == "samples_dropped"]
         assert warning["code"] == "INVALID_REPLICATION_FACTOR"
         assert warning["reason"] == "said the test"
         assert figures(rig) == (0, 8)

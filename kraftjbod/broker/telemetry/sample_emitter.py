@@ -1,0 +1,190 @@
+"""LOOP. ``SampleEmitter``: reports to an internal topic, round by round, what this broker knows.
+
+A round per interval; every so often one is whole, in which what changes slowly is sampled too.
+
+* There is one round at a time, and in it one batch. What has not been taken when the next round is
+  due, or had no room in the round, is dropped, and counted.
+* A round that has nothing to report makes no topic.
+* All of a broker's samples go to one partition, so that a round is one conversation, and in
+  batches, because what leaders and their followers do for a batch costs more than what is in it.
+* A trouble is logged once, and so is its end; that nobody takes samples hurts nothing else.
+* Others get their turn every millisecond or two: samples are made in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.internal.internal_producer import InternalProducer
+from kraftjbod.broker.internal.internal_topic_creator import InternalTopicCreator
+from kraftjbod.broker.internal.internal_topics import InternalTopic
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.ids import BrokerId, Uuid
+from kraftjbod.core.loop.timing import Clock, Deadline
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.protocol.record_batch import Compression
+from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.protocol.telemetry.storage_telemetry import Origin
+
+_BATCH_RECORDS: Final = 250
+#: Records that are made before others get their turn: a millisecond or two.
+_SLICE_RECORDS: Final = 50
+#: The leader alone answers: samples are not worth waiting for followers.
+_ACKS: Final = 1
+
+Subject = TypeVar("Subject")
+
+
+class Gathered(NamedTuple, Generic[Subject]):
+    subjects: Sequence[Subject]
+    left_out: int = 0
+    """Those that had no room in the round."""
+
+
+class Gatherer(Protocol[Subject]):
+    """What there is to report."""
+
+    async def gather(self, *, whole: bool) -> Gathered[Subject]: ...
+
+    def records(self, origin: Origin, subjects: Sequence[Subject]) -> Iterable[Record]:
+        """Of those that still are what they were; a few at a time, please."""
+
+    def close(self) -> None: ...
+
+
+class SampleEmitter(Generic[Subject]):
+    """One coroutine, :meth:`run`."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        rack: str | None,
+        incarnation: Uuid,
+        cache: MetadataCache,
+        gatherer: Gatherer[Subject],
+        topic: InternalTopic,
+        creator: InternalTopicCreator,
+        producer: InternalProducer,
+        clock: Clock,
+        count_sent: Callable[[int], None],
+        count_dropped: Callable[[int], None],
+        interval_ms: int,
+        whole_interval_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._rack = rack
+        self._incarnation = str(incarnation)
+        self._cache = cache
+        self._gatherer = gatherer
+        self._topic = topic
+        self._creator = creator
+        self._producer = producer
+        self._clock = clock
+        self._count_sent = count_sent
+        self._count_dropped = count_dropped
+        self._interval_ms = interval_ms
+        self._whole_interval_ms = whole_interval_ms
+        self._is_in_trouble = False
+        self._log = get_logger(component="samples", broker_id=broker_id, topic=topic.name)
+
+    async def run(self) -> None:
+        """A round at once, and then one per interval until cancelled."""
+        due_ms = whole_due_ms = self._clock.now_ms()
+        try:
+            while True:
+                whole = due_ms >= whole_due_ms
+                deadline = Deadline(due_ms + self._interval_ms)
+                if await self._round_or_bug(deadline, whole=whole) and whole:
+                    whole_due_ms = due_ms + self._whole_interval_ms
+                # After a standstill of the process what was missed is not made up for.
+                now_ms = self._clock.now_ms()
+                due_ms = max(deadline.at_ms, now_ms)
+                await asyncio.sleep((due_ms - now_ms) / 1000)
+        finally:
+            self._producer.close()
+            self._gatherer.close()
+
+    async def _round_or_bug(self, deadline: Deadline, *, whole: bool) -> bool:
+        """Not even a bug in here is worth a broker; it is logged as one."""
+        try:
+            return await self.round(deadline, whole=whole)
+        except Exception as e:
+            self._log.error("samples_round_failed", exc_info=e)
+            return True
+
+    async def round(self, deadline: Deadline, *, whole: bool) -> bool:
+        """Report everything once; what is not taken before ``deadline`` is dropped.
+
+        False if there is no topic, because more brokers are waited for.
+        """
+        subjects, left_out = await self._gatherer.gather(whole=whole)
+        self._count_dropped(left_out)
+        if not subjects:
+            return True
+        sent = 0
+        try:
+            if not await self._has_topic():
+                self._count_dropped(len(subjects))
+                return False
+            while sent < len(subjects):
+                part = subjects[sent : sent + _BATCH_RECORDS]
+                if records := await self._records(part):
+                    await self._send(records, deadline)
+                    self._count_sent(len(records))
+                sent += len(part)
+        except OperatingError as e:
+            self._count_dropped(len(subjects) - sent)
+            if not self._is_in_trouble:
+                self._is_in_trouble = True
+                self._log.warning("samples_dropped", code=e.code.name, reason=e.message)
+            return True
+        if self._is_in_trouble:
+            self._is_in_trouble = False
+            self._log.info("samples_sent_again")
+        return True
+
+    async def _records(self, subjects: Sequence[Subject]) -> list[Record]:
+        records: list[Record] = []
+        for at in range(0, len(subjects), _SLICE_RECORDS):
+            origin = Origin(
+                cluster_id=self._cache.cluster_id,
+                broker_id=self._broker_id,
+                rack=self._rack,
+                incarnation=self._incarnation,
+                time_ms=self._clock.wall_ms(),
+            )
+            records += self._gatherer.records(origin, subjects[at : at + _SLICE_RECORDS])
+            await asyncio.sleep(0)
+        return records
+
+    async def _send(self, records: Sequence[Record], deadline: Deadline) -> None:
+        """One batch, tried again until ``deadline``; it may be there twice.
+
+        :raises OperatingError: what went wrong last.
+        """
+        # Every client opens gzip, and names that come again shrink to a tenth.
+        await self._producer.send(
+            self._topic.name,
+            build_batch(records, compression=Compression.GZIP),
+            acks=_ACKS,
+            deadline=deadline,
+            choose=lambda partitions: self._broker_id % partitions,
+        )
+
+    async def _has_topic(self) -> bool:
+        """Whether samples have anywhere to go, or will soon.
+
+        :raises OperatingError: why the controller does not create the topic.
+        """
+        creation = await self._creator.ensure(self._topic)
+        if creation.created is not None:
+            self._log.info(
+                "samples_topic_created",
+                partitions=creation.created.num_partitions,
+                replication_factor=creation.created.replication_factor,
+            )
+        return creation.is_there
