@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import signal
 import subprocess
 import time
@@ -35,7 +36,13 @@ _names = (f"drained-{n}" for n in itertools.count())
 
 @pytest.fixture(scope="module")
 def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
-    config = {"broker.session.timeout.ms": "4000"}
+    # Whoever reads here asks for a coordinator, and with as many replicas as there are brokers
+    # nothing of that topic could leave any.
+    config = {
+        "broker.session.timeout.ms": "4000",
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": "1",
+    }
     yield make_shared_cluster(
         brokers=3,
         dirs=3,
@@ -66,15 +73,13 @@ def drain(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
 def draining(cluster: Cluster, *words: str) -> Iterator[subprocess.Popen[str]]:
     """The tool while it works."""
     command = [str(BIN / "kraftjbod-drain"), "--bootstrap-server", cluster.bootstrap, *words]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
+    ) as process:
+        try:
+            yield process
+        finally:
             process.kill()
-            process.communicate()
 
 
 def path_of(cluster: Cluster, broker: int, number: int) -> str:
@@ -186,7 +191,9 @@ def test_a_drain_is_taken_back(cluster: Cluster) -> None:
         process.communicate(timeout=60)
     done = drain(cluster, *order, "--cancel")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"Cancelled 1 move out of directory {path} of broker 1.\n"
+    # Small ones that lay beside it may be on their way too, or have arrived.
+    assert re.fullmatch(r"Cancelled \d moves? out of directory (.*) of broker 1.\n", done.stdout)
+    assert path in done.stdout
     cluster.wait("the move to have ended", lambda: not _is_moving(cluster, name))
     assert dir_of(cluster, 1, name) == path
     shown = tool("configs", cluster, "--describe", "--entity-type", "brokers", "--entity-name", "1")
