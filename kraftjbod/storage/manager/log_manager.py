@@ -215,7 +215,8 @@ class LogManager:
         """Load every replica of every online dir; recover what was not stopped cleanly."""
         report = on_progress or (lambda progress: None)
         found = await asyncio.gather(*(self._load_dir(d, report) for d in self.online_dirs()))
-        loaded = [dir_content for dir_content in found if dir_content is not None]
+        # One may have died since, while others were still being loaded.
+        loaded = [content for content in found if content and content.log_dir.is_online]
         for dir_content in loaded:
             for handle in dir_content.handles:
                 self._registry.take_in(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from errno import ENOSPC
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
-from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 
 NO_LIMIT = 2**62
 
@@ -189,6 +190,32 @@ async def test_dir_that_fails_while_loading_leaves_the_others_running():
     assert [d.path for d in manager.offline_dirs()] == ["/d2"]
     assert "log_dir_offline" in [entry["event"] for entry in logs]
     assert (await manager.create(TP, TOPIC_ID)).log_dir.path == "/d1"
+
+
+async def test_a_dir_that_dies_after_it_was_loaded_and_before_the_others_are_has_nothing():
+    """Else nobody would ever take out what came in after its death, and no copy could come in."""
+    mem, slow = MemVfs(), FaultVfs(MemVfs())
+    await (await start(mem, slow)).create(TP, TOPIC_ID, open_dir(mem, "/d1", 1).directory_id)
+    slow.inject(Fault(effect=Effect.HANG, kinds=frozenset({"list_dir"})))
+    manager = manager_of([open_dir(mem, "/d1", 1), open_dir(slow, "/d2", 2)])
+
+    def die_when_loaded(progress: LoadProgress) -> None:
+        if progress.log_dir.path == "/d1" and progress.logs_done == progress.logs_total:
+            asyncio.get_running_loop().call_soon(die, progress.log_dir)
+
+    def die(log_dir: LogDir) -> None:
+        log_dir.go_offline("no more")
+        assert manager.drop(log_dir) == []
+        slow.release()
+
+    await manager.load(die_when_loaded)
+    assert [d.path for d in manager.offline_dirs()] == ["/d1"]
+    assert manager.get(TP) is None
+    back = await manager.arrivals.load(open_dir(mem, "/d1", 1), lambda _: None)
+    manager.arrivals.install(back, replaces=manager.dirs()[0], is_taken=lambda _: False)
+    handle = manager.get(TP)
+    assert handle is not None
+    assert handle.log_dir is back.log_dir
 
 
 async def test_no_clean_mark_where_closing_failed():
