@@ -18,7 +18,12 @@ Start = Callable[..., Running]
 #: Makes such a start of the command that a program begins with: ``program(java("Client"))``.
 Program = Callable[[list[str]], Start]
 
-QUICK = {"group.initial.rebalance.delay.ms": "200"}
+QUICK = {
+    "group.initial.rebalance.delay.ms": "200",
+    # All directories are on one disk, which may be busy for seconds with what builds the clients:
+    # who took that for the death of them all would have no broker left.
+    "log.dir.io.timeout.ms": "60000",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
