@@ -70,7 +70,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, directory_id, format_dir, open_dir, random_bytes_of
 from tests.faults.vfs_fault import FaultVfs
 from tests.unit.broker.gates import no_bugs
-from tests.unit.broker.scripted_controller import RealClock, ScriptedController, serving
+from tests.unit.broker.scripted_controller import RealClock, ScriptedController, let_in, serving
 
 TOPIC = "t"
 TOPIC_ID = TopicId(b"t" * 16)
@@ -359,6 +359,9 @@ async def brokers(
                         rig.parts.publisher.open()
                 yield rigs
             finally:
+                for rig in rigs:
+                    rig.parts.fetchers.close()
+                await let_in()
                 for rig in rigs:
                     await rig.close()
 
