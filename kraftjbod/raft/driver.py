@@ -111,6 +111,7 @@ class RaftDriver:
             retry_interval_ms=retry_interval_ms,
             reloaded=self._note_reloaded,
         )
+        self._was_mute = False
         #: Of the term that the listener knows this node to lead.
         self._led_term: int | None = None
         self._ticks = self._make_ticks(election_timeout_ms)
@@ -175,6 +176,7 @@ class RaftDriver:
         self._listener = listener
         await self.committed.begin(listener, stored.snapshot)
         core = self._core = self._opener.machine(stored)
+        self._was_mute = stored.hard_state.mute_before_term > 0
         for entry in stored.entries:
             self._remember(entry)
         if self.is_alone:
@@ -243,7 +245,7 @@ class RaftDriver:
     def is_alone(self) -> bool:
         """There is no other voter."""
         core = self._required_core()
-        return len(core.log.voters) == 1 and core.is_voter
+        return len(core.log.voters) == 1 and core.is_voter and not core.is_mute
 
     @property
     def leads(self) -> bool:
@@ -479,6 +481,7 @@ class RaftDriver:
         if hard_state is not None:
             await self._writer.write(lambda: self._store.write_hard_state(hard_state))
             core.hard_state_persisted(hard_state)
+            self._note_mute(hard_state.mute_before_term > 0)
         if self._transport is not None:
             for message in ready.messages:
                 self._transport.send(message)
@@ -495,6 +498,11 @@ class RaftDriver:
                 work.read(core, read)
         self._publish(core)
         self._note_leading(core)
+
+    def _note_mute(self, is_mute: bool) -> None:
+        if self._was_mute and not is_mute:
+            self._log.info("metadata_log_is_whole", term=self.term)
+        self._was_mute = is_mute
 
     async def _append(self, entries: tuple[Entry, ...]) -> None:
         wall_ms = self._clock.wall_ms()

@@ -12,6 +12,7 @@ from functools import partial
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS
+from kraftjbod.raft.log.damaged_end import may_give_up
 from kraftjbod.raft.log.left_alone import left_alone
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.noted_voters import NotedVoters
@@ -65,6 +66,10 @@ class LogOpener:
             await self._noted_voters.note(unnoted)
         for warning in stored.warnings:
             self._log.warning("metadata_log_repaired", what=warning)
+        if stored.hard_state.mute_before_term:
+            self._log.warning(
+                "metadata_log_is_short", until_term=stored.hard_state.mute_before_term
+            )
         return stored
 
     def machine(self, stored: StoredLog) -> RaftCore:
@@ -85,7 +90,9 @@ class LogOpener:
         await self._noted_voters.stop()
 
     def _open(self, alone: VoterSet | None) -> tuple[StoredLog, VotersToNote | None]:
-        stored = self._store.open()
+        stored = self._store.open(
+            lambda intact: alone is None and may_give_up(self.machine(intact).log.voters, self._key)
+        )
         voters = self.machine(stored).log.voters
         unnoted = require_same_voters(
             self._log_dir.vfs,

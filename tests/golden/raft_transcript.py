@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kraftjbod.core.errors import OperatingError
+from kraftjbod.raft.log.damaged_end import made_mute
 from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import (
@@ -115,7 +116,8 @@ class Quorum:
             leader = core.leader.node_id if core.leader else "none"
             log = " ".join(f"{e.offset}:{e.term}" for e in replica.entries)
             yield (
-                f"{number} {core.role.value} term {core.term} leader {leader} "
+                f"{number} {'mute ' * core.is_mute}{core.role.value} "
+                f"term {core.term} leader {leader} "
                 f"committed {core.committed_offset} voters {_keys(core.log.voters)} "
                 f"after {replica.snapshot.last_offset}: {log or 'nothing'}"
             )
@@ -158,6 +160,13 @@ class Quorum:
 
     def _do_heal(self) -> None:
         self.cut.clear()
+
+    def _do_rot(self, number: str, offset: str) -> None:
+        """It starts again, without what is damaged from there on (damaged_end.py)."""
+        replica = self.replicas[int(number)]
+        del replica.entries[int(offset) - replica.snapshot.last_offset - 1 :]
+        replica.hard_state = made_mute(replica.hard_state)
+        replica.start()
 
     def _do_restart(self, number: str) -> None:
         self.replicas[int(number)].start()

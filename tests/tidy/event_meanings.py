@@ -268,6 +268,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "metadata_log_damaged": "A part of it cannot be read: restore a backup.",
     "metadata_log_failed": "It cannot be written any more: the controller ends.",
     "metadata_log_goes_on": "It can be written again.",
+    "metadata_log_is_short": "A controller gave up a damaged end of its log. It follows, and "
+    "neither votes nor stands until it holds again all that it may have promised.",
+    "metadata_log_is_whole": "It holds all of that again, and votes.",
     "metadata_log_repaired": "What a crash left half written was put right.",
     "metadata_log_waits": "Its disk is full or hangs: nothing is decided meanwhile.",
     "static_voters_noted": "Who votes in this log is written beside it now.",

@@ -23,7 +23,12 @@ def left_alone(
     :param voters: in force at the end of ``stored``; of a static quorum its configuration decides.
     """
     if voters.is_static or set(voters) == set(alone):
-        return stored
+        if not stored.hard_state.mute_before_term:
+            return stored
+        # Nobody is left who could give back what it gave up.
+        hard_state = replace(stored.hard_state, mute_before_term=0)
+        store.write_hard_state(hard_state)
+        return replace(stored, hard_state=hard_state)
     hard_state = HardState(term=stored.hard_state.term + 1)
     store.write_hard_state(hard_state)
     entry = Entry(stored.last_offset + 1, hard_state.term, alone.encode(), EntryKind.VOTERS)

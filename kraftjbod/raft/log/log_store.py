@@ -9,7 +9,8 @@ In ``__cluster_metadata-0/``:
 Rules of this file:
 
 * nothing counts as written before it is synced, and nothing is believed without its CRC;
-* a torn end of the log is truncated; a bad entry that was durable once is an error instead;
+* a torn end of the log is truncated; a bad entry that was durable once is an error instead, or
+  where others hold it, the end from there on is given up and the replica mute (damaged_end.py);
 * a bad snapshot is passed over if an older one, or the whole log, does without it;
 * a log prefix goes only after the snapshot that replaces it is durable;
 * a suffix goes for what another leader has in its place, newest first, and never from a snapshot;
@@ -20,18 +21,23 @@ Runs in the metadata dir's thread. The files of snapshots are made in snapshot_f
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError, InvalidUuidText
-from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
+from kraftjbod.raft.log.damaged_end import (
+    DamagedLogError,
+    made_mute,
+    set_end_aside,
+    set_file_aside,
+)
 from kraftjbod.raft.log.entry_batch import decode_entry_batch, encode_entry_batch
+from kraftjbod.raft.log.quorum_state import decode_quorum_state, encode_quorum_state
 from kraftjbod.raft.log.snapshot_files import (
     PART_SUFFIX,
     SNAPSHOT_FILE,
@@ -41,7 +47,6 @@ from kraftjbod.raft.log.snapshot_files import (
     sound_snapshot,
 )
 from kraftjbod.raft.machine.messages import Entry, HardState
-from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
@@ -110,9 +115,11 @@ class RaftLogStore:
 
     # --- start -----------------------------------------------------------------------------------
 
-    def open(self) -> StoredLog:
+    def open(self, may_give_up: Callable[[StoredLog], bool] | None = None) -> StoredLog:
         """Read and check everything.
 
+        :param may_give_up: whether the log may go on after what it is given, and so without its
+            damaged end.
         :raises InconsistentStorageError: if what was durable once cannot be read; names the file.
         """
         if not self._vfs.exists(self._directory):
@@ -122,15 +129,22 @@ class RaftLogStore:
         warnings: list[str] = []
         hard_state = self._read_hard_state()
         self._load_snapshots(names, warnings)
-        entries = self._load_segments(names, warnings)
+        self._require_beginning(names, warnings)
+        entries: list[Entry] = []
+        try:
+            self._load_segments(names, warnings, entries)
+        except DamagedLogError as e:
+            intact = self._stored(hard_state, entries, warnings)
+            # A term that was never written is no term to be above.
+            if may_give_up is None or not hard_state.term or not may_give_up(intact):
+                raise
+            self._require_term(intact)
+            hard_state = made_mute(hard_state)
+            self.write_hard_state(hard_state)
+            self._give_up_end(names)
+            warnings.append(f"{e.what}; the log was given up from there on")
         snapshot = self.newest_snapshot
         covered = -1 if snapshot is None else snapshot.last_offset
-        if self._segments and self.start_offset > covered + 1:
-            found = "; ".join(warnings) or "there is no snapshot"
-            raise InconsistentStorageError(
-                f"{self._path(_log_name(self.start_offset))} begins after the newest snapshot "
-                f"that can be read ({found}); restore the metadata directory from a backup"
-            )
         is_of_another = snapshot is not None and any(
             entry.offset == covered and entry.term != snapshot.term for entry in entries
         )
@@ -141,19 +155,40 @@ class RaftLogStore:
             self._drop_newest(len(self._segments))
             self._roll(covered + 1)
             entries = []
-        last_term = entries[-1].term if entries else (snapshot.term if snapshot else 0)
-        if hard_state.term < last_term:
-            raise InconsistentStorageError(
-                f"{self._path(QUORUM_STATE)} says term {hard_state.term}, but the log has "
-                f"entries of term {last_term}; the file is missing or from another time"
-            )
+        stored = self._stored(hard_state, entries, warnings)
+        self._require_term(stored)
+        return stored
+
+    def _stored(
+        self, hard_state: HardState, entries: Sequence[Entry], warnings: Sequence[str]
+    ) -> StoredLog:
+        snapshot = self.newest_snapshot
+        covered = -1 if snapshot is None else snapshot.last_offset
         return StoredLog(
             hard_state=hard_state,
             snapshot=snapshot,
             entries=tuple(entry for entry in entries if entry.offset > covered),
-            last_offset=self._segments[-1].next_offset - 1,
+            last_offset=self._segments[-1].next_offset - 1 if self._segments else covered,
             warnings=tuple(warnings),
         )
+
+    def _require_beginning(self, names: Iterable[str], warnings: Sequence[str]) -> None:
+        bases, snapshot = _bases(names), self.newest_snapshot
+        if bases and bases[0] > (0 if snapshot is None else snapshot.last_offset + 1):
+            found = "; ".join(warnings) or "there is no snapshot"
+            raise InconsistentStorageError(
+                f"{self._path(_log_name(bases[0]))} begins after the newest snapshot that can be "
+                f"read ({found}); restore the metadata directory from a backup"
+            )
+
+    def _require_term(self, stored: StoredLog) -> None:
+        snapshot, entries = stored.snapshot, stored.entries
+        last_term = entries[-1].term if entries else (snapshot.term if snapshot else 0)
+        if stored.hard_state.term < last_term:
+            raise InconsistentStorageError(
+                f"{self._path(QUORUM_STATE)} says term {stored.hard_state.term}, but the log has "
+                f"entries of term {last_term}; the file is missing or from another time"
+            )
 
     def _read_hard_state(self) -> HardState:
         path = self._path(QUORUM_STATE)
@@ -161,21 +196,10 @@ class RaftLogStore:
         if text is None:
             return HardState()
         try:
-            found = json.loads(bytes(text))
-            voted_for = found["votedFor"]
-            directory = found.get("votedDirectoryId")
-            return HardState(
-                term=int(found["leaderEpoch"]),
-                voted_for=None
-                if voted_for is None
-                else ReplicaKey(
-                    BrokerId(int(voted_for)),
-                    None if directory is None else DirectoryId.parse(directory),
-                ),
-            )
-        except (ValueError, KeyError, TypeError, InvalidUuidText) as e:
+            return decode_quorum_state(bytes(text))
+        except CorruptRecordError as e:
             raise InconsistentStorageError(
-                f"{path} is damaged ({e}); restore it from a backup"
+                f"{path} is damaged ({e.message}); restore it from a backup"
             ) from e
 
     def _load_snapshots(self, names: Iterable[str], warnings: list[str]) -> None:
@@ -201,25 +225,27 @@ class RaftLogStore:
             )
             self._snapshots.insert(0, snapshot)
 
-    def _load_segments(self, names: Iterable[str], warnings: list[str]) -> list[Entry]:
-        bases = sorted(int(matched[1]) for name in names if (matched := _LOG_FILE.fullmatch(name)))
-        entries: list[Entry] = []
+    def _load_segments(
+        self, names: Iterable[str], warnings: list[str], entries: list[Entry]
+    ) -> None:
+        """:raises DamagedLogError: ``entries`` are those before the damage."""
+        bases = _bases(names)
         for base in bases:
             if self._segments and self._segments[-1].next_offset != base:
-                raise InconsistentStorageError(
+                raise DamagedLogError(
                     f"{self._path(_log_name(base))} does not continue the log, which ends at "
-                    f"{self._segments[-1].next_offset}; restore the directory from a backup"
+                    f"{self._segments[-1].next_offset}"
                 )
-            is_last = base == bases[-1]
-            entries += self._load_segment(base, is_last=is_last, warnings=warnings)
-        return entries
+            self._load_segment(base, entries, is_last=base == bases[-1], warnings=warnings)
 
-    def _load_segment(self, base: int, *, is_last: bool, warnings: list[str]) -> list[Entry]:
+    def _load_segment(
+        self, base: int, entries: list[Entry], *, is_last: bool, warnings: list[str]
+    ) -> None:
         path = self._path(_log_name(base))
         file = self._vfs.open(path, OpenMode.READ_WRITE)
         data = file.read_at(0, file.size())
         segment = _Segment(base, file)
-        entries: list[Entry] = []
+        self._segments.append(segment)
         while segment.size_bytes < len(data):
             try:
                 stored = decode_entry_batch(data, segment.size_bytes, segment.next_offset)
@@ -235,8 +261,15 @@ class RaftLogStore:
             segment.positions.append(segment.size_bytes)
             segment.size_bytes += stored.size_bytes
             entries.append(stored.entry)
-        self._segments.append(segment)
-        return entries
+
+    def _give_up_end(self, names: Iterable[str]) -> None:
+        """All after what was loaded."""
+        last = self._segments[-1]
+        for base in reversed([base for base in _bases(names) if base > last.base_offset]):
+            set_file_aside(self._vfs, self._path(_log_name(base)))
+        if last.file.size() > last.size_bytes:
+            path = self._path(_log_name(last.base_offset))
+            set_end_aside(self._vfs, path, last.file, last.size_bytes, last.next_offset)
 
     @staticmethod
     def _require_torn(
@@ -254,14 +287,9 @@ class RaftLogStore:
             at = data.find(_OFFSET.pack(offset), segment.size_bytes + 1)
             was_durable |= at >= 0 and _append_start(data, at, offset) > bad
         if was_durable:
-            raise InconsistentStorageError(
-                f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}); "
-                "entries after it are good, so this is no unfinished write. If this is the only "
-                "controller, restore its metadata directory from a backup "
-                "(docs/metadata-backup.md). If others lead without it, replace it as if its disk "
-                "was lost, under a new directory id, for it may have been counted when those "
-                "entries were committed: docs/controllers.md has the commands, under 'A metadata "
-                "log is damaged'. If others are damaged too, format none of them"
+            raise DamagedLogError(
+                f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}), "
+                "and entries after it are good, so this is no unfinished write"
             )
 
     # --- entries ---------------------------------------------------------------------------------
@@ -308,15 +336,7 @@ class RaftLogStore:
                 segment.file.sync()
 
     def write_hard_state(self, hard_state: HardState) -> None:
-        key = hard_state.voted_for
-        fields: dict[str, object] = {
-            "version": 1,
-            "leaderEpoch": hard_state.term,
-            "votedFor": None if key is None else key.node_id,
-        }
-        if key is not None and key.directory_id is not None:
-            fields["votedDirectoryId"] = str(key.directory_id)
-        write_atomically(self._vfs, self._path(QUORUM_STATE), json.dumps(fields).encode())
+        write_atomically(self._vfs, self._path(QUORUM_STATE), encode_quorum_state(hard_state))
 
     def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
@@ -439,6 +459,11 @@ class RaftLogStore:
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
+
+
+def _bases(names: Iterable[str]) -> list[int]:
+    """Of the segments."""
+    return sorted(int(matched[1]) for name in names if (matched := _LOG_FILE.fullmatch(name)))
 
 
 def _log_name(base_offset: int) -> str:

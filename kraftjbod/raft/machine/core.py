@@ -15,12 +15,18 @@ to be applied is durable here, so a machine never knows less after a restart tha
 Nobody who hears a leader well can be talked out of it (pre-vote, and the same for votes), and a
 leader who hears no majority for an election time-out gives up (check-quorum).
 
+A replica that gave up a damaged end of its log is mute: nobody hears its vote until it holds again
+all that it may have promised, which an entry of ``mute_before_term`` or later proves. That term is
+above each that it had promised anything in, whoever leads it was elected without this one, and so
+had all that was committed when it began; and what was promised before counts in no such term.
+
 No clock, no disk, no socket: time is counted in ticks. With one voter nobody is sent anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import Enum
 
 from kraftjbod.core.errors import NotControllerError
@@ -98,6 +104,7 @@ class RaftCore(Following):
         self._ticks_since_leader = 0
         self._timeout_ticks = 0
         self._restart_timer()
+        self._speak_if_sound()
 
     def __repr__(self) -> str:
         return (
@@ -112,6 +119,8 @@ class RaftCore(Following):
     @property
     def _may_stand(self) -> bool:
         """Also a leader that was about to remove itself: maybe nobody else has its entries."""
+        if self.is_mute:
+            return False
         if self.log.voters_offset > self.committed_offset and self.key in self.log.former_voters:
             return True
         return self.is_voter
@@ -149,7 +158,7 @@ class RaftCore(Following):
     def campaign(self) -> None:
         """Ask whether this replica could win an election, and stand if it could.
 
-        An observer asks the voters that it knows for the log instead.
+        An observer, or who is mute, asks the voters that it knows for the log instead.
         """
         self._restart_timer()
         self.leader = None
@@ -267,6 +276,7 @@ class RaftCore(Following):
         """Entries up to ``last`` are durable here."""
         if not self.log.note_durable(last.offset, last.term):
             return
+        self._speak_if_sound()
         if self._leadership is not None:
             self._advance_commit(self._leadership)
         elif self.leader is not None:
@@ -381,7 +391,8 @@ class RaftCore(Following):
             # It may have been voted out while it was away: that is what the log says.
             self._leadership.observe(message.sender)
         granted = (
-            message.term >= self.term
+            not self.is_mute
+            and message.term >= self.term
             and not self._hears_leader
             and self._is_up_to_date(message.last_term, message.last_offset)
         )
@@ -399,6 +410,8 @@ class RaftCore(Following):
 
     def _may_vote_for(self, candidate: ReplicaKey) -> bool:
         """Once in a term; again for the same one, whose answer may have been lost."""
+        if self.is_mute:
+            return False
         voted_for = self._hard_state.voted_for
         if voted_for is None:
             return self.leader is None
@@ -443,7 +456,7 @@ class RaftCore(Following):
     def _follow(self, term: int, leader: ReplicaKey | None) -> None:
         """Be a follower of ``term``; nothing of a leadership or a candidacy is left."""
         if term > self.term:
-            self._set_hard_state(HardState(term=term))
+            self._set_hard_state(replace(self._hard_state, term=term, voted_for=None))
         self.role = Role.FOLLOWER
         self.leader = leader
         self._leadership = None
@@ -463,9 +476,6 @@ class RaftCore(Following):
     def _restart_timer(self) -> None:
         self._ticks_since_leader = 0
         self._timeout_ticks = self._election_ticks + self._draw_below(self._election_ticks)
-
-    def _set_hard_state(self, hard_state: HardState) -> None:
-        self._hard_state = self._unwritten_state = hard_state
 
     # --- leading ---------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Whose term and leader count is decided in core.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from kraftjbod.raft.machine.entry_log import EntryLog
@@ -60,6 +61,20 @@ class Following:
     @property
     def hard_state(self) -> HardState:
         return self._hard_state
+
+    @property
+    def is_mute(self) -> bool:
+        """Its vote counts for nothing, for it may have forgotten what it acknowledged."""
+        return self._hard_state.mute_before_term > 0
+
+    def _set_hard_state(self, hard_state: HardState) -> None:
+        self._hard_state = self._unwritten_state = hard_state
+
+    def _speak_if_sound(self) -> None:
+        """Its durable log may have all again that it ever promised to hold."""
+        term = self.log.term_at(self.log.durable_offset)
+        if self.is_mute and term is not None and term >= self._hard_state.mute_before_term:
+            self._set_hard_state(replace(self._hard_state, mute_before_term=0))
 
     @property
     def last_offset(self) -> int:
@@ -174,6 +189,7 @@ class Following:
         self._is_installing = False
         self._receiving = (NOTHING, 0)
         self.log.reset(snapshot, voters)
+        self._speak_if_sound()
         self._follow_voter_names()
         self.committed_offset = max(self.committed_offset, snapshot.last_offset)
         self._handed_commit = max(self._handed_commit, snapshot.last_offset)

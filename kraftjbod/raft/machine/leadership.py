@@ -130,6 +130,10 @@ class Leadership:
             caught_up = None if peer is None else peer.caught_up_tick
             if caught_up is None or self.now - caught_up > within_ticks:
                 raise RequestTimedOutError(f"replica {key} does not observe, or is not caught up")
+        # Who is left may be mute, and would wait for this change as it waits for them.
+        sound = [k for k in (self._key, *self.peers) if self._durable_at(k) >= self.start_offset]
+        if not then.is_majority(map(then.known_as, sound)):
+            raise RequestTimedOutError("too few of the voters that would be left are caught up")
 
     def forget_silent(self, after_ticks: int) -> None:
         """Observers that went away."""

@@ -36,6 +36,9 @@ class HardState:
 
     term: int = 0
     voted_for: ReplicaKey | None = None
+    mute_before_term: int = 0
+    """It gave up a damaged end of its log, which may have been counted for what is committed. It
+    neither votes nor stands until its log has an entry of that term or a later one; 0: it may."""
 
 
 class SnapshotId(NamedTuple):

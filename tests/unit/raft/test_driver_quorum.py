@@ -14,7 +14,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.machine.messages import Append, Entry, SnapshotId, SnapshotSlice
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.vfs import OpenMode, Space
-from tests.faults.vfs_fault import Effect, Fault
+from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.raft.quorum_rig import IDS, PATH, Net, directory_of, until
 
 
@@ -170,3 +170,60 @@ async def test_a_full_disk_keeps_no_voter_of_an_older_log_away(net: Net) -> None
     await net.start(node.node_id, node.vfs)
     await until(lambda: net.nodes[node.node_id].payloads == [b"a"])
     assert not node.vfs.exists(path)
+
+
+async def test_a_damaged_end_is_given_back_by_the_others_and_then_it_votes(net: Net) -> None:
+    leader = await net.leader()
+    await _propose_to_all(net, b"one", b"two", b"three")
+    node = next(n for n in net.nodes.values() if n is not leader)
+    await node.stop()
+    _rot(node.vfs, b"two")
+    with capture_logs() as events:
+        again = await net.start(node.node_id, node.vfs)
+        assert again.driver.core.is_mute
+        await until(lambda: not again.driver.core.is_mute)
+        await until(lambda: again.payloads == [b"one", b"two", b"three"])
+    names = [event["event"] for event in events]
+    assert {"metadata_log_is_short", "metadata_log_is_whole"} <= set(names)
+    # Its word counts: the one that was not damaged is away, and there is a majority.
+    other = next(n for n in net.nodes.values() if n.node_id not in (node.node_id, leader.node_id))
+    net.cut.add(other.node_id)
+    await (await net.leader(but=other.node_id)).propose(b"four")
+    await until(lambda: again.payloads == [b"one", b"two", b"three", b"four"])
+
+
+async def test_two_that_are_damaged_elect_nobody_and_nothing_is_lost(net: Net) -> None:
+    """What both had promised may be nowhere else: they wait, and so does the third one."""
+    leader = await net.leader()
+    await _propose_to_all(net, b"one", b"two", b"three")
+    damaged = [n for n in net.nodes.values() if n is not leader]
+    net.cut.add(leader.node_id)
+    for node in damaged:
+        await node.stop()
+        _rot(node.vfs, b"two")
+    for node in damaged:
+        await net.start(node.node_id, node.vfs)
+    net.cut.clear()
+    await until(lambda: not leader.driver.leads)
+    for _ in range(3):
+        leader.driver.core.campaign()
+        leader.driver._note_change()
+        await asyncio.sleep(0.05)
+    assert not any(n.driver.leads for n in net.nodes.values())
+    assert all(net.nodes[n.node_id].driver.core.is_mute for n in damaged)
+
+
+async def _propose_to_all(net: Net, *payloads: bytes) -> None:
+    """One append for each on all disks: what rots in the last one looks like an unfinished one."""
+    for payload in payloads:
+        await (await net.leader()).propose(payload)
+        await until(lambda p=payload: all(n.payloads[-1:] == [p] for n in net.nodes.values()))
+
+
+def _rot(vfs: FaultVfs, payload: bytes) -> None:
+    path = f"{PATH}/__cluster_metadata-0/{0:020d}.log"
+    file = vfs.open(path, OpenMode.READ_WRITE)
+    at = bytes(file.read_at(0, file.size())).rindex(payload)
+    file.write_at(at, [b"?"])
+    file.sync()
+    file.close()

@@ -2,6 +2,8 @@
 
 Each step is one small thing: a tick, a message that arrives (late, twice, never), one write that
 ends, a crash that loses what was not written, a partition, a change of the voters.
+A disk that lost what it held durably drops the log from there on, and its replica is mute; never so
+many at a time that the others are no majority of a set that is in force somewhere.
 Some begin with voters that are known by their nodes alone, and name them on the way (KIP-853).
 After each, Raft's laws hold (Ongaro's figure 3.2), or ``LawBroken`` says which does not.
 """
@@ -19,6 +21,7 @@ from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import (
     Entry,
+    EntryKind,
     HardState,
     Message,
     ReadEntries,
@@ -90,10 +93,31 @@ class Node:
     def crash(self) -> None:
         self.core = None
         self.pending.clear()
+        if self.world.may_rot(self):
+            self._rot()
+
+    def _rot(self) -> None:
+        """Some of the log is not what was written: the store gives it up, and what follows it."""
+        disk, term = self.disk, self.disk.hard_state.term + 1
+        del disk.entries[self.world.rot.randrange(len(disk.entries) + 1) :]
+        self.world.rotted += 1
+        if not self.world.forgets_what_it_gave_up:
+            disk.hard_state = HardState(term=term, mute_before_term=term)
+            if self.world.keeps_its_term:
+                disk.hard_state = HardState(term=term - 1, mute_before_term=term - 1)
 
     @property
     def leads(self) -> bool:
         return self.core is not None and self.core.role is Role.LEADER
+
+    def voters_in_force(self) -> VoterSet:
+        if self.core is not None:
+            return self.core.log.voters
+        voters = self.disk.voters
+        for entry in self.disk.entries:
+            if entry.kind is EntryKind.VOTERS:
+                voters = VoterSet.decode(entry.payload)
+        return voters
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -200,6 +224,8 @@ class World:
 
     sends_before_it_persists = False
     acknowledges_before_it_persists = False
+    forgets_what_it_gave_up = False
+    keeps_its_term = False
 
     def __init__(
         self,
@@ -210,6 +236,8 @@ class World:
         core_type: type[RaftCore] = RaftCore,
     ) -> None:
         self.rng = random.Random(seed)
+        self.rot = random.Random(-1 - seed)
+        self.rotted = 0
         self.core_type = core_type
         self.network: list[Message] = []
         #: Who is cut off from all others, by node.
@@ -229,6 +257,17 @@ class World:
         static = VoterSet.of(node(key.node_id) for key in named)
         first = static if self.rng.random() < 0.4 else named
         self.nodes = {key.node_id: Node(self, key, first) for key in keys}
+
+    def may_rot(self, at: Node) -> bool:
+        """Whoever votes in any set that is in force somewhere finds a majority of the others."""
+        if self.rot.random() > 0.1 or not at.disk.hard_state.term:
+            return False
+        sets = [one.voters_in_force() for one in self.nodes.values()]
+        mute = {one.key for one in self.nodes.values() if one.disk.hard_state.mute_before_term}
+        mute.add(at.key)
+        return all(
+            voters.is_majority(set(voters) - set(map(voters.known_as, mute))) for voters in sets
+        )
 
     # --- laws ------------------------------------------------------------------------------------
 

@@ -39,14 +39,16 @@ def _run(seed: int, core_type: type[RaftCore] = RaftCore) -> World:
 
 
 def test_the_laws_hold_in_a_bad_world() -> None:
-    applied = 0
+    applied = rotted = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         try:
-            applied += len(_run(seed).applied)
+            world = _run(seed)
+            applied, rotted = applied + len(world.applied), rotted + world.rotted
         except AssertionError as e:
             raise AssertionError(f"seed {seed}: {e}") from e
     # A search in which nothing happens finds nothing.
     assert applied > 20 * SEEDS
+    assert rotted > SEEDS
 
 
 class NoPreVote(RaftCore):
@@ -91,6 +93,12 @@ class AcknowledgesUncompared(RaftCore):
         super()._acknowledge()
 
 
+class SpeaksAtOnce(RaftCore):
+    """Votes though it has forgotten what it acknowledged."""
+
+    is_mute = property(lambda self: False)  # type: ignore[assignment]
+
+
 class CommitsOlderTerms(Leadership):
     def _may_commit(self, offset: int) -> bool:
         return True
@@ -118,9 +126,12 @@ def _in_world(name: str) -> Patch:
         VotesTwice,
         VotesForAnyLog,
         AcknowledgesUncompared,
+        SpeaksAtOnce,
         _in_core("Leadership", CommitsOlderTerms),
         _in_world("acknowledges_before_it_persists"),
         _in_world("sends_before_it_persists"),
+        _in_world("forgets_what_it_gave_up"),
+        _in_world("keeps_its_term"),
     ],
     ids=lambda mutant: getattr(mutant, "__name__", None),
 )

@@ -1,0 +1,54 @@
+"""PURE. The text of ``quorum-state``: term and vote, with a check sum over both.
+
+A digit that rots is another term or another voter, and that is a second vote; a file from before
+there was a check sum is believed. What a mute replica writes has no vote to be read, so that older
+software, which knows nothing of muteness, refuses it instead of voting.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+from kraftjbod.core.errors import CorruptRecordError, InvalidUuidText
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.raft.machine.messages import HardState
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+
+
+def encode_quorum_state(hard_state: HardState) -> bytes:
+    key = hard_state.voted_for
+    fields: dict[str, Any] = {"version": 1, "leaderEpoch": hard_state.term}
+    if hard_state.mute_before_term:
+        assert key is None, hard_state
+        fields["muteBeforeEpoch"] = hard_state.mute_before_term
+    else:
+        fields["votedFor"] = None if key is None else key.node_id
+    if key is not None and key.directory_id is not None:
+        fields["votedDirectoryId"] = str(key.directory_id)
+    return json.dumps({**fields, "crc": _crc(fields)}).encode()
+
+
+def decode_quorum_state(text: bytes) -> HardState:
+    """:raises CorruptRecordError: if it is none."""
+    try:
+        found = json.loads(text)
+        crc = found.pop("crc", None)
+        if crc is not None and crc != _crc(found):
+            raise CorruptRecordError("its check sum does not match")
+        term = int(found["leaderEpoch"])
+        if "muteBeforeEpoch" in found:
+            return HardState(term=term, mute_before_term=int(found["muteBeforeEpoch"]))
+        voted_for, directory = found["votedFor"], found.get("votedDirectoryId")
+        key = None
+        if voted_for is not None:
+            known = None if directory is None else DirectoryId.parse(directory)
+            key = ReplicaKey(BrokerId(int(voted_for)), known)
+        return HardState(term=term, voted_for=key)
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
+        raise CorruptRecordError(str(e)) from e
+
+
+def _crc(fields: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields).encode())

@@ -1,0 +1,45 @@
+"""Term and vote as text: what was written is read, and what rots is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.raft.log.quorum_state import decode_quorum_state, encode_quorum_state
+from kraftjbod.raft.machine.messages import HardState, node
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+
+STATES = [
+    HardState(),
+    HardState(term=7, voted_for=node(3)),
+    HardState(term=7, voted_for=ReplicaKey(BrokerId(3), DirectoryId(bytes(range(16))))),
+    HardState(term=8, mute_before_term=7),
+]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_bit_of_it_may_be_another_one(state: HardState) -> None:
+    """Another digit would be another term, or another vote in this one."""
+    text = encode_quorum_state(state)
+    assert decode_quorum_state(text) == state
+    for bit in range(8 * len(text)):
+        rotten = bytearray(text)
+        rotten[bit // 8] ^= 1 << bit % 8
+        try:
+            # Without its check sum it would be one from before there was any.
+            assert decode_quorum_state(bytes(rotten)) == state
+        except CorruptRecordError:
+            continue
+
+
+def test_one_from_before_the_check_sum_is_believed() -> None:
+    text = b'{"version": 1, "leaderEpoch": 5, "votedFor": 2}'
+    assert decode_quorum_state(text) == HardState(term=5, voted_for=node(2))
+
+
+def test_older_software_finds_no_vote_in_what_a_mute_replica_wrote() -> None:
+    found = json.loads(encode_quorum_state(HardState(term=8, mute_before_term=8)))
+    assert "votedFor" not in found, "it refuses to start then, and so does not vote"
