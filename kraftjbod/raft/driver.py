@@ -223,8 +223,9 @@ class RaftDriver:
         # Files of a disk that does not answer are left to the end of the process.
         answers = self._log_dir.state in (LogDirState.ONLINE, LogDirState.SATURATED)
         if self._core is not None and answers:
-            # One that dies over this was logged, and nothing was left to be written.
-            with suppress(KafkaStorageError):
+            # One that dies or is full over this was logged, and nothing was left to be written but
+            # how far the log goes, which is only needed should its end rot until the next start.
+            with suppress(KafkaStorageError, LogDirImpairedError):
                 await self._log_dir.run(OpKind.CLOSE, self._store.close)
 
     async def wait_failed(self) -> None:

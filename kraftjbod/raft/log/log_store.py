@@ -3,7 +3,7 @@
 In ``__cluster_metadata-0/``:
 
 * ``<20-digit offset>.log``: entries in Kafka's log format, one batch each (entry_batch.py);
-* ``quorum-state``: term and vote as JSON, replaced atomically;
+* ``quorum-state``: term and vote as JSON, and how far the log was synced then, replaced atomically;
 * ``<20-digit end offset>-<10-digit term>.checkpoint``: the whole state before the end offset.
 
 Rules of this file:
@@ -11,6 +11,8 @@ Rules of this file:
 * nothing counts as written before it is synced, and nothing is believed without its CRC;
 * a torn end of the log is truncated; a bad entry that was durable once is an error instead, or
   where others hold it, the end from there on is given up and the replica mute (damaged_end.py);
+* that it was durable is known by what follows it, or by ``quorum-state``, written with each term
+  and at a stop: the log never ends before that, and what is cut off on purpose is noted first;
 * a bad snapshot is passed over if an older one, or the whole log, does without it;
 * a log prefix goes only after the snapshot that replaces it is durable;
 * a suffix goes for what another leader has in its place, newest first, and never from a snapshot;
@@ -103,11 +105,18 @@ class RaftLogStore:
         self._segments: list[_Segment] = []
         #: Oldest first.
         self._snapshots: list[Snapshot] = []
+        #: What quorum-state says; the log is durable up to that end.
+        self._hard_state, self._noted_end = HardState(), 0
 
     @property
     def start_offset(self) -> int:
         """First entry that can be read."""
         return self._segments[0].base_offset
+
+    @property
+    def _end_offset(self) -> int:
+        """After the last entry."""
+        return self._segments[-1].next_offset if self._segments else 0
 
     @property
     def newest_snapshot(self) -> Snapshot | None:
@@ -127,20 +136,20 @@ class RaftLogStore:
             self._vfs.sync_dir(self._directory.rpartition("/")[0])
         names = [item.name for item in self._vfs.list_dir(self._directory)]
         warnings: list[str] = []
-        hard_state = self._read_hard_state()
+        self._read_quorum_state()
         self._load_snapshots(names, warnings)
         self._require_beginning(names, warnings)
         entries: list[Entry] = []
         try:
             self._load_segments(names, warnings, entries)
+            self._require_end()
         except DamagedLogError as e:
-            intact = self._stored(hard_state, entries, warnings)
+            intact = self._stored(entries, warnings)
             # A term that was never written is no term to be above.
-            if may_give_up is None or not hard_state.term or not may_give_up(intact):
+            if may_give_up is None or not self._hard_state.term or not may_give_up(intact):
                 raise
             self._require_term(intact)
-            hard_state = made_mute(hard_state)
-            self.write_hard_state(hard_state)
+            self.write_hard_state(made_mute(self._hard_state))
             self._give_up_end(names)
             warnings.append(f"{e.what}; the log was given up from there on")
         snapshot = self.newest_snapshot
@@ -155,17 +164,15 @@ class RaftLogStore:
             self._drop_newest(len(self._segments))
             self._roll(covered + 1)
             entries = []
-        stored = self._stored(hard_state, entries, warnings)
+        stored = self._stored(entries, warnings)
         self._require_term(stored)
         return stored
 
-    def _stored(
-        self, hard_state: HardState, entries: Sequence[Entry], warnings: Sequence[str]
-    ) -> StoredLog:
+    def _stored(self, entries: Sequence[Entry], warnings: Sequence[str]) -> StoredLog:
         snapshot = self.newest_snapshot
         covered = -1 if snapshot is None else snapshot.last_offset
         return StoredLog(
-            hard_state=hard_state,
+            hard_state=self._hard_state,
             snapshot=snapshot,
             entries=tuple(entry for entry in entries if entry.offset > covered),
             last_offset=self._segments[-1].next_offset - 1 if self._segments else covered,
@@ -181,6 +188,14 @@ class RaftLogStore:
                 f"read ({found}); restore the metadata directory from a backup"
             )
 
+    def _require_end(self) -> None:
+        snapshot = self.newest_snapshot
+        end = max(self._end_offset, 0 if snapshot is None else snapshot.last_offset + 1)
+        if end < self._noted_end:
+            raise DamagedLogError(
+                f"{self._directory} ends at {end}, and had been synced up to {self._noted_end}"
+            )
+
     def _require_term(self, stored: StoredLog) -> None:
         snapshot, entries = stored.snapshot, stored.entries
         last_term = entries[-1].term if entries else (snapshot.term if snapshot else 0)
@@ -190,13 +205,13 @@ class RaftLogStore:
                 f"entries of term {last_term}; the file is missing or from another time"
             )
 
-    def _read_hard_state(self) -> HardState:
+    def _read_quorum_state(self) -> None:
         path = self._path(QUORUM_STATE)
         text = self._vfs.read_if_exists(path)
         if text is None:
-            return HardState()
+            return
         try:
-            return decode_quorum_state(bytes(text))
+            self._hard_state, self._noted_end = decode_quorum_state(bytes(text))
         except CorruptRecordError as e:
             raise InconsistentStorageError(
                 f"{path} is damaged ({e.message}); restore it from a backup"
@@ -264,6 +279,8 @@ class RaftLogStore:
 
     def _give_up_end(self, names: Iterable[str]) -> None:
         """All after what was loaded."""
+        if not self._segments:
+            return
         last = self._segments[-1]
         for base in reversed([base for base in _bases(names) if base > last.base_offset]):
             set_file_aside(self._vfs, self._path(_log_name(base)))
@@ -271,8 +288,8 @@ class RaftLogStore:
             path = self._path(_log_name(last.base_offset))
             set_end_aside(self._vfs, path, last.file, last.size_bytes, last.next_offset)
 
-    @staticmethod
     def _require_torn(
+        self,
         path: str,
         data: bytes | bytearray,
         segment: _Segment,
@@ -282,14 +299,14 @@ class RaftLogStore:
     ) -> None:
         """The bad entry may only be one that a crash kept from being finished."""
         bad = segment.next_offset
-        was_durable = not is_last
+        was_durable = not is_last or bad < self._noted_end
         for offset in range(bad + 1, bad + 1 + _RESYNC_ENTRIES):
             at = data.find(_OFFSET.pack(offset), segment.size_bytes + 1)
             was_durable |= at >= 0 and _append_start(data, at, offset) > bad
         if was_durable:
             raise DamagedLogError(
                 f"{path} is damaged at byte {segment.size_bytes}, entry {bad} ({error.message}), "
-                "and entries after it are good, so this is no unfinished write"
+                "and had been synced, so this is no unfinished write"
             )
 
     # --- entries ---------------------------------------------------------------------------------
@@ -323,6 +340,7 @@ class RaftLogStore:
         """
         newest = self.newest_snapshot
         assert newest is None or offset > newest.last_offset, (offset, newest)
+        self._lower_noted_end(offset)
         count = sum(s.base_offset <= offset for s in self._segments)
         self._drop_newest(len(self._segments) - count)
         segment = self._segments[-1]
@@ -336,7 +354,17 @@ class RaftLogStore:
                 segment.file.sync()
 
     def write_hard_state(self, hard_state: HardState) -> None:
-        write_atomically(self._vfs, self._path(QUORUM_STATE), encode_quorum_state(hard_state))
+        self._write_quorum_state(hard_state, self._end_offset)
+
+    def _lower_noted_end(self, end: int) -> None:
+        """Before the log is cut off there on purpose."""
+        if end < self._noted_end:
+            self._write_quorum_state(self._hard_state, end)
+
+    def _write_quorum_state(self, hard_state: HardState, end: int) -> None:
+        text = encode_quorum_state(hard_state, end)
+        write_atomically(self._vfs, self._path(QUORUM_STATE), text)
+        self._hard_state, self._noted_end = hard_state, end
 
     def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
@@ -366,9 +394,14 @@ class RaftLogStore:
         return entries
 
     def close(self) -> None:
-        for segment in self._segments:
-            segment.file.close()
-        self._segments.clear()
+        """What is damaged while nothing runs is told from a torn end by what is noted here."""
+        try:
+            if self._end_offset > self._noted_end:
+                self.write_hard_state(self._hard_state)
+        finally:
+            for segment in self._segments:
+                segment.file.close()
+            self._segments.clear()
 
     # --- snapshots -------------------------------------------------------------------------------
 
@@ -385,6 +418,8 @@ class RaftLogStore:
 
         :param replaces_log: it came from another replica, and this log is not known to lead to it.
         """
+        if replaces_log:
+            self._lower_noted_end(snapshot.last_offset + 1)
         path = self._path(snapshot.file_name)
         self._vfs.rename(path + PART_SUFFIX, path)
         with FailsAs(OpKind.FLUSH):

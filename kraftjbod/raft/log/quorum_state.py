@@ -1,4 +1,4 @@
-"""PURE. The text of ``quorum-state``: term and vote, with a check sum over both.
+"""PURE. The text of ``quorum-state``: term and vote, and an end that the log had, with a check sum.
 
 A digit that rots is another term or another voter, and that is a second vote; a file from before
 there was a check sum is believed. What a mute replica writes has no vote to be read, so that older
@@ -17,7 +17,8 @@ from kraftjbod.raft.machine.messages import HardState
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
-def encode_quorum_state(hard_state: HardState) -> bytes:
+def encode_quorum_state(hard_state: HardState, log_end: int) -> bytes:
+    """:param log_end: up to here the log is durable."""
     key = hard_state.voted_for
     fields: dict[str, Any] = {"version": 1, "leaderEpoch": hard_state.term}
     if hard_state.mute_before_term:
@@ -27,25 +28,29 @@ def encode_quorum_state(hard_state: HardState) -> bytes:
         fields["votedFor"] = None if key is None else key.node_id
     if key is not None and key.directory_id is not None:
         fields["votedDirectoryId"] = str(key.directory_id)
+    fields["logEndOffset"] = log_end
     return json.dumps({**fields, "crc": _crc(fields)}).encode()
 
 
-def decode_quorum_state(text: bytes) -> HardState:
-    """:raises CorruptRecordError: if it is none."""
+def decode_quorum_state(text: bytes) -> tuple[HardState, int]:
+    """And up to where the log was durable; 0 in a file from before that was noted.
+
+    :raises CorruptRecordError: if it is none.
+    """
     try:
         found = json.loads(text)
         crc = found.pop("crc", None)
         if crc is not None and crc != _crc(found):
             raise CorruptRecordError("its check sum does not match")
-        term = int(found["leaderEpoch"])
+        term, log_end = int(found["leaderEpoch"]), int(found.get("logEndOffset", 0))
         if "muteBeforeEpoch" in found:
-            return HardState(term=term, mute_before_term=int(found["muteBeforeEpoch"]))
+            return HardState(term=term, mute_before_term=int(found["muteBeforeEpoch"])), log_end
         voted_for, directory = found["votedFor"], found.get("votedDirectoryId")
         key = None
         if voted_for is not None:
             known = None if directory is None else DirectoryId.parse(directory)
             key = ReplicaKey(BrokerId(int(voted_for)), known)
-        return HardState(term=term, voted_for=key)
+        return HardState(term=term, voted_for=key), log_end
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
         raise CorruptRecordError(str(e)) from e
 

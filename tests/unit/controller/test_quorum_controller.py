@@ -132,16 +132,11 @@ async def test_a_log_from_before_log_ids_gets_one(vfs: FaultVfs) -> None:
     await node.register("ab")
     await node.controller.stop()
     node.log_dir.close()
-    log = f"/d1/log/{0:020d}.log"
     # As software of before wrote it: the same entries, but for the id.
     store = RaftLogStore(vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0)
     entries = store.open().entries
+    store.append([dataclasses.replace(e, payload=_without_log_id(e.payload)) for e in entries], 0)
     store.close()
-    vfs.unlink_if_exists(log)
-    old = RaftLogStore(vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0)
-    old.open()
-    old.append([dataclasses.replace(e, payload=_without_log_id(e.payload)) for e in entries], 0)
-    old.close()
     again = Node(vfs)
     await again.controller.start()
     state = again.managers.state

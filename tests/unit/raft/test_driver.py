@@ -64,12 +64,12 @@ async def test_a_repair_at_start_is_reported(vfs: FaultVfs, node: Node) -> None:
     await node.propose(b"a")
     await node.stop()
     file = vfs.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ_WRITE)
-    file.truncate(file.size() - 3)
+    file.write_at(file.size(), [b"half of another one"])
     again = Node(vfs)
     with capture_logs() as events:
         await again.start()
     assert [event["event"] for event in events] == ["metadata_log_repaired"]
-    assert again.listener.payloads == [NO_OP, NO_OP]
+    assert again.listener.payloads == [NO_OP, b"a", NO_OP]
     await again.stop()
 
 

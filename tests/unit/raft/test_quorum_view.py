@@ -70,7 +70,8 @@ def test_it_says_why_a_leadership_ended() -> None:
     core.step(Append(sender=N2, to=N1, term=2, previous_offset=-1, previous_term=0))
     assert why_lost(core, 1) == "there is a later term"
     core = leader()
-    core.step(AppendReply(sender=N2, to=N1, term=1, durable_offset=0))
+    for key in (N2, N3):
+        core.step(AppendReply(sender=key, to=N1, term=1, durable_offset=0))
     core.change_voters(VOTERS.without(N1))
     persist(core)
     core.step(AppendReply(sender=N2, to=N1, term=1, durable_offset=1))

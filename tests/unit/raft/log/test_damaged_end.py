@@ -90,6 +90,28 @@ def test_a_segment_that_is_gone_is_such_a_damage() -> None:
     assert _names(vfs, ".log") == [first]
 
 
+@pytest.mark.parametrize("how", ["rotten", "shorter", "gone"])
+def test_the_last_append_is_no_unfinished_one_after_a_stop(how: str) -> None:
+    """Nothing follows it that could tell: how far the log went was noted."""
+    vfs = _written()
+    names = _names(vfs, ".log")
+    if how == "rotten":
+        _rot(vfs, 23)
+    elif how == "shorter":
+        file = vfs.open(f"{DIRECTORY}/{names[-1]}", OpenMode.READ_WRITE)
+        file.truncate(0)
+        file.sync()
+    else:
+        for name in names:
+            vfs.unlink_if_exists(f"{DIRECTORY}/{name}")
+    with pytest.raises(StartupError, match="synced"):
+        _open(vfs, gives_up=False)
+    stored = _open(vfs)[1]
+    assert stored.hard_state.mute_before_term == TERM + 1
+    left = {"rotten": 23, "shorter": int(names[-1].removesuffix(".log")), "gone": 0}[how]
+    assert stored.entries == tuple(ENTRIES[:left])
+
+
 def test_damage_below_a_snapshot_leaves_the_snapshot() -> None:
     vfs = _written(snapshot_at=15)
     _rot(vfs, 3)

@@ -373,11 +373,12 @@ class _Follower:
 
     def steps(self) -> Iterator[None]:
         store, _ = _opened(self._vfs, segment_bytes=200)
-        store.write_hard_state(HardState(term=99))
         for term in range(1, 25):
+            # How far the log goes is noted with it, and may not be believed once it goes less far.
+            store.write_hard_state(HardState(term=99 + term))
             covered, old = self.certain
             if term in (12, 20):
-                last = covered + len(old) - 1
+                last = max(covered + len(old) - (1 if term == 12 else 3), covered + 1)
                 self.cut, self.wanted = covered + 1, (last, [])
                 part = store.begin_snapshot(last, 90)
                 part.append(_state_up_to(last))
