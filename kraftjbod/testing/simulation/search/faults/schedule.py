@@ -206,6 +206,8 @@ OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLO
 _LONGEST_MS: Final = 6_000
 #: Half of all faults are over soon: what comes right after another one finds the most.
 _SHORT_MS: Final = 600
+#: Of all kinds, those that one schedule has.
+_SHARES: Final = (0.15, 0.35, 0.7)
 _CHOICES: Final = 1 << 30
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
@@ -296,10 +298,12 @@ def draw_schedule(
     """Faults of the first ``duration_ms`` of a run, in order of time.
 
     They come in bursts about a few brokers: overlapping faults of one broker find more than as many
-    that are far apart. Some kinds are left out of each schedule, so that others meet more often.
+    that are far apart. Many kinds are left out of each schedule, so that the others meet more
+    often, and in an order that many kinds would hardly ever let them have (swarm testing).
     """
     weights = shape.weights(keeps_promise=keeps_promise)
-    kinds = [kind for kind in weights if rng.random() < 0.7] or list(weights)
+    share = rng.choice(_SHARES)
+    kinds = [kind for kind in weights if rng.random() < share] or list(weights)
     faults: list[Fault] = []
     favourite = rng.randint(1, shape.brokers)
     at_ms = rng.randint(0, mean_gap_ms)
