@@ -83,14 +83,14 @@ class LeftoverCopies:
         registration = self._cache.state.partition_named(tp)
         is_meant = topic is not None and topic.topic_id == orphan.topic_id
         if not is_meant or registration is None or self._broker_id not in registration.holders:
-            self._logs.discard_deleted(orphan)
+            await self._logs.discard_deleted(orphan)
             return
         named = registration.directory_of(self._broker_id)
         if named == orphan.log_dir.directory_id:
             self._log.warning("deleted_replica_restored", partition=str(tp), path=orphan.directory)
             await self._logs.restore_deleted(orphan)
         elif named in {log_dir.directory_id for log_dir in self._logs.online_dirs()}:
-            self._logs.discard_deleted(orphan)
+            await self._logs.discard_deleted(orphan)
         else:
             self._log.warning("deleted_replica_kept", partition=str(tp), path=orphan.directory)
 

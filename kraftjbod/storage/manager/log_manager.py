@@ -338,9 +338,9 @@ class LogManager:
         """
         return await self._recovery.restore(orphan)
 
-    def discard_deleted(self, orphan: Orphan) -> None:
+    async def discard_deleted(self, orphan: Orphan) -> None:
         """Nobody needs it: it goes as any other does."""
-        self._recovery.discard(orphan)
+        await self._recovery.discard(orphan)
 
     # -- create and delete ------------------------------------------------------------------
 

@@ -137,10 +137,10 @@ class SwapRecovery:
         self._registry.handles[tp] = handle
         return handle
 
-    def discard(self, orphan: Orphan) -> None:
+    async def discard(self, orphan: Orphan) -> None:
         """As :meth:`LogManager.discard_deleted`."""
         self.orphans.remove(orphan)
-        self._purge_later(orphan.log_dir, orphan.directory, None)
+        await self._doom(orphan.log_dir, orphan.directory, orphan.topic_partition)
 
     def forget_all_in(self, log_dir: LogDir) -> None:
         """The dir is offline: nothing in it can be had back by this process."""
@@ -290,7 +290,25 @@ class SwapRecovery:
             if topic_id is not None:
                 self.orphans.append(Orphan(tp, topic_id, log_dir, directory))
                 return
-        self._purge_later(log_dir, directory, None)
+        await self._doom(log_dir, directory, tp)
+
+    async def _doom(self, log_dir: LogDir, directory: str, tp: TopicPartition | None) -> None:
+        """It goes, and nobody is to take it for half of a swap.
+
+        The other half may come with a directory that is offline, and the move go on: it would give
+        the present replica this very name, and what is removed by that name would be that replica.
+        """
+        path = directory
+        if tp is not None:
+            path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.DELETE)
+            try:
+                await log_dir.run(
+                    OpKind.DELETE, lambda: log_dir.vfs.rename(directory, path), replica=tp
+                )
+            except OperatingError as e:
+                self._log.info("deleted_replica_not_removed", path=directory, reason=e.message)
+                return
+        self._purge_later(log_dir, path, None)
 
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId | None:
         path = f"{directory}/{PARTITION_METADATA}"

@@ -18,7 +18,7 @@ import posixpath
 import random
 import threading
 from collections.abc import Callable, Sequence
-from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR
+from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY
 from functools import partial
 from os import strerror
 from typing import Any, Final
@@ -251,6 +251,8 @@ class MemVfs:
             if source not in self._tree:
                 raise _error(ENOENT, source)
             self._require_dir(_parent(target))
+            if any(path.startswith(target + "/") for path in self._tree):
+                raise _error(ENOTEMPTY, target)
 
             def move(tree: _Tree) -> None:
                 prefix = source + "/"

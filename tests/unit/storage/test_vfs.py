@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import ENOTEMPTY
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ def test_names(place: tuple[Vfs, str]):
     assert vfs.read_if_exists(f"{root}/c/f") == b"2"
     assert not vfs.exists(f"{root}/a/f")
     assert [vfs.is_dir(f"{root}/{name}") for name in ("c", "c/f", "a")] == [True, False, False]
+    vfs.make_dirs(f"{root}/d")
+    with pytest.raises(OSError, match=r"not empty") as refused:
+        vfs.rename(f"{root}/d", f"{root}/c")
+    assert refused.value.errno == ENOTEMPTY
+    vfs.rename(f"{root}/d", f"{root}/c/b")
     vfs.unlink_if_exists(f"{root}/c/f")
     vfs.unlink_if_exists(f"{root}/c/f")
     assert vfs.read_if_exists(f"{root}/c/f") is None

@@ -90,7 +90,7 @@ async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(restart
     await manager.delete(TP)
     if restarts_between:
         manager = await start(vfs)
-        manager.discard_deleted(*manager.orphans)
+        await manager.discard_deleted(*manager.orphans)
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(records, headers_of(records), 1)
 

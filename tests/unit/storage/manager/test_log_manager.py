@@ -119,7 +119,7 @@ async def test_replica_deleted_before_a_crash_is_purged_after_it():
     await chores(manager).purge_due()
     # Only the metadata knows whether it was to be the replica again; kept until it is known.
     assert [e.name for e in vfs.list_dir("/d1") if e.is_dir]
-    manager.discard_deleted(orphan)
+    await manager.discard_deleted(orphan)
     clock.ms += 60_000
     await chores(manager).purge_due()
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]

@@ -13,6 +13,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, chores, directory_id, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.storage.replicas.test_replica_swap import (
+    CONFIG,
     MOVE,
     Node,
     append,
@@ -147,6 +148,33 @@ async def test_a_dead_target_leaves_an_orphan_to_be_asked_about():
     assert await content(handle) == before
     assert (node.names(0), list(node.manager.orphans)) == (["t-0"], [])
     await append(handle)
+
+
+async def test_a_move_that_was_broken_off_may_need_the_name_of_what_goes():
+    """Half of a swap is not needed any more; then the other half comes, and its move goes on."""
+    node, _ = await broken_swap()
+    d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
+    d2.go_offline("not there yet")
+    node = Node(
+        manager_of([d1, d2], CONFIG, node.clock), node.pool, node.clock, node.disks, node.vfss
+    )
+    await node.manager.load()
+    (orphan,) = node.manager.orphans
+    await node.manager.discard_deleted(orphan)
+    node.clock.ms += CONFIG.file_delete_delay_ms // 2
+    await append(await create(node, 0))
+
+    arrived = await node.manager.arrivals.load(open_dir(node.disks[1], "/d2", 2), lambda _: None)
+    arrival = node.manager.arrivals.install(arrived, replaces=d2, is_taken=lambda _: False)
+    await node.manager.arrivals.settle(arrival)
+    await move_on(node)
+    await promote(node)
+    node.clock.ms += CONFIG.file_delete_delay_ms // 2
+    await chores(node.manager).purge_due()
+    assert (node.names(0), node.names(1)) == ([DELETE], ["t-0"])
+    node.clock.ms += CONFIG.file_delete_delay_ms
+    await chores(node.manager).purge_due()
+    assert node.names(0) == []
 
 
 async def test_a_future_copy_alone_stays_until_it_is_adopted():
