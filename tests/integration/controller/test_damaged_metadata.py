@@ -1,4 +1,4 @@
-"""A controller whose metadata log rots at its end is given it back by the others, and votes again."""
+"""A controller whose metadata log rots at its end is given it back, and votes again."""
 
 from __future__ import annotations
 
