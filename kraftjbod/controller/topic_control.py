@@ -50,6 +50,8 @@ _MAY_COLLIDE: Final = re.compile(r"[._]")
 _MAX_NAME_CHARS: Final = 249
 _RESERVED_NAMES: Final = frozenset({".", "..", "__cluster_metadata"})
 _NO_TOPIC_ID: Final = TopicId(bytes(16))
+#: Of a topic's id; the rest is drawn here.
+_ASKED_ID_BYTES: Final = 12
 _UNSET: Final = -1
 
 
@@ -114,8 +116,12 @@ class TopicControlManager:
         )
 
     def _made_before(self, topic: NewTopic, wanted_id: TopicId | None) -> CreatedTopic | None:
-        made = None if wanted_id is None else self._state.topics.get(wanted_id)
-        if made is None or made.name != topic.name:
+        made = self._state.topic(topic.name)
+        if (
+            made is None
+            or wanted_id is None
+            or _asked_part(made.topic_id) != _asked_part(wanted_id)
+        ):
             return None
         return CreatedTopic(
             name=made.name,
@@ -150,9 +156,7 @@ class TopicControlManager:
     ) -> tuple[list[Record], CreatedTopic]:
         configs = self._configuration.new_topic(topic.name, topic.configs)
         replicas = self._manual(topic) if topic.assignments else self._automatic(topic)
-        topic_id = wanted_id
-        if topic_id is None or topic_id in self._state.topics:
-            topic_id = TopicId.random(self._random_bytes)
+        topic_id = self._new_id(wanted_id)
         records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id), *configs]
         records += self._partition_records(topic_id, 0, replicas)
         return records, CreatedTopic(
@@ -161,6 +165,17 @@ class TopicControlManager:
             num_partitions=len(replicas),
             replication_factor=len(replicas[0]),
         )
+
+    def _new_id(self, wanted_id: TopicId | None) -> TopicId:
+        """One that no topic ever had; what remembers it of who asked finds it if asked again.
+
+        All of an id from outside would be used twice if the topic was deleted between, and a broker
+        that was away then takes its old log for one of the new topic's.
+        """
+        drawn = TopicId.random(self._random_bytes)
+        if wanted_id is None:
+            return drawn
+        return TopicId(_asked_part(wanted_id) + drawn[_ASKED_ID_BYTES:])
 
     def _manual(self, topic: NewTopic) -> list[Replicas]:
         if topic.num_partitions != _UNSET or topic.replication_factor != _UNSET:
@@ -380,6 +395,10 @@ class TopicControlManager:
             raise _error(
                 ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
             )
+
+
+def _asked_part(topic_id: TopicId) -> bytes:
+    return topic_id[:_ASKED_ID_BYTES]
 
 
 def _wanted_ids(request: CreateTopicsRequest) -> Sequence[TopicId | None]:

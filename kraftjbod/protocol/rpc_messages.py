@@ -476,7 +476,8 @@ class CreateTopicsRequest(RpcRequest):
 
     topics: tuple[NewTopic, ...] = Field(max_length=MAX_NEW_TOPICS)
     validate_only: bool = False
-    #: In the order of ``topics``, drawn by who asks: asking again finds what was made before.
+    #: In the order of ``topics``, drawn by who asks; a topic's id begins with the first 12 bytes:
+    #: asking again finds what was made before.
     topic_ids: Annotated[tuple[WireTopicId, ...], Since(1)] = Field((), max_length=MAX_NEW_TOPICS)
 
 
