@@ -40,6 +40,10 @@ _LAST_WITH_NAMES: Final = 9
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 DEAD: Final = "Dead"
+_WHY_NOT_DELETED: Final = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "it has members",
+}
 #: By the type of a member: 0 is a classic one.
 _UPGRADED: Final[Mapping[int, bool]] = {0: False, 1: True}
 
@@ -197,7 +201,8 @@ async def delete_groups(
         response = await client.request(node_id, DeleteGroupsRequest(groups_names=[group]))
         for one in response.results:
             failed = one.error_code != ErrorCode.NONE
-            outcomes[one.group_id] = kafka_error(one.error_code, group) if failed else None
+            why = _WHY_NOT_DELETED.get(ErrorCode(one.error_code))
+            outcomes[one.group_id] = kafka_error(one.error_code, group, why) if failed else None
     return outcomes
 
 

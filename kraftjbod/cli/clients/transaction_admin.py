@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.cli.clients.cluster_admin import require_ok
-from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error
 from kraftjbod.cli.clients.group_admin import by_topic
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
@@ -95,6 +95,8 @@ async def list_transactions(
 
     async def listed_by(node_id: int) -> list[ListedTransaction]:
         response = await client.request(node_id, request, min_version=needed)
+        if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
+            raise kafka_error(response.error_code, repr(pattern))
         require_ok(response, f"the transactions of broker {node_id}")
         return [
             ListedTransaction(

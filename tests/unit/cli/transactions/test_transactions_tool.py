@@ -139,6 +139,14 @@ async def answered(broker: MiniBroker, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+async def test_a_pattern_that_is_none_is_named() -> None:
+    async with coordinator() as broker:
+        broker.fail_next["ListTransactions"].append(ErrorCode.INVALID_REGULAR_EXPRESSION)
+        listed = await asked(broker, "list", "--transactional-id-pattern", "o(")
+        assert listed.exit_code == 1
+        assert listed.stderr == "error: 'o(': INVALID_REGULAR_EXPRESSION\n"
+
+
 async def test_what_is_open_in_kafkas_columns_and_in_json() -> None:
     async with coordinator() as broker:
         listed = await asked(broker, "list", "--transactional-id-pattern", "o.*")
