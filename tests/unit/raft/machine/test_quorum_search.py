@@ -48,7 +48,7 @@ def test_the_laws_hold_in_a_bad_world() -> None:
             raise AssertionError(f"seed {seed}: {e}") from e
     # A search in which nothing happens finds nothing.
     assert applied > 20 * SEEDS
-    assert rotted > SEEDS
+    assert rotted > SEEDS // 2
 
 
 class NoPreVote(RaftCore):
