@@ -36,6 +36,12 @@ def test_what_a_quorum_must_not_do_is_found() -> None:
         core._hard_state = HardState(term=core.term, voted_for=node(follower.node_id))
         assert "votes in term" in " ".join(look())
 
+        led = core.leadership
+        assert led is not None
+        led.start_offset, began = led.committed_offset + 1, led.start_offset
+        assert f"has counted who holds {led.committed_offset}" in " ".join(look())
+        led.start_offset = began
+
         laws._leaders[core.term] = follower.name
         assert look() == [f"term {core.term} is led by {follower.name} and {leader.name}"]
         laws._leaders[core.term] = leader.name

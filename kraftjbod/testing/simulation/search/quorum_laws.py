@@ -3,6 +3,7 @@
 * What one has committed the others commit too, at the same offset, and every later leader holds it.
 * It was held durably by a majority when it was committed, and each of them holds it after it starts
   again.
+* Who leads counts only what is of its own term: an older entry that a majority holds may still go.
 * A term has one leader, and a voter one vote in it.
 * Who is cut off from all others does not raise the term: it would cost them their leader later.
 * What was answered to a client is committed.
@@ -70,6 +71,7 @@ class QuorumLaws:
             self._vote(name, core)
             self._leads(name, core)
             self._commits(name, driver)
+            self._counts(name, core)
             if core.term > self._cut_off.get(name, core.term) + _MOST_RISE:
                 self._found(f"{name} raised its term to {core.term} while it was cut off")
 
@@ -152,6 +154,14 @@ class QuorumLaws:
             if at in cache:
                 self._compare(name, driver.core, cache[at])
         self._compared[name] = committed_offset
+
+    def _counts(self, name: str, core: RaftCore) -> None:
+        led = core.leadership
+        if led is not None and -1 < led.committed_offset < led.start_offset:
+            self._found(
+                f"{name} leads term {core.term} from entry {led.start_offset} on, and has counted "
+                f"who holds {led.committed_offset}, of an earlier one"
+            )
 
     def _compare(self, name: str, core: RaftCore, entry: Entry) -> None:
         first = self.committed.get(entry.offset)

@@ -18,3 +18,8 @@ OF_HOSTS = [
 
 def test_hosts_are_back_however_they_ended() -> None:
     play(OF_HOSTS)
+
+
+def test_who_is_back_alone_without_its_tail_leads_nothing() -> None:
+    """Its session ends first, for its connections were not closed."""
+    play([Kind.LAST_STANDING])

@@ -15,6 +15,7 @@ from typing import Final
 from kraftjbod.testing.simulation.search.faults.schedule import (
     OF_A_DIR,
     OF_A_LINK,
+    OF_ALL_BROKERS,
     OF_THE_CONTROLLER,
     OF_THE_VOTERS,
     UNCLEAN,
@@ -28,7 +29,7 @@ _MOST: Final = 5
 _ALONE: Final = frozenset({Kind.CONFIG, Kind.CLOCK_JUMP, Kind.CLOCK_DRIFT, Kind.REASSIGN})
 #: What stops brokers, or wants them to be there.
 _OF_A_PROCESS: Final = frozenset(
-    {Kind.KILL, Kind.STOP, Kind.POWER_CUT, Kind.REMOVED, Kind.SWAPPED, Kind.ALL_STOPPED}
+    {Kind.KILL, Kind.STOP, Kind.POWER_CUT, Kind.REMOVED, Kind.SWAPPED, *OF_ALL_BROKERS}
 )
 #: The controller is away during these.
 _CONTROLLER_AWAY: Final = OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}
@@ -96,7 +97,7 @@ def _clash(a: Fault, b: Fault) -> bool:
         return True
     if a.kind in OF_A_LINK and b.kind in OF_A_LINK:
         return {a.broker, a.other} == {b.broker, b.other}
-    if Kind.ALL_STOPPED in (a.kind, b.kind):
+    if OF_ALL_BROKERS & {a.kind, b.kind}:
         return a.kind in _OF_A_PROCESS and b.kind in _OF_A_PROCESS
     if a.kind is Kind.WIPE and b.kind is Kind.WIPE:
         # With nothing but empty disks a broker does not start, until its operator formats them.

@@ -37,6 +37,7 @@ class HostFaults:
             Kind.CONTROLLER_POWER_CUT: self._controller_away,
             Kind.REMOVED: self._remove,
             Kind.ALL_STOPPED: self._stop_all,
+            Kind.LAST_STANDING: self._last_standing,
             Kind.SWAPPED: self._swap_disks,
             Kind.CLOCK_JUMP: self._jump,
         }
@@ -88,6 +89,25 @@ class HostFaults:
                 self._stage.down[broker] -= 1
                 self._stage.start(broker)
                 await asyncio.sleep(rng.random() * fault.for_ms / 1000)
+        for broker in brokers:
+            await self._stage.until_serving(broker)
+
+    async def _last_standing(self, fault: Fault) -> None:
+        """What it acknowledged with the others it may have lost; it is back before they are."""
+        rng, brokers = fault.rng(), self._stage.view.broker_ids
+        others = rng.sample([one for one in brokers if one != fault.broker], len(brokers) - 1)
+        self._stage.down.update(brokers)
+        try:
+            for broker in others:
+                await self._stage.stop_host(self._stage.cluster.brokers[broker])
+            self._stage.host(fault).power_cut()
+            self._stage.down[fault.broker] -= 1
+            await self._stage.until_serving(fault.broker)
+            await wait(fault)
+        finally:
+            for broker in others:
+                self._stage.down[broker] -= 1
+                self._stage.start(broker)
         for broker in brokers:
             await self._stage.until_serving(broker)
 

@@ -39,6 +39,8 @@ class Kind(StrEnum):
     """By hand, by a repair of the file system: the disks are sound and lack them."""
     ALL_STOPPED = "orderly stop of all brokers, and replicas removed from the disks"
     """Of one broker. The last to stop may lead as soon as it is back: nothing unclean was heard."""
+    LAST_STANDING = "orderly stop of the others, and a power cut"
+    """It leads alone by then, loses its tail and is back first; the others have it."""
     SWAPPED = "kill -9, and two disks swapped"
     MOVE_HANG = "hang in the midst of a move"
     """Longer than is suspicious, and shorter than is final."""
@@ -97,6 +99,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.WIPE: 4,
         Kind.REMOVED: 3,
         Kind.ALL_STOPPED: 4,
+        Kind.LAST_STANDING: 4,
         Kind.SWAPPED: 2,
         Kind.MOVE_HANG: 5,
         Kind.ROT: 4,
@@ -153,6 +156,7 @@ UNCLEAN: Final = frozenset(
         Kind.WIPE,
         Kind.REMOVED,
         Kind.ALL_STOPPED,
+        Kind.LAST_STANDING,
         Kind.SWAPPED,
         Kind.MOVE_HANG,
         Kind.ROT,
@@ -200,7 +204,8 @@ OF_THE_CONTROLLER: Final = frozenset(
 )
 OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED})
 #: ``broker`` says of whom they are about, if of one.
-OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN, Kind.ALL_STOPPED})
+OF_ALL_BROKERS: Final = frozenset({Kind.ALL_STOPPED, Kind.LAST_STANDING})
+OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN, *OF_ALL_BROKERS})
 OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLOW_LINK})
 
 _LONGEST_MS: Final = 6_000
@@ -235,7 +240,7 @@ class Fault:
     def where(self) -> str:
         if self.kind in OF_THE_CONTROLLER | OF_THE_VOTERS:
             return f" (the {_ORDINALS[self.controller - 1]})" if self.controller else ""
-        if self.kind in OF_THE_CLUSTER:
+        if self.kind in OF_THE_CLUSTER and self.kind is not Kind.LAST_STANDING:
             return ""
         if self.kind in OF_A_DIR:
             return f" of dir {self.dir} of broker {self.broker}"
