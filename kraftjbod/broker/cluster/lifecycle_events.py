@@ -64,12 +64,14 @@ class MetadataReplayed:
     """Metadata has been replayed up to ``offset``.
 
     ``level`` is the cluster's ``metadata.version`` then, and ``knows_dirs`` says whether this
-    broker's registration lists directories.
+    broker's registration lists directories; ``online_dirs`` are those that it says are online,
+    None if that is not known.
     """
 
     offset: int
     level: MetadataVersion = LATEST_METADATA_VERSION
     knows_dirs: bool = True
+    online_dirs: frozenset[DirectoryId] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,11 +200,14 @@ class BrokerLifecycleManager:
 
     def note_metadata(self, state: MetadataState) -> None:
         """Metadata has been replayed as far as ``state``."""
+        broker_id = self._state.identity.broker_id
+        broker = state.brokers.get(broker_id)
         self._post(
             MetadataReplayed(
                 offset=state.offset,
                 level=state.metadata_version,
-                knows_dirs=state.knows_dirs_of(self._state.identity.broker_id),
+                knows_dirs=state.knows_dirs_of(broker_id),
+                online_dirs=None if broker is None else frozenset(broker.log_dirs),
             )
         )
 

@@ -209,6 +209,8 @@ class LifecycleState:
         #: registration lists directories.
         self._metadata = MetadataReplayed(offset=-1)
         self._heeded: tuple[MetadataVersion, bool] | None = None
+        #: From which offset on metadata shows the registration that holds.
+        self._shown_from = 0
         #: Send another heartbeat as soon as the one on its way is over.
         self._again = False
         self._story: deque[str] = deque(maxlen=_STORY_LINES)
@@ -353,6 +355,8 @@ class LifecycleState:
         self.broker_epoch = answer.broker_epoch
         reported = self._failures.unreported - set(self._dirs.asked)
         changes = self._dirs.registration_answered(answer.broker_epoch)
+        unknown = max(self._metadata.offset + 1, answer.broker_epoch)
+        self._shown_from = unknown if answer.metadata_offset < 0 else answer.metadata_offset
         if changes:
             self._unseen.append((answer.metadata_offset, changes))
         return [
@@ -516,10 +520,18 @@ class LifecycleState:
         is_free = self._sent is None and not self._is_registering
         is_going = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         is_gone = self.state is BrokerState.SHUTTING_DOWN or self.broker_epoch == NOT_REGISTERED
-        is_due = self._must_amend or self._dirs.needs_amendment
+        is_due = self._must_amend or self._dirs.needs_amendment or self._is_misheard
         if not is_due or not is_free or is_going or is_gone:
             return []
         return self._register()
+
+    @property
+    def _is_misheard(self) -> bool:
+        """Whether metadata has other directories online than the controller was told last."""
+        metadata = self._metadata
+        if metadata.online_dirs is None or metadata.offset < self._shown_from:
+            return False
+        return metadata.level.has_directories and self._dirs.is_misheard(metadata.online_dirs)
 
     # --- directories -----------------------------------------------------------------------------
 

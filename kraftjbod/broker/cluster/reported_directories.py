@@ -9,6 +9,8 @@ Part of ``lifecycle_state.py``, which decides when something is reported.
   controller elect other leaders there; coming back takes a registration then.
 * A directory that the controller takes for offline or does not know counts again only through a
   registration of the same incarnation: an *amendment*. One amendment reports all that is new.
+* An amendment has the epoch of the registration before it, so a heartbeat that was given up, and
+  comes after it, is taken for one of now. Metadata shows that, and another amendment mends it.
 * Each directory of a registration says up to which broker epoch its contents are known to be whole
   (KIP-966 has one clean mark per broker; a directory is a failure domain of its own here). One that
   failed is never whole before a registration that names it anew was answered.
@@ -89,6 +91,12 @@ class ReportedDirectories:
             or listed & self._attached
             or self._forgotten
         )
+
+    def is_misheard(self, shown: frozenset[DirectoryId]) -> bool:
+        """Whether a registration that shows these online cannot be what was said last: something
+        older came late."""
+        said = self._registered & self._listed() - self._reported_offline
+        return bool(said - shown or shown - self._registered)
 
     # --- what a registration says ----------------------------------------------------------------
 

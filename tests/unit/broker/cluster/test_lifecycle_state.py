@@ -58,7 +58,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -706,6 +706,53 @@ def test_a_dir_that_is_back_counts_once_metadata_shows_what_followed() -> None:
     assert not m.handle(MetadataReplayed(offset=92), 2_040)
 
 
+def test_a_heartbeat_that_comes_after_the_amendment_it_was_sent_before_is_taken_back() -> None:
+    """Both have the same epoch: the controller cannot know better, and the next one says nothing
+    of a directory that is online."""
+    m = lost_b()
+    m.handle(MetadataReplayed(offset=EPOCH), 1_990)
+    m.handle(alive(), 1_991)
+    registration(m.handle(attached(B), 2_000))
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=90), 2_010)
+    m.handle(alive(), 2_020)
+    early = MetadataReplayed(offset=89, online_dirs=frozenset({A, C}))
+    assert m.handle(early, 2_030) == [], "the amendment is not in it yet"
+    heartbeat(m.handle(WokeUp(), 4_030))
+    assert m.handle(alive(), 4_040) == [WakeAt(6_040)]
+    assert not m.handle(MetadataReplayed(offset=91, online_dirs=frozenset({A, C})), 4_050)[1:]
+    heartbeat(m.handle(WokeUp(), 6_040))
+    asked = registration(m.handle(alive(), 6_050))
+    assert asked.log_dirs == (A, B, C) and set(asked.clean_shutdown_epochs) == {EPOCH}
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=95), 6_060)
+    assert m.handle(alive(), 6_070) == [WakeAt(8_070)], "metadata may not be there yet"
+
+
+def test_an_amendment_that_comes_after_the_next_one_is_taken_back() -> None:
+    """No heartbeat names a directory that no registration lists: it would be online for ever."""
+    m = running()
+    m.handle(MetadataReplayed(offset=EPOCH), 990)
+    m.handle(alive(), 991)
+    registration(m.handle(attached(D), 1_000))
+    m.handle(dead(D), 1_001)
+    m.handle(RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message=""), 1_010)
+    assert registration(m.handle(alive(), 1_120)).log_dirs == (A, B, C)
+    m.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=90), 1_130)
+    m.handle(alive(), 1_140)
+    m.handle(MetadataReplayed(offset=91, online_dirs=frozenset({A, B, C, D})), 1_150)
+    heartbeat(m.handle(WokeUp(), 3_140))
+    assert registration(m.handle(alive(), 3_150)).log_dirs == (A, B, C)
+
+
+def test_what_a_level_without_directories_shows_of_them_is_no_reason_to_register_again() -> None:
+    m = from_before_directories()
+    shown = MetadataReplayed(
+        offset=60, level=MetadataVersion(14), knows_dirs=False, online_dirs=frozenset()
+    )
+    m.handle(shown, 10)
+    heartbeat(m.handle(WokeUp(), 2_000))
+    assert m.handle(alive(), 2_010) == [WakeAt(4_010)]
+
+
 def test_several_changes_are_one_amendment() -> None:
     m = lost_b()
     heartbeat(m.handle(WokeUp(), 2_000))
@@ -816,7 +863,11 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.m = machine()
         self.now_ms = 0
         self.request: BrokerRegistrationRequest | BrokerHeartbeatRequest | None = None
+        #: Given up, and still on its way.
+        self.late: BrokerHeartbeatRequest | None = None
         self.epoch = 0
+        self.offset = 0
+        self.level = LATEST_METADATA_VERSION
         self.known_online: set[DirectoryId] = set()
         self.disarmed: set[DirectoryId] = set()
         self.dead: set[DirectoryId] = set()
@@ -891,7 +942,9 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule()
     def all_is_well_for_a_while(self) -> None:
         """Then the controller knows exactly what is the case."""
-        for _ in range(12):
+        level = self.level if self.level.has_directories else LATEST_METADATA_VERSION
+        for _ in range(16):
+            self.metadata_moves(level=level, knows_dirs=True)
             if self.request is None:
                 self.run(WokeUp())
             else:
@@ -904,7 +957,20 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @rule(level=st.sampled_from(MetadataVersion), knows_dirs=st.booleans())
     def metadata_moves(self, level: MetadataVersion, knows_dirs: bool) -> None:
-        self.run(MetadataReplayed(offset=self.epoch, level=level, knows_dirs=knows_dirs))
+        self.level = level
+        online = frozenset(self.known_online)
+        self.run(
+            MetadataReplayed(
+                offset=self.offset, level=level, knows_dirs=knows_dirs, online_dirs=online
+            )
+        )
+
+    @rule()
+    def a_heartbeat_comes_late(self) -> None:
+        """The controller takes it for one of now: an amendment does not change the epoch."""
+        late, self.late = self.late, None
+        if late is not None:
+            self.hears(late)
 
     @rule()
     def time_passes(self) -> None:
@@ -924,23 +990,35 @@ class LifecycleMachine(RuleBasedStateMachine):
         if isinstance(request, BrokerRegistrationRequest):
             if arrives:
                 self.epoch += 1
+                self.offset += 1
                 self.known_online = set(request.log_dirs)
                 self.unheard = self.known_online & self.died_since_sent
             if arrives and returns:
                 self.broken -= self.known_online - self.died_since_sent
-                self.run(RegistrationAnswered(broker_epoch=BrokerEpoch(self.epoch)))
+                self.run(
+                    RegistrationAnswered(
+                        broker_epoch=BrokerEpoch(self.epoch), metadata_offset=self.offset
+                    )
+                )
             else:
                 self.run(RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message=""))
             return
         assert request is not None
         if forgets:
+            self.late = None
             self.run(no(ErrorCode.STALE_BROKER_EPOCH))
             return
         if arrives:
-            self.known_online -= set(request.offline_log_dirs)
-            self.unheard -= set(request.offline_log_dirs)
-            self.known_impaired = dict(impaired(request))
+            self.hears(request)
+        else:
+            self.late = request
         self.run(alive() if arrives and returns else no(ErrorCode.REQUEST_TIMED_OUT))
+
+    def hears(self, request: BrokerHeartbeatRequest) -> None:
+        self.offset += 1
+        self.known_online -= set(request.offline_log_dirs)
+        self.unheard -= set(request.offline_log_dirs)
+        self.known_impaired = dict(impaired(request))
 
     @invariant()
     def what_is_acknowledged_the_controller_knows(self) -> None:
