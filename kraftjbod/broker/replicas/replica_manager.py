@@ -219,9 +219,19 @@ class ReplicaManager:
             if replica is None:
                 changes.drop_future.append(future.topic_partition)
             elif replica.handle is not None and not replica.is_assigned_by_move:
-                for action in self._reconcile(replica, replica.handle):
-                    if isinstance(action, ResumeMove):
-                        changes.resume.append(MoveToResume(replica, action.is_accepted))
+                self._resume_move(replica, replica.handle, changes)
+
+    def _resume_move(
+        self, replica: HostedReplica, handle: LogHandle, changes: ReplicaChanges
+    ) -> None:
+        """The move whose future copy turned up beside the replica, if there is one."""
+        future = self._logs.future(replica.topic_partition)
+        if future is not None and future.log_dir is handle.log_dir:
+            changes.drop_future.append(replica.topic_partition)
+            return
+        for action in self._reconcile(replica, handle):
+            if isinstance(action, ResumeMove):
+                changes.resume.append(MoveToResume(replica, action.is_accepted))
 
     def _apply_partition(
         self,
@@ -459,6 +469,8 @@ class ReplicaManager:
         handle = await self._maker.make(replica)
         if handle is not None:
             self._open(replica, handle, changes)
+            # Its directory may have come while the log was made.
+            self._resume_move(replica, handle, changes)
         return changes
 
     async def checkpoint_high_watermarks(self) -> None:

@@ -708,6 +708,30 @@ async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync
         assert where(rig) is rig.dirs[1] and assigned(rig) == [D2]
 
 
+@pytest.mark.parametrize("made_in", [1, 2])
+async def test_a_future_copy_that_comes_while_the_log_is_made_anew_goes_on_or_goes(made_in: int):
+    """Its directory came back at that moment: nobody had it to adopt, nor a log to move."""
+    slow = FaultVfs(MemVfs()), FaultVfs(MemVfs())
+    disks = (*(vfs.inner for vfs in slow), MemVfs())
+    await stopped_in_a_move(disks)
+    without_source(disks)
+    async with brokers(1, *slow, disks[2], opens=False) as (rig,):
+        future = rig.logs._registry.futures.pop(TP)
+        directories = [LOST_DIR, dir_of(2, 1)]
+        rig.replay(topic(), partition(replicas=(1, 2), directories=directories, isr=[2], leader=2))
+        rig.parts.manager.prefer_directory(TP, dir_of(1, made_in))
+        with Gate(slow[made_in - 1], "make_dirs", "*/t-0") as gate:
+            rig.parts.publisher.open()
+            await gate.reached()
+            rig.logs._registry.futures[TP] = future
+            rig.parts.publisher.reconcile_again(offline_too=True)
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+        await ended(rig)
+        assert where(rig) is rig.dirs[1] and rig.logs.futures() == []
+        assert names(rig, 2)[0] == "t-0" and "future" not in " ".join(names(rig, 2))
+
+
 async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_loss():
     """It may hold a part of what was acknowledged: an unfinished move, and its source is gone."""
     disks = (MemVfs(), MemVfs(), MemVfs())
