@@ -145,13 +145,19 @@ class LogCleaner:
     # -- passes -----------------------------------------------------------------------------
 
     async def run(self, log_dir: LogDir) -> None:
-        """Clean what is in ``log_dir`` until cancelled."""
+        """Clean what is in ``log_dir`` until cancelled; its thread ends with that."""
         if not self._limits.is_enabled:
             return
-        while True:
-            await asyncio.sleep(self._limits.backoff_ms / 1000)
-            while await self.clean_dirtiest(log_dir):
-                pass
+        try:
+            while True:
+                await asyncio.sleep(self._limits.backoff_ms / 1000)
+                while await self.clean_dirtiest(log_dir):
+                    pass
+        finally:
+            # If it ever comes back, it does so as another one.
+            self._dirtiest.pop(log_dir, None)
+            if (executor := self._executors.pop(log_dir, None)) is not None:
+                executor.shutdown(wait=False)
 
     async def clean_dirtiest(self, log_dir: LogDir) -> bool:
         """One pass over the log with most to clean; False if there is none, or not now.

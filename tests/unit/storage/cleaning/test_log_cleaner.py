@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
+import threading
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -413,6 +414,27 @@ async def test_it_runs_by_itself_and_stops_when_reported():
     running.cancel()
     await asyncio.wait({running})
     assert await read_all(handle) == history.records[-2:]
+    await manager.close(1)
+
+
+async def test_the_thread_of_a_dir_that_died_ends_when_another_takes_its_place():
+    mem = MemVfs()
+    manager = await start(vfs=mem, limits=CleanerLimits(backoff_ms=1))
+    running = asyncio.ensure_future(manager.run_background())
+    await filled(manager)
+    dead = manager.dirs()[0]
+    async with asyncio.timeout(20):
+        while dead not in manager.cleaner._executors:
+            await asyncio.sleep(0.01)
+    (thread,) = (t for t in threading.enumerate() if t is manager.cleaner._executors[dead]._thread)
+    dead.go_offline("no more")
+    manager.drop(dead)
+    back = await manager.arrivals.load(compacting_dir(mem, "/d1", 1), lambda _: None)
+    manager.arrivals.install(back, replaces=dead, is_taken=lambda _: False)
+    await asyncio.to_thread(thread.join, 20)
+    assert not thread.is_alive()
+    running.cancel()
+    await asyncio.wait({running})
     await manager.close(1)
 
 
