@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
-from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.controller_server import ControllerServer
@@ -165,6 +165,12 @@ class ClusterView:
     def dir_state(self, broker_id: int, path: str) -> LogDirState | None:
         """None if the broker does not run, or does not have it."""
         return next((d.state for d in self.dirs(broker_id) if d.path == path), None)
+
+    def online_id(self, broker_id: int, path: str) -> DirectoryId | None:
+        """Of the directory there, if the broker runs and it is online."""
+        return next(
+            (d.directory_id for d in self.dirs(broker_id) if d.path == path and d.is_online), None
+        )
 
     def replica(self, broker_id: int, tp: TopicPartition) -> HostedReplica | None:
         rooms = self.rooms(broker_id)

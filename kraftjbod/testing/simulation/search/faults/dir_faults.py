@@ -111,10 +111,18 @@ class DirFaults:
         await self._operator.until_back(fault)
 
     async def _replace(self, fault: Fault) -> None:
+        view, path = self._stage.view, self._stage.path(fault)
+        old = view.online_id(fault.broker, path)
         self._stage.disk(fault).faults.replace()
         await self._stage.until_given_up(fault)
         await wait(fault)
-        await self._operator.order(fault, "forget", but=ErrorCode.LOG_DIR_NOT_FOUND)
+        await self._operator.order(
+            fault,
+            "forget",
+            but=ErrorCode.LOG_DIR_NOT_FOUND,
+            # A broker that died over this, and starts, takes what is there for a new disk.
+            unless=lambda: view.online_id(fault.broker, path) not in (None, old),
+        )
         await self._operator.order(fault, "add", but=ErrorCode.INVALID_REQUEST)
 
     @asynccontextmanager

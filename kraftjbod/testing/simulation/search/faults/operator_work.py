@@ -80,9 +80,16 @@ class OperatorWork:
 
         await self.ask(f"move {' '.join(map(str, which))} to {target}", move)
 
-    async def order(self, fault: Fault, operation: str, *, but: ErrorCode) -> None:
-        """Until it is done; ``but`` says that it is so already."""
-        while True:
+    async def order(
+        self,
+        fault: Fault,
+        operation: str,
+        *,
+        but: ErrorCode,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Until it is done; ``but`` says that it is so already, ``unless`` that nobody needs it."""
+        while not unless():
             self._stage.start(fault.broker)
             code = await self.order_once(fault, operation)
             if code is None or code is but:
