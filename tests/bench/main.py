@@ -21,7 +21,14 @@ import click
 
 from tests.bench import disasters
 from tests.bench.balance import drains, placement, planner
-from tests.bench.broker import groups, latency, record_validation, telemetry_cost, throughput
+from tests.bench.broker import (
+    group_telemetry_cost,
+    groups,
+    latency,
+    record_validation,
+    telemetry_cost,
+    throughput,
+)
 from tests.bench.controller import control_plane, failover, large_metadata
 from tests.bench.figures import Report
 from tests.bench.spark import spark_latency, spark_planner, spark_sink, spark_source
@@ -55,6 +62,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "balance": planner.plans,
     "spark-planner": spark_planner.plans,
     "telemetry": telemetry_cost.on_and_off,
+    "group-telemetry": group_telemetry_cost.on_and_off,
     "spark-source": spark_source.beside_the_connector,
     "spark-sink": spark_sink.sinks,
     "spark-latency": spark_latency.end_to_end,

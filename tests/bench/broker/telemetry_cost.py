@@ -47,27 +47,29 @@ def on_and_off(report: Report) -> None:
             for local in clusters.values():
                 _create(Cluster(local), replicas)
             time.sleep(_SETTLE_S)
-            _idle(report, clusters, replicas)
+            idle(
+                report, clusters, f"idle broker, {replicas:,} replicas", "StorageTelemetrySentTotal"
+            )
             if replicas == _MANY:
                 _produce(report, clusters, replicas)
 
 
-def _idle(report: Report, clusters: dict[bool, ClusterProcesses], replicas: int) -> None:
+def idle(report: Report, clusters: dict[bool, ClusterProcesses], name: str, counter: str) -> None:
+    """CPU of both clusters side by side; ``counter`` is the metric of records sent."""
+
     def spent_s() -> dict[bool, float]:
         return {is_on: cpu_s(local.brokers.values()) for is_on, local in clusters.items()}
 
-    sent, before, began = _sent(clusters[True]), spent_s(), time.monotonic()
+    brokers = len(clusters[True].brokers)
+    sent, before, began = _sent(clusters[True], counter), spent_s(), time.monotonic()
     time.sleep(_IDLE_S)
     after, took_s = spent_s(), time.monotonic() - began
-    sent = _sent(clusters[True]) - sent
-    percent = {
-        is_on: 100 * (after[is_on] - before[is_on]) / _BROKERS / took_s for is_on in clusters
-    }
-    name = f"idle broker, {replicas:,} replicas"
-    how = f"of one core, over {took_s:.0f} s, mean of {_BROKERS} brokers"
+    sent = _sent(clusters[True], counter) - sent
+    percent = {is_on: 100 * (after[is_on] - before[is_on]) / brokers / took_s for is_on in clusters}
+    how = f"of one core, over {took_s:.0f} s, mean of {brokers} brokers"
     report.add(f"{name}: CPU with telemetry", percent[True], "%", how=how)
     report.add(f"{name}: CPU without", percent[False], "%", how=how)
-    how = f"{sent / _BROKERS:,.0f} records sent per broker meanwhile"
+    how = f"{sent / brokers:,.0f} records sent per broker meanwhile"
     report.add(f"{name}: CPU of telemetry", percent[True] - percent[False], "%", how=how)
 
 
@@ -84,11 +86,12 @@ def _produce(report: Report, clusters: dict[bool, ClusterProcesses], replicas: i
             )
             connections[is_on].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         request = produce_frame("latency", acks=1)
-        sent = _sent(clusters[True])
+        sent = _sent(clusters[True], "StorageTelemetrySentTotal")
         for turn in range(_TURNS):
             for is_on in (True, False) if turn % 2 else (False, True):
                 times[is_on] += exchange_us(connections[is_on], request, _ROUNDS_PER_TURN)
-        assert _sent(clusters[True]) - sent > replicas, "no round of replicas fell into this"
+        told = _sent(clusters[True], "StorageTelemetrySentTotal") - sent
+        assert told > replicas, "no round of replicas fell into this"
     how = (
         f"{_TURNS} turns of {_ROUNDS_PER_TURN:,} on each cluster, {replicas:,} replicas per broker"
     )
@@ -119,11 +122,9 @@ def _create(cluster: Cluster, replicas: int) -> None:
     )
 
 
-def _sent(local: ClusterProcesses) -> float:
+def _sent(local: ClusterProcesses, counter: str) -> float:
     """Records that all brokers have sent."""
-    return sum(
-        _figures(broker).get("StorageTelemetrySentTotal", 0) for broker in local.brokers.values()
-    )
+    return sum(_figures(broker).get(counter, 0) for broker in local.brokers.values())
 
 
 def _figures(broker: DaemonProcess) -> dict[str, float]:
