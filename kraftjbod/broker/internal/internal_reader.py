@@ -2,7 +2,8 @@
 
 For who keeps in memory what a partition of an internal topic holds, and begins to lead it. Records
 come batch by batch, in slices of so many bytes of the log, with a turn for everybody else between.
-What is not committed comes too: a leader's log is what its followers will have.
+The end comes once everything before it is committed. Until then it may be lost with this leader,
+also what an earlier one wrote, and whatever rests on it must not be told to anybody.
 """
 
 from __future__ import annotations
@@ -46,20 +47,18 @@ class InternalReader:
     async def read(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch
     ) -> AsyncIterator[InternalBatch]:
-        """Everything, until the log's end is met.
+        """Everything, until the log's end is met, and committed.
 
-        A directory that hangs, or has too much to do, is waited for as long as the partition is
-        led here in that epoch.
+        A directory that hangs or has too much to do, and followers that are away, are waited for as
+        long as the partition is led here in that epoch.
 
         :raises OperatingError: if it is not, or no more; CORRUPT_MESSAGE, if the log is damaged.
         """
         handle = self._led(topic_partition, leader_epoch)
         position = handle.log_start_offset
-        slices = WorkSlices.of_loop()
-        is_first = True
-        # An append may be on its way to a log that is empty yet: the first read comes after it.
-        while is_first or position < handle.log_end_offset:
-            is_first = False
+        slices, waits = WorkSlices.of_loop(), 0
+        while True:
+            # Of an empty log, too: an append may be on its way, and the first read comes after it.
             end, result = await self._read_at(topic_partition, leader_epoch, position)
             handle = self._led(topic_partition, leader_epoch)
             at = 0
@@ -72,6 +71,12 @@ class InternalReader:
                 position = max(position, header.next_offset)
             if not result.records:
                 position = end
+            if position < handle.log_end_offset:
+                continue
+            if self._is_committed(topic_partition, position):
+                return
+            waits += 1
+            await asyncio.sleep(self._backoff.wait_ms(waits) / 1000)
 
     async def _read_at(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, position: int
@@ -90,6 +95,10 @@ class InternalReader:
             except (LogDirImpairedError, OverloadedError):
                 failures += 1
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+
+    def _is_committed(self, topic_partition: TopicPartition, end: int) -> bool:
+        partition, _ = self._replicas.require(topic_partition).require_open()
+        return partition.high_watermark >= end
 
     def _led(self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch) -> LogHandle:
         partition, handle = self._replicas.require(topic_partition).require_open()

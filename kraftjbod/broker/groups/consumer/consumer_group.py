@@ -228,7 +228,7 @@ class ConsumerGroup:
         if self._is_over:
             return
         self._is_writing = False
-        if event.code is ErrorCode.NONE or event.is_appended:
+        if event.code is ErrorCode.NONE:
             self._changes.keep()
             self._first.clear()
         else:
@@ -236,7 +236,6 @@ class ConsumerGroup:
             self._first.clear()
             self._target.forget_what_was_seen()
             self._becomes = None
-        if event.code is not ErrorCode.NONE:
             self._answers = [(one, _refusal(one, event.code)) for one, _ in self._answers]
         self._settle()
 

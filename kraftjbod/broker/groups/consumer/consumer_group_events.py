@@ -110,13 +110,9 @@ class ConsumerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FactsWritten:
-    """What :class:`WriteFacts` asked for is replicated, or why it is not.
-
-    ``is_appended``: it is in the log, or may be, so that it has to hold whatever the code is.
-    """
+    """What :class:`WriteFacts` asked for is replicated, or why nothing of it is in the log."""
 
     code: ErrorCode
-    is_appended: bool
 
 
 @dataclass(frozen=True, slots=True)

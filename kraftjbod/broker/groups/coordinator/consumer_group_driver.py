@@ -1,7 +1,8 @@
 """LOOP. ``ConsumerGroupDriver``: has the machines of consumer groups heard, written and woken.
 
-What a machine decided is in its memory before it is in the log. So a write whose fate is not known
-is followed by loading the partition again: what is in the log then is what holds.
+What a machine decided is in its memory before it is in the log. So a write that may be in the log,
+and is not replicated, is followed by loading the partition again: what is in the log then is what
+holds, once it is committed, and nobody is told of it before.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kraftjbod.broker.groups.consumer.consumer_group_events import (
 )
 from kraftjbod.broker.groups.consumer.group_conversion import check_upgrade, consumer_facts_of
 from kraftjbod.broker.groups.consumer.group_topics import ClusterTopics
-from kraftjbod.broker.groups.coordinator.group_log import Fate, GroupLog, Written
+from kraftjbod.broker.groups.coordinator.group_log import GroupLog, Written
 from kraftjbod.broker.groups.coordinator.led_groups import CoordinatorSettings, LedGroups, Phase
 from kraftjbod.broker.groups.records.group_records import Fact, GroupFact
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -158,14 +159,13 @@ class ConsumerGroupDriver:
             if led.phase is Phase.ENDED:
                 return
             is_replicated = written.code is ErrorCode.NONE
-            if not is_replicated and written.fate is Fate.UNKNOWN:
+            if not is_replicated and written.may_be_in_log:
                 self._classic.reload(led)
                 return
-            is_appended = is_replicated or written.fate is Fate.IN_LOG
-            for fact in facts if is_appended else ():
+            for fact in facts if is_replicated else ():
                 if isinstance(fact, GroupFact):
                     led.groups.take(fact)
-            self.handle(led, group, FactsWritten(written.code, is_appended))
+            self.handle(led, group, FactsWritten(written.code))
 
         def ended(done: Completion[Written]) -> None:
             # In a turn of its own: the group may want more written.

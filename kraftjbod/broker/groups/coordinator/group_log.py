@@ -7,7 +7,6 @@ that nothing of one leadership gets into the log of another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.groups.coordinator.led_groups import LedGroups, Phase
@@ -34,19 +33,14 @@ _UNKNOWN: Final = frozenset(
 )
 
 
-class Fate(Enum):
-    """Of a batch that was not replicated in time."""
-
-    REFUSED = "refused"
-    IN_LOG = "in log"
-    UNKNOWN = "unknown"
-
-
 class Written(NamedTuple):
-    """``code`` is what a client is told; ``base_offset`` that of the first fact, if it is NONE."""
+    """``code`` is what a client is told; ``base_offset`` that of the first fact, if it is NONE.
+
+    ``may_be_in_log``: though it was not replicated in time, it may be still.
+    """
 
     code: ErrorCode
-    fate: Fate
+    may_be_in_log: bool
     base_offset: int = -1
 
 
@@ -68,7 +62,7 @@ class GroupLog:
             records = [record_of(fact, wall_ms) for fact in facts]
         except LocalProtocolError:
             # Requests have longer names than records can hold.
-            return Completion.of(Written(ErrorCode.INVALID_REQUEST, Fate.REFUSED))
+            return Completion.of(Written(ErrorCode.INVALID_REQUEST, may_be_in_log=False))
         return self._append(led, records)
 
     def append(
@@ -131,9 +125,5 @@ def _taker(
 
 
 def _written(outcome: AppendOutcome) -> Written:
-    fate = Fate.REFUSED
-    if outcome.is_in_log:
-        fate = Fate.IN_LOG
-    elif outcome.code in _UNKNOWN:
-        fate = Fate.UNKNOWN
-    return Written(code_of_write(outcome.code), fate, outcome.base_offset)
+    may_be_in_log = outcome.is_in_log or outcome.code in _UNKNOWN
+    return Written(code_of_write(outcome.code), may_be_in_log, outcome.base_offset)

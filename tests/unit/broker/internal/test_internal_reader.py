@@ -43,15 +43,27 @@ async def read(rig: BrokerRig, slice_bytes: int = 1) -> list[tuple[int, bytes | 
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 20])
-async def test_everything_comes_in_order_also_what_is_not_committed(slice_bytes: int) -> None:
+async def test_everything_comes_in_order(slice_bytes: int) -> None:
     async with brokers() as (rig,):
-        await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rig.follow(topic(), partition())
         assert await read(rig, slice_bytes) == []
         await write(rig, b"a", b"b")
         await write(rig, *[b"c"] * 500, compression=Compression.GZIP)
         await write(rig, b"d")
         found = await read(rig, slice_bytes)
         assert found == list(enumerate([b"a", b"b", *[b"c"] * 500, b"d"]))
+
+
+async def test_the_end_comes_once_it_is_committed() -> None:
+    """With two replicas of three away, who leads may lose it together with its power."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2)))
+        await write(rig, b"a")
+        reading = asyncio.ensure_future(read(rig))
+        await asyncio.sleep(0.02)
+        assert not reading.done()
+        await rig.follow(partition(replicas=(1, 2), isr=(1,)))
+        assert await reading == [(0, b"a")]
 
 
 async def test_what_was_deleted_does_not_come() -> None:

@@ -120,11 +120,11 @@ class ConsumerScene:
         if self.writes and self.writes_at_once:
             self.wrote()
 
-    def wrote(self, code: ErrorCode = ErrorCode.NONE, *, is_appended: bool = True) -> None:
+    def wrote(self, code: ErrorCode = ErrorCode.NONE) -> None:
         facts = self.writes.pop(0).facts
-        if is_appended:
+        if code is ErrorCode.NONE:
             self.log += facts
-        self.feed(FactsWritten(code, is_appended))
+        self.feed(FactsWritten(code))
 
     def ask(self, member_id: str, epoch: int, **more: Any) -> int:
         token = next(self.tokens)

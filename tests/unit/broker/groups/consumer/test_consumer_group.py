@@ -129,20 +129,14 @@ def test_what_comes_during_a_write_is_one_more():
     assert scene.answers.keys() == set(tokens)
 
 
-def test_what_is_not_in_the_log_is_taken_back_and_what_may_be_holds():
+def test_what_is_not_in_the_log_is_taken_back():
     scene = ConsumerScene()
     scene.writes_at_once = False
     more: Any = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": 1, "owned": frozenset()}
     token = scene.ask("a", 0, **more)
-    scene.wrote(E.COORDINATOR_NOT_AVAILABLE, is_appended=False)
+    scene.wrote(E.COORDINATOR_NOT_AVAILABLE)
     assert scene.answers[token].code is E.COORDINATOR_NOT_AVAILABLE
     assert not scene.group.is_used and not list(scene.group.state.facts())
-    token = scene.ask("a", 0, **more)
-    scene.wrote(E.COORDINATOR_NOT_AVAILABLE, is_appended=True)
-    assert scene.answers[token].code is E.COORDINATOR_NOT_AVAILABLE
-    assert scene.group.state.current("a").assigned.keys() == scene.topics.all("t")
-    answer = scene.beat("a", 0, **more)
-    assert answer.assignment == scene.topics.all("t"), "it asks again, and hears it"
 
 
 def test_who_cannot_be_thrown_out_now_is_a_little_later():
@@ -150,7 +144,7 @@ def test_who_cannot_be_thrown_out_now_is_a_little_later():
     scene.writes_at_once = False
     scene.wait(SESSION_MS)
     assert len(scene.writes) == 1
-    scene.wrote(E.COORDINATOR_NOT_AVAILABLE, is_appended=False)
+    scene.wrote(E.COORDINATOR_NOT_AVAILABLE)
     assert len(scene.group.state.members) == 2
     scene.wait(2_000)
     scene.wrote()

@@ -88,11 +88,7 @@ class Walk(ConsumerScene):
 
     def end_write(self) -> None:
         if self.writes:
-            fate = self.rng.random()
-            if fate < 0.7:
-                self.wrote()
-            else:
-                self.wrote(E.COORDINATOR_NOT_AVAILABLE, is_appended=fate < 0.85)
+            self.wrote(E.NONE if self.rng.random() < 0.7 else E.COORDINATOR_NOT_AVAILABLE)
 
     def go(self) -> None:
         if self.clients and self.rng.random() < 0.4:

@@ -76,8 +76,23 @@ async def test_what_waits_for_replicas_when_the_epoch_grows_is_in_the_log_and_ho
         await until(lambda: partition.log_end_offset > 0)  # Broker 2 does not fetch it.
         await lead(rig, 2, isr=(1,))
         assert (await joining).error_code == E.NOT_COORDINATOR
+        await loaded(rig)
         in_memory = facts(rig)
         assert in_memory and await reloaded(rig, 3) == in_memory
+        assert given(await rig.ask(consumer("a"), 1)) == [0, 1]
+
+
+async def test_what_is_not_committed_is_told_to_nobody() -> None:
+    """Else a leader that is alone by then gives what it loses with its power, and another one gives
+    the same to somebody else."""
+    async with consumer_coordinator(offsets_commit_timeout_ms="40") as rig:
+        await lead(rig, 1, isr=(1, 2))
+        assert (await rig.ask(consumer("a"), 1)).error_code == E.NOT_COORDINATOR
+        for _ in range(3):
+            again = await rig.ask(consumer("a"), 1)
+            assert again.error_code == E.COORDINATOR_LOAD_IN_PROGRESS
+        await lead(rig, 2, isr=(1,))
+        await loaded(rig)
         assert given(await rig.ask(consumer("a"), 1)) == [0, 1]
 
 
