@@ -324,6 +324,10 @@ class PartitionRegistration:
         """
         return self.isr + self.elr or self.last_known_elr
 
+    def counts_on(self, broker_id: BrokerId) -> bool:
+        """Whether the replica may be elected, now or after others, for what it held."""
+        return broker_id in (*self.isr, *self.elr, *self.last_known_elr)
+
     @property
     def replication_factor(self) -> int:
         """Of a partition that is being reassigned the lesser of what it was and what it will be."""

@@ -279,7 +279,7 @@ class ReplicaFetcher:
         if offset is None:
             return
         partition = one.replica.partition
-        if partition is not None and self._broker_id in partition.holders:
+        if partition is not None and partition.is_counted:
             self._damage_met(one.replica)
             self._delay(one, ErrorCode.CORRUPT_MESSAGE, "it is damaged, and in sync still")
         else:

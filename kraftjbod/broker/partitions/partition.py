@@ -114,7 +114,7 @@ class Partition:
         "broker_id",
         "directories",
         "high_watermark",
-        "holders",
+        "is_counted",
         "isr",
         "leader",
         "leader_epoch",
@@ -160,7 +160,8 @@ class Partition:
         #: Runs parallel to ``replicas``.
         self.directories: tuple[DirectoryId, ...] = ()
         self.isr: tuple[BrokerId, ...] = ()
-        self.holders: tuple[BrokerId, ...] = ()
+        #: Others may go by what this copy held.
+        self.is_counted = False
         self.pending_isr_change: IsrChange | None = None
         #: Log end when this broker began to lead in this epoch; UNKNOWN_OFFSET unless it leads.
         self.leader_epoch_start_offset = UNKNOWN_OFFSET
@@ -235,7 +236,7 @@ class Partition:
         self.replicas = registration.replicas
         self.directories = registration.directories
         self.isr = registration.isr
-        self.holders = registration.holders
+        self.is_counted = registration.counts_on(self.broker_id)
         self._replication_factor = registration.replication_factor
         if self.role is Role.OFFLINE:
             return RoleChange.NONE

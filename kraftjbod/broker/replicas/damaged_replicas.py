@@ -52,7 +52,7 @@ class DamagedReplicas:
             return
         if partition.is_leader:
             self._met_by_leader(replica, partition, handle)
-        elif self._broker_id in partition.holders:
+        elif partition.is_counted:
             self._met_in_sync(replica, partition, handle)
 
     def _met_by_leader(

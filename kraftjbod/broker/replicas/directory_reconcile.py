@@ -7,10 +7,11 @@ that happens when broker is moving data or swapping replica".
   dead one, or one that was taken out of ``log.dirs``.
 * While a directory is offline, a replica that may live there is not made anew elsewhere: the empty
   copy could be taken for the real one, and the healthy disks would fill with copies of it.
-* A replica that counts as in sync and whose copy is gone is reported as LOST, which is what that id
-  is for, before an empty or an unfinished one takes its place: that one must not count as in sync,
-  and must not be elected. This is stricter than the KIPs' text. The last one stays without a log
-  until its disk is back or the operator gives its records up; what a move had copied is kept.
+* A replica that counts as in sync, or that led last, and whose copy is gone is reported as LOST,
+  which is what that id is for, before an empty or an unfinished one takes its place: that one must
+  not count as in sync, and must not be elected. This is stricter than the KIPs' text. The last one
+  stays without a log until its disk is back or the operator gives its records up; what a move had
+  copied is kept.
 * A log that nothing says was ever made is not gone: see ``Wanted.was_made``.
 * A move that was going on goes on: with both copies here nothing else can be decided at once.
 * The source of a move that the controller had agreed to is whole if this broker noted that: it
@@ -52,10 +53,10 @@ class Wanted:
     is_new: bool
     """It came into being while this broker followed the metadata, so that no disk which died can
     hold a copy; at a start it is False for all."""
-    is_in_sync: bool
-    """This broker is one of those that hold all that is committed."""
+    is_counted: bool
+    """This broker holds all that is committed, or led last: it may be elected for that."""
     is_last: bool = False
-    """It is the only one of those."""
+    """Nobody else is known to hold all that is committed."""
     was_made: bool = True
     """A directory that is online remembers a log of it. One that was never made held nothing."""
     may_lose_records: bool = False
@@ -192,7 +193,7 @@ def _with_copy(wanted: Wanted, copy: LocalCopy, dirs: LocalDirs) -> Action:
         return KeepAsIs()
     if _is_undecided(wanted.directory_id) or wanted.directory_id in dirs.online:
         return Assign(directory_id=copy.directory_id)
-    if wanted.directory_id == LOST_DIR and not wanted.is_in_sync:
+    if wanted.directory_id == LOST_DIR and not wanted.is_counted:
         # It was made since, and no copy on a dead disk counts for more.
         return Assign(directory_id=copy.directory_id)
     if dirs.any_offline and copy.directory_id != wanted.moved_from:
@@ -249,7 +250,7 @@ def _out_of_sync_first(wanted: Wanted, make: Action) -> Action:
     The last one in sync stays so, without a log, but for the operator's word; and it is reported
     even then, because it must not lead on in the epoch in which it acknowledged them.
     """
-    if not wanted.is_in_sync:
+    if not wanted.is_counted:
         return make
     if wanted.directory_id != LOST_DIR:
         return Assign(directory_id=LOST_DIR)

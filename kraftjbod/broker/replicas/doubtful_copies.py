@@ -67,7 +67,7 @@ class DoubtfulCopies:
             found=handle.log_dir.path,
             is_whole=is_whole,
         )
-        if not is_whole and self._broker_id in replica.registration.holders:
+        if not is_whole and replica.registration.counts_on(self._broker_id):
             self.leave_in_sync_set(replica, handle)
 
     def leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
@@ -91,9 +91,12 @@ class DoubtfulCopies:
         return frozenset((*unjudged, *leaving))
 
     def _is_unjudged(self, handle: LogHandle) -> bool:
-        """The broker, or the directory, goes before anybody has met it."""
+        """The broker, or the directory, goes before anybody has met it.
+
+        A move that the stop overtakes may have put the whole copy in the place of one that was met.
+        """
         replica = self._replicas.get(handle.topic_partition)
-        return replica is None or replica.handle is not handle
+        return replica is None or replica.handle is None or not replica.handle.log_dir.is_online
 
     def _may_lack_records(self, handle: LogHandle) -> bool:
         is_shorter = handle.log_end_offset < handle.checkpointed_recovery_point

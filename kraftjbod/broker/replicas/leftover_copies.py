@@ -82,7 +82,7 @@ class LeftoverCopies:
         topic = self._cache.state.topic(tp.topic)
         registration = self._cache.state.partition_named(tp)
         is_meant = topic is not None and topic.topic_id == orphan.topic_id
-        if not is_meant or registration is None or self._broker_id not in registration.holders:
+        if not is_meant or registration is None or not registration.counts_on(self._broker_id):
             await self._logs.discard_deleted(orphan)
             return
         named = registration.directory_of(self._broker_id)
@@ -124,7 +124,7 @@ class LeftoverCopies:
     ) -> Stray | None:
         strays = self._logs.strays.of(key)
         named = registration.directory_of(self._broker_id)
-        if self._broker_id in registration.holders:
+        if registration.counts_on(self._broker_id):
             is_only = len(strays) == 1 and not self._logs.strays.unreadable(tp)
             if not is_only or not _lacks_nothing(strays[0], registration):
                 return None

@@ -559,13 +559,12 @@ class ReplicaManager:
     def _wanted(self, replica: HostedReplica) -> Wanted:
         registration, tp = replica.registration, replica.topic_partition
         named = registration.directory_of(self._broker_id) or LOST_DIR
-        holders = set(registration.holders)
         return Wanted(
             topic_id=replica.topic_id,
             directory_id=named,
             is_new=replica.is_new,
-            is_in_sync=self._broker_id in holders,
-            is_last=holders == {self._broker_id},
+            is_counted=registration.counts_on(self._broker_id),
+            is_last=set(registration.holders) == {self._broker_id},
             was_made=self._logs.remembers(tp) or bool(self._logs.strays.of(replica.key)),
             may_lose_records=self._topic_configs.get(tp.topic).unclean_leader_election_enable,
             moved_from=self._asked_moves.source_of(replica.key, named),

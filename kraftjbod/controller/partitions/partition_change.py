@@ -107,7 +107,7 @@ def change_partition(
         wanted_isr = _members(before.isr, wanted)
         leader_recovering = True if unclean in wanted_isr else leader_recovering
     eligible = _eligible(before, wanted, unclean) if rules.has_elr else ()
-    last_known = _last_known(before, wanted)
+    last_known = _last_known(before, wanted, unclean)
     elected = _elect(before, election, wanted, acceptance_of, wanted_isr, eligible, last_known)
     leader = elected.leader
     if elected.unclean:
@@ -170,13 +170,16 @@ def _eligible(
     return tuple(replica for replica in wanted.replicas if replica in whole)
 
 
-def _last_known(before: PartitionRegistration, wanted: Assignment) -> tuple[BrokerId, ...]:
+def _last_known(
+    before: PartitionRegistration, wanted: Assignment, unclean: BrokerId | None
+) -> tuple[BrokerId, ...]:
     """Who leads again if nobody is in sync or eligible any more.
 
-    A copy that is lost holds nothing, and is made anew: anybody else is known to hold more.
+    A copy that is lost holds nothing, and is made anew: anybody else is known to hold more. So is
+    who is whole still when this one comes back unclean.
     """
     present = (before.leader,) if before.has_leader else before.last_known_elr
-    there = [r for r in wanted.replicas if wanted.directory_of(r) != LOST_DIR]
+    there = [r for r in wanted.replicas if wanted.directory_of(r) != LOST_DIR and r != unclean]
     for known in (present, before.holders):
         if left := _members([replica for replica in known if replica in there], wanted):
             return left

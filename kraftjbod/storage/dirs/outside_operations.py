@@ -1,8 +1,9 @@
 """LOOP. Operations on a log dir's files in threads that are not its own: copies, and reads beside.
 
 * What they raise is judged as if the dir's own thread had met it.
-* A copy touches two dirs. Which of them it waits for, or whose an error is, is not always clear;
-  what was being read is read once more then, in the source's own thread, and shows it.
+* A copy touches two dirs. Which of them it waits for, or whose an error is that names no file, is
+  not always clear; what was being read is read once more then, in the source's own thread, and
+  shows it.
 * Once a dir that takes part is offline, they fail at once, whatever the thread does.
 """
 
@@ -65,11 +66,19 @@ async def run_copy(
             target.kernel_copies = False
             raise OverloadedError(f"the kernel does not copy into {target.path}: {e}") from e
         if e.errno not in _WRITERS_ONLY:
+            if _is_about_a_file_in(source, e):
+                # Read once more it may answer.
+                raise source.judge_error(OpKind.READ, e, replica) from e
             await source.run(OpKind.READ, read_again, replica=replica)
         raise target.judge_error(OpKind.APPEND, e, replica) from e
     finally:
         source.outside_ops.discard(done)
         target.outside_ops.discard(done)
+
+
+def _is_about_a_file_in(log_dir: LogDir, error: OSError) -> bool:
+    """Whether the error says so: one of an open file names none."""
+    return str(error.filename).startswith(f"{log_dir.path}/")
 
 
 async def _until_done_or_hung(

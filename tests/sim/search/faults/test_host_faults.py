@@ -14,6 +14,8 @@ OF_HOSTS = [
     Kind.SWAPPED,
     Kind.CLOCK_JUMP,
 ]
+#: It stops whole hosts for longer than others can do without them.
+ALONE = [Kind.LAST_STANDING]
 
 
 def test_hosts_are_back_however_they_ended() -> None:
@@ -22,4 +24,4 @@ def test_hosts_are_back_however_they_ended() -> None:
 
 def test_who_is_back_alone_without_its_tail_leads_nothing() -> None:
     """Its session ends first, for its connections were not closed."""
-    play([Kind.LAST_STANDING])
+    play(ALONE)

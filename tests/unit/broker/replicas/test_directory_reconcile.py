@@ -41,7 +41,7 @@ def wanted(
     directory_id: DirectoryId,
     *,
     is_new: bool = False,
-    is_in_sync: bool = True,
+    is_counted: bool = True,
     is_last: bool = False,
     was_made: bool = True,
     may_lose_records: bool = False,
@@ -51,7 +51,7 @@ def wanted(
         topic_id=TOPIC,
         directory_id=directory_id,
         is_new=is_new,
-        is_in_sync=is_in_sync,
+        is_counted=is_counted,
         is_last=is_last,
         was_made=was_made,
         may_lose_records=may_lose_records,
@@ -75,7 +75,7 @@ ROWS: dict[str, Row] = {
         wanted(UNASSIGNED_DIR), copy_in(B), None, ONE_OFFLINE, (Assign(directory_id=B),),
     ),
     "kip858-unassigned-missing-outside-isr-chooses-and-assigns": (
-        wanted(UNASSIGNED_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(UNASSIGNED_DIR, is_counted=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     "unassigned-missing-in-isr-reports-lost": (
         wanted(UNASSIGNED_DIR, was_made=False), None, None, ALL_ONLINE,
@@ -97,7 +97,7 @@ ROWS: dict[str, Row] = {
         wanted(UNASSIGNED_DIR, is_new=True), None, None, ONE_OFFLINE, (CreateChosen(),),
     ),
     "unassigned-missing-outside-isr-while-one-offline-chooses-and-assigns": (
-        wanted(UNASSIGNED_DIR, is_in_sync=False), None, None, ONE_OFFLINE, (CreateChosen(),),
+        wanted(UNASSIGNED_DIR, is_counted=False), None, None, ONE_OFFLINE, (CreateChosen(),),
     ),
     "unassigned-missing-in-isr-while-one-offline-reports-lost": (
         wanted(UNASSIGNED_DIR), None, None, ONE_OFFLINE, (Assign(directory_id=LOST_DIR),),
@@ -110,17 +110,17 @@ ROWS: dict[str, Row] = {
         wanted(MIGRATING_DIR), copy_in(A), None, ALL_ONLINE, (Assign(directory_id=A),),
     ),
     "kip858-migrating-missing-outside-isr-chooses-and-assigns": (
-        wanted(MIGRATING_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(MIGRATING_DIR, is_counted=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     # --- KIP-858: assigned to an online directory ------------------------------------------------
     "kip858-online-dir-new-creates-there": (
         wanted(A, is_new=True), None, None, ALL_ONLINE, (Create(directory_id=A),),
     ),
     "kip858-online-dir-missing-outside-isr-creates-there": (
-        wanted(A, is_in_sync=False), None, None, ALL_ONLINE, (Create(directory_id=A),),
+        wanted(A, is_counted=False), None, None, ALL_ONLINE, (Create(directory_id=A),),
     ),
     "kip858-online-dir-missing-outside-isr-while-another-offline-creates-there": (
-        wanted(A, is_in_sync=False), None, None, ONE_OFFLINE, (Create(directory_id=A),),
+        wanted(A, is_counted=False), None, None, ONE_OFFLINE, (Create(directory_id=A),),
     ),
     "online-dir-vanished-in-isr-reports-lost": (
         wanted(A), None, None, ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
@@ -177,7 +177,7 @@ ROWS: dict[str, Row] = {
         wanted(LOST_DIR), None, None, ONE_OFFLINE, (WaitOffline(),),
     ),
     "lost-and-made-anew-before-one-went-offline-assigns-actual": (
-        wanted(LOST_DIR, is_in_sync=False), copy_in(B), None, ONE_OFFLINE,
+        wanted(LOST_DIR, is_counted=False), copy_in(B), None, ONE_OFFLINE,
         (Assign(directory_id=B),),
     ),
     "lost-and-still-counted-older-copy-while-one-offline-waits": (
@@ -205,10 +205,10 @@ ROWS: dict[str, Row] = {
         wanted(GONE, is_new=True), None, None, ONE_OFFLINE, (CreateChosen(),),
     ),
     "kip858-unknown-dir-missing-all-online-chooses-and-assigns": (
-        wanted(GONE, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(GONE, is_counted=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     "kip858-lost-missing-all-online-chooses-and-assigns": (
-        wanted(LOST_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(LOST_DIR, is_counted=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     "kip858-unknown-dir-exists-all-online-assigns-actual": (
         wanted(GONE), copy_in(B), None, ALL_ONLINE, (Assign(directory_id=B),),
@@ -225,7 +225,7 @@ ROWS: dict[str, Row] = {
         wanted(GONE), None, None, ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
     ),
     "empty-disk-reported-lost-and-out-of-isr-creates": (
-        wanted(LOST_DIR, is_in_sync=False), None, None, ALL_ONLINE, (CreateChosen(),),
+        wanted(LOST_DIR, is_counted=False), None, None, ALL_ONLINE, (CreateChosen(),),
     ),
     "empty-disk-last-in-sync-reports-lost-though-nothing-says-that-it-was-made": (
         wanted(GONE, is_last=True, was_made=False), None, None, ALL_ONLINE,
@@ -254,13 +254,13 @@ ROWS: dict[str, Row] = {
     ),
     # --- KIP-113, "Handle failure": the future copy is alone -------------------------------------
     "kip113-future-alone-no-bad-dir-outside-isr-becomes-current": (
-        wanted(B, is_in_sync=False), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
+        wanted(B, is_counted=False), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
     ),
     "kip113-future-alone-no-bad-dir-outside-isr-metadata-names-another-becomes-current": (
-        wanted(A, is_in_sync=False), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
+        wanted(A, is_counted=False), None, copy_in(B), ALL_ONLINE, (AdoptFuture(directory_id=B),),
     ),
     "kip113-future-alone-no-bad-dir-lost-and-out-of-isr-becomes-current": (
-        wanted(LOST_DIR, is_in_sync=False), None, copy_in(B), ALL_ONLINE,
+        wanted(LOST_DIR, is_counted=False), None, copy_in(B), ALL_ONLINE,
         (AdoptFuture(directory_id=B),),
     ),
     "future-alone-no-bad-dir-in-isr-reports-lost": (
@@ -284,7 +284,7 @@ ROWS: dict[str, Row] = {
         (AdoptFuture(directory_id=B),),
     ),
     "kip113-future-alone-no-bad-dir-metadata-names-the-gone-source-becomes-current": (
-        wanted(GONE, is_in_sync=False), None, copy_in(B), ALL_ONLINE,
+        wanted(GONE, is_counted=False), None, copy_in(B), ALL_ONLINE,
         (AdoptFuture(directory_id=B),),
     ),
     "kip113-future-alone-bad-dir-waits-and-leaves-it-alone": (
@@ -300,23 +300,23 @@ ROWS: dict[str, Row] = {
         wanted(B), None, copy_in(B), ONE_OFFLINE, (Assign(directory_id=LOST_DIR),),
     ),
     "future-alone-bad-dir-accepted-outside-isr-becomes-current": (
-        wanted(B, is_in_sync=False), None, copy_in(B), ONE_OFFLINE,
+        wanted(B, is_counted=False), None, copy_in(B), ONE_OFFLINE,
         (AdoptFuture(directory_id=B),),
     ),
     "future-alone-bad-dir-unassigned-in-isr-reports-lost": (
         wanted(UNASSIGNED_DIR), None, copy_in(B), ONE_OFFLINE, (Assign(directory_id=LOST_DIR),),
     ),
     "future-alone-bad-dir-unassigned-outside-isr-becomes-current": (
-        wanted(UNASSIGNED_DIR, is_in_sync=False), None, copy_in(B), ONE_OFFLINE,
+        wanted(UNASSIGNED_DIR, is_counted=False), None, copy_in(B), ONE_OFFLINE,
         (AdoptFuture(directory_id=B),),
     ),
     # --- other topics, and nobody's copies -------------------------------------------------------
     "older-topic-in-the-wanted-dir-set-aside-then-creates": (
-        wanted(A, is_in_sync=False), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
+        wanted(A, is_counted=False), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
         (RemoveStray(directory_id=A), Create(directory_id=A)),
     ),
     "older-topic-while-unassigned-set-aside-then-chooses": (
-        wanted(UNASSIGNED_DIR, is_in_sync=False), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
+        wanted(UNASSIGNED_DIR, is_counted=False), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
         (RemoveStray(directory_id=A), CreateChosen()),
     ),
     "older-topic-and-the-real-one-on-a-dead-disk-set-aside-and-waits": (
@@ -328,7 +328,7 @@ ROWS: dict[str, Row] = {
         (DropFuture(directory_id=B), KeepAsIs()),
     ),
     "older-topics-copy-goes-and-its-future-too": (
-        wanted(A, is_in_sync=False), copy_in(A, OLD_TOPIC), copy_in(B, OLD_TOPIC), ALL_ONLINE,
+        wanted(A, is_counted=False), copy_in(A, OLD_TOPIC), copy_in(B, OLD_TOPIC), ALL_ONLINE,
         (RemoveStray(directory_id=A), DropFuture(directory_id=B), Create(directory_id=A)),
     ),
     "older-topic-in-the-place-of-an-in-sync-copy-set-aside-then-reports-lost": (
@@ -336,7 +336,7 @@ ROWS: dict[str, Row] = {
         (RemoveStray(directory_id=A), Assign(directory_id=LOST_DIR)),
     ),
     "older-topics-copy-goes-and-the-new-ones-future-becomes-current": (
-        wanted(A, is_in_sync=False), copy_in(A, OLD_TOPIC), copy_in(B), ALL_ONLINE,
+        wanted(A, is_counted=False), copy_in(A, OLD_TOPIC), copy_in(B), ALL_ONLINE,
         (RemoveStray(directory_id=A), AdoptFuture(directory_id=B)),
     ),
     "no-replica-here-and-a-copy-stray": (
@@ -369,7 +369,7 @@ _DIRECTORIES = st.sampled_from([A, B, GONE, LOST_DIR, UNASSIGNED_DIR, MIGRATING_
 
 @given(
     st.builds(
-        wanted, _DIRECTORIES, is_new=st.booleans(), is_in_sync=st.booleans(),
+        wanted, _DIRECTORIES, is_new=st.booleans(), is_counted=st.booleans(),
         is_last=st.booleans(), was_made=st.booleans(), may_lose_records=st.booleans(),
         moved_from=st.sampled_from([None, A, B]),
     ),
@@ -388,7 +388,7 @@ def test_the_rules_hold_in_every_case(
     made = about_copy[0]
     if isinstance(made, Create | CreateChosen):
         assert not has_copy and not has_future
-    if isinstance(made, Create | CreateChosen | AdoptFuture) and wants.is_in_sync:
+    if isinstance(made, Create | CreateChosen | AdoptFuture) and wants.is_counted:
         # A log that may lack acknowledged records, and would be elected.
         is_given_up = wants.directory_id == LOST_DIR and wants.is_last and wants.may_lose_records
         held_nothing = wants.is_new or (wants.is_last and not wants.was_made)

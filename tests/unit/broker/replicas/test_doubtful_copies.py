@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.core.ids import LOST_DIR
+from kraftjbod.core.ids import LOST_DIR, Uuid
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import batch
+from tests.faults.rig import ManualClock, batch
 from tests.unit.broker.broker_rig import (
     TP,
     assigned,
@@ -115,3 +116,14 @@ async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_ca
             rig.parts.publisher.open()
             await until(lambda: assigned(rig) == [LOST_DIR, dir_of(1, 1)])
         assert [entry["event"] for entry in logged] == ["replica_lost_flushed_records"]
+
+
+async def test_a_copy_that_took_its_place_while_the_broker_stopped_is_as_whole_as_what_was_served():
+    """No clean stop came before this one, and nobody serves the copy any more."""
+    disks = (MemVfs(), MemVfs())
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+        await rig.logs.create_future(TP, rig.dirs[1], Uuid(bytes(range(16))))
+        await rig.logs.promote_future(TP, LogDirExecutor(name="mover", clock=ManualClock()))
+    assert [disk.exists(mark) for disk, mark in zip(disks, MARKS, strict=True)] == [True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -331,11 +332,21 @@ def events(reported: list[Any]) -> list[str]:
     return [line["event"] for line in reported]
 
 
-async def test_an_in_sync_replica_whose_disk_was_replaced_is_lost_before_it_is_made_anew():
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"isr": (1, 2), "leader": 2},
+        {"isr": (), "elr": (2,), "last_known_elr": (1,), "leader": -1},
+    ],
+    ids=["in sync", "led last"],
+)
+async def test_a_replica_that_counts_and_whose_disk_was_replaced_is_lost_before_it_is_made_anew(
+    counted: dict[str, Any],
+):
     """It must not be elected before it has fetched anything."""
     both = {"replicas": (1, 2), "directories": [UNKNOWN_DIR, dir_of(2, 1)], "leader": 2}
     async with brokers(opens=False) as (rig,):
-        rig.replay(topic(), partition(isr=(1, 2), **both))
+        rig.replay(topic(), dataclasses.replace(partition(**both), **counted))
         with capture_logs() as logged:
             rig.parts.publisher.open()
             await rig.parts.assignments.idle()

@@ -141,15 +141,17 @@ def test_a_reassignment_does_not_end_on_an_impaired_replica() -> None:
     assert (record.isr, record.replicas) == ((1, 2), None)
 
 
+@pytest.mark.parametrize("directory", [LOST_DIR, GOOD])
 @pytest.mark.parametrize(
     ("elr", "last_known"),
     [
         pytest.param((1, 3), (3,), id="who is eligible takes its place"),
+        pytest.param((3,), (3,), id="also if it was not eligible itself any more"),
         pytest.param((), (1,), id="else the place is kept, for it is all there is"),
     ],
 )
-def test_a_copy_that_is_lost_is_known_for_nothing(
-    elr: tuple[int, ...], last_known: tuple[int, ...]
+def test_a_copy_that_is_lost_or_unclean_is_known_for_less(
+    elr: tuple[int, ...], last_known: tuple[int, ...], directory: DirectoryId
 ) -> None:
     """It led last, comes back without it, and only then the other that held it comes back, unclean
     as it was stopped on a full disk."""
@@ -163,11 +165,10 @@ def test_a_copy_that_is_lost_is_known_for_nothing(
         rules=RULES._replace(has_elr=True),
         election=ONLINE,
         acceptance=lambda broker, directory: _acceptance(broker, directory, set(), ()),
-        assignment=Assignment.of(before).with_directory(BrokerId(1), LOST_DIR),
+        assignment=Assignment.of(before).with_directory(BrokerId(1), directory),
         unclean=BrokerId(1),
     )
-    assert lost is not None
-    after = before.merge(lost)
+    after = before if lost is None else before.merge(lost)
     assert (after.leader, after.last_known_elr) == (-1, last_known)
 
 

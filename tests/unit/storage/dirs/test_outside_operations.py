@@ -16,8 +16,8 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
 
 
-def fail_with(number: int) -> None:
-    raise OSError(number, "on demand")
+def fail_with(number: int, path: str | None = None) -> None:
+    raise OSError(number, "on demand", path)
 
 
 def pair(io_timeout_ms: int = 30_000) -> tuple[LogDir, LogDir, LogDirExecutor]:
@@ -42,18 +42,34 @@ async def copy(source: LogDir, target: LogDir, executor: LogDirExecutor, op, rea
 
 
 @pytest.mark.parametrize(
-    ("number", "reading", "offline"),
-    [(EIO, EIO, 1), (EIO, None, 2), (EROFS, EIO, 2)],
-    ids=["source", "target", "target is read-only"],
+    ("number", "path", "reading", "offline"),
+    [
+        (EIO, None, EIO, 1),
+        (EIO, None, None, 2),
+        (EROFS, None, EIO, 2),
+        (EIO, "/d1/t-0/0.log", None, 1),
+        (EIO, "/d2/t-0.future/0.log", None, 2),
+        (EIO, "/d10/t-0/0.log", None, 2),
+    ],
+    ids=[
+        "source",
+        "target",
+        "target is read-only",
+        "source by name and only once",
+        "target by name",
+        "somebody else by name",
+    ],
 )
-async def test_whose_an_error_between_two_dirs_is(number: int, reading: int | None, offline: int):
+async def test_whose_an_error_between_two_dirs_is(
+    number: int, path: str | None, reading: int | None, offline: int
+):
     source, target, executor = pair()
     with pytest.raises(KafkaStorageError) as caught:
         await copy(
             source,
             target,
             executor,
-            lambda by_kernel: fail_with(number),
+            lambda by_kernel: fail_with(number, path),
             lambda: None if reading is None else fail_with(reading),
         )
     assert caught.value.directory_id == directory_id(offline)
