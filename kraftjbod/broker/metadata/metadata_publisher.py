@@ -121,9 +121,9 @@ class BrokerMetadataPublisher:
     def _carry_out(self, changes: ReplicaChanges) -> None:
         self._fetchers.unfollow(changes.unfollow)
         self._fetchers.follow(changes.follow)
-        for replica in changes.truncating:
+        for replica in changes.unsettled:
             self._later_roles.attempt(
-                partial(self._role_after_truncation, replica), f"role-{replica.topic_partition}"
+                partial(self._role_once_settled, replica), f"role-{replica.topic_partition}"
             )
         for topic_partition in changes.left:
             self._moves.end(topic_partition)
@@ -148,9 +148,9 @@ class BrokerMetadataPublisher:
                 partial(self._create, replica), f"create-{replica.topic_partition}"
             )
 
-    async def _role_after_truncation(self, replica: HostedReplica) -> None:
+    async def _role_once_settled(self, replica: HostedReplica) -> None:
         if replica.handle is not None:
-            await replica.handle.truncations_over()
+            await replica.handle.settled()
         self._carry_out(self._replicas.apply_role(replica))
 
     async def _set_aside(self, topic_partition: TopicPartition) -> None:

@@ -25,8 +25,8 @@ class ReplicaChanges:
 
     follow: list[HostedReplica] = field(default_factory=list)
     unfollow: list[TopicPartition] = field(default_factory=list)
-    truncating: list[HostedReplica] = field(default_factory=list)
-    """Their role waits until what is to go of their logs has gone."""
+    unsettled: list[HostedReplica] = field(default_factory=list)
+    """Their role waits until what they began as followers is in their logs, or gone from them."""
     left: list[TopicPartition] = field(default_factory=list)
     """Not hosted any more; whatever is moved of them is not wanted."""
     resume: list[MoveToResume] = field(default_factory=list)

@@ -370,7 +370,7 @@ class ReplicaManager:
             )
 
     def apply_role(self, replica: HostedReplica) -> ReplicaChanges:
-        """The truncation that its role waited for is over."""
+        """What its role waited for is over."""
         changes = ReplicaChanges()
         if self._replicas.is_current(replica) and replica.partition is not None:
             self._apply_role(replica, changes)
@@ -379,11 +379,13 @@ class ReplicaManager:
     def _apply_role(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
         partition, handle = replica.partition, replica.handle
         assert partition is not None, replica
-        if handle is not None and handle.is_truncating:
-            # A leader's log never loses records, and where it begins to lead is where it ends.
-            changes.truncating.append(replica)
-            return
         will_lead = replica.registration.leader == self._broker_id and not partition.is_leader
+        if handle is not None and handle.has_role_wait(will_lead=will_lead):
+            # A leader's log never loses records, and where it begins to lead is where it ends.
+            changes.unsettled.append(replica)
+            if will_lead:
+                changes.unfollow.append(replica.topic_partition)
+            return
         if will_lead and self._doubtful.is_leaving(replica):
             return  # It was elected for what it may lack; what follows from its loss is on the way.
         high_watermark = partition.high_watermark

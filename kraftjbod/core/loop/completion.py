@@ -100,6 +100,20 @@ class Completion(Generic[T]):
         self.add_done_callback(pass_on)
         return mapped
 
+    def after(self, do: Callable[[], None]) -> Completion[T]:
+        """The same, once ``do`` was called, whatever it ends with."""
+        passed: Completion[T] = Completion()
+
+        def pass_on(done: Completion[T]) -> None:
+            do()
+            if done._error is not None:
+                passed.set_exception(done._error)
+            else:
+                passed.set_result(done._value)  # type: ignore[arg-type]  # it is there
+
+        self.add_done_callback(pass_on)
+        return passed
+
     def future(self) -> asyncio.Future[T]:
         """The same as a future, which may be cancelled: what it waits for goes on."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

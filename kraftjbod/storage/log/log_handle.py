@@ -104,8 +104,10 @@ class LogHandle:
         self.last_flush_ms = clock.now_ms()
         #: Of each truncation on its way: no less will be left. Nothing after it is certain.
         self._truncating_to: list[int] = []
-        self._is_whole = asyncio.Event()
-        self._is_whole.set()
+        #: Appends of a follower that are on their way.
+        self._following = 0
+        self._is_settled = asyncio.Event()
+        self._is_settled.set()
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
         #: Held while other threads use files, and while files are closed.
@@ -159,14 +161,13 @@ class LogHandle:
         certain = self._published.view.recovery_point
         return min([certain, *self._truncating_to])
 
-    @property
-    def is_truncating(self) -> bool:
-        """Whether a truncation is on its way: nobody may begin to lead with what is to go."""
-        return bool(self._truncating_to)
+    def has_role_wait(self, *, will_lead: bool) -> bool:
+        """Whether what a follower began is on its way: nobody may lead before it is over."""
+        return bool(self._truncating_to) or (will_lead and self._following > 0)
 
-    async def truncations_over(self) -> None:
-        """Wait for those on their way; as long as the disk hangs, if it does."""
-        await self._is_whole.wait()
+    async def settled(self) -> None:
+        """Wait for that; as long as the disk hangs, if it does."""
+        await self._is_settled.wait()
 
     @property
     def damaged_from(self) -> int | None:
@@ -252,11 +253,22 @@ class LogHandle:
         log) or KafkaStorageError. Raises as :meth:`append_as_leader`.
         """
         now_ms = self._clock.wall_ms()
-        return self._published.begin(
+        append = self._published.begin(
             OpKind.APPEND,
             lambda log: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
             size_bytes=len(records),
         )
+        self._following += 1
+        self._is_settled.clear()
+        return append.after(self._followed)
+
+    def _followed(self) -> None:
+        self._following -= 1
+        self._note_if_settled()
+
+    def _note_if_settled(self) -> None:
+        if not (self._truncating_to or self._following):
+            self._is_settled.set()
 
     # -- read -------------------------------------------------------------------------------
 
@@ -387,7 +399,7 @@ class LogHandle:
         segment = self.view.segments[self.view.segment_index(offset)]
         left = min(offset, segment.base_offset)
         self._truncating_to.append(left)
-        self._is_whole.clear()
+        self._is_settled.clear()
         done: asyncio.Future[None] | None = None
         try:
             await self._host.lower_recovery_point(self)
@@ -402,8 +414,7 @@ class LogHandle:
 
     def _truncated(self, left: int) -> None:
         self._truncating_to.remove(left)
-        if not self._truncating_to:
-            self._is_whole.set()
+        self._note_if_settled()
 
     async def flush(self) -> None:
         """Bring everything that was appended so far to the disk, and move the recovery point."""

@@ -243,6 +243,29 @@ async def test_a_log_that_is_being_truncated_leads_when_that_is_done(kind: str, 
         assert only(await rigs[0].ask(produce(batch(1), acks=1), 9)).base_offset == 2
 
 
+async def test_a_log_that_is_being_appended_to_leads_when_that_is_done():
+    """What comes late from the former leader is below where it begins, and goes to the others."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(3, sick, MemVfs()) as rigs:
+        three = {"replicas": (1, 2, 3)}
+        for rig in rigs:
+            await rig.follow(topic(), partition(**three, leader=2))
+        await rigs[1].ask(produce(batch(1)), 9)
+        replica = rigs[0].parts.hosted.require(TP)
+        with Gate(sick, "write_at", "*.log") as gate:
+            written = asyncio.ensure_future(rigs[1].ask(produce(batch(1), acks=1), 9))
+            await gate.reached()
+            await written
+            rigs[0].replay(partition(**three, leader=1, epoch=1))
+            gate.open()
+        await until(lambda: replica.partition is not None and replica.partition.is_leader)
+        assert replica.partition is not None
+        assert replica.partition.leader_epoch_start_offset == replica.partition.log_end_offset == 2
+        for rig in rigs[1:]:
+            rig.replay(partition(**three, leader=1, epoch=1))
+        await until(lambda: replica.partition is not None and replica.partition.high_watermark == 2)
+
+
 async def test_a_log_that_could_not_be_truncated_is_not_fetched_into():
     """It does not agree with the leader's yet, whatever the leader would find out later."""
     sick = FaultVfs(MemVfs())

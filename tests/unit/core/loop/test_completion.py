@@ -37,6 +37,16 @@ def test_what_is_made_of_a_value_may_be_an_error_and_an_error_stays_one() -> Non
         made.result()
 
 
+@pytest.mark.parametrize("error", [None, OverloadedError("no")])
+def test_what_is_to_be_done_after_it_is_done_however_it_ends(error: Exception | None) -> None:
+    first: Completion[int] = Completion()
+    done: list[str] = []
+    passed = first.after(lambda: done.append("after"))
+    passed.add_done_callback(lambda one: done.append(repr(one.exception())))
+    first.set_result(1) if error is None else first.set_exception(error)
+    assert done == ["after", repr(error)]
+
+
 async def test_what_a_callback_raises_goes_to_the_loop_and_not_to_who_completed_it() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
