@@ -328,7 +328,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "replica_copy_superseded": "Of two copies the better one is kept.",
     "replica_found_twice": "Two directories hold the same replica.",
     "superseded_copy_not_removed": ("The other one could not be set aside now; it is not served."),
-    "superseded_future_not_removed": "What a finished move left could not be removed.",
     "asked_moves_unreadable": (
         "Notes of moves cannot be read; moves under way may have to be asked for again."
     ),

@@ -117,10 +117,7 @@ class DirArrivals:
         """Sort out copies and moves; a dir that dies over this is OFFLINE, and the rest goes on."""
         await self._recovery.settle([arrival.loaded])
         for future in arrival.superseded_futures:
-            try:
-                await self._swap.remove(future)
-            except OperatingError as e:
-                self._log.info("superseded_future_not_removed", reason=e.message)
+            await self._swap.remove_unneeded(future)
         for handle in arrival.superseded:
             await self._supersede(handle)
 

@@ -121,7 +121,12 @@ class ReplicaSwap:
         if not target.is_online:
             raise target.offline_error()
         future = FutureReplica(log=log, log_dir=target, move_id=move_id)
+        # Of two moves the one that was ordered last counts, though the other one came meanwhile,
+        # with a dir that is back.
+        former = self._registry.futures.get(tp)
         self._registry.futures[tp] = future
+        if former is not None:
+            await self.remove_unneeded(former)
         return future
 
     async def drop_future(self, tp: TopicPartition) -> None:
@@ -133,6 +138,13 @@ class ReplicaSwap:
             except OverloadedError:
                 self._registry.futures.setdefault(tp, future)
                 raise
+
+    async def remove_unneeded(self, future: FutureReplica) -> None:
+        """As :meth:`remove`; where the dir does not take that, the next start does it."""
+        try:
+            await self.remove(future)
+        except OperatingError as e:
+            self._log.info("future_copy_not_removed", reason=e.message)
 
     async def remove(self, future: FutureReplica) -> None:
         """Take away a copy that is in the registry no more."""

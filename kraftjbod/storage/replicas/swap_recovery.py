@@ -160,7 +160,7 @@ class SwapRecovery:
                 reason=f"the copy in {best.log_dir.path} is further",
             )
             self._leave_out(copy)
-            await self._remove(copy)
+            await self._swap.remove_unneeded(copy)
         return best
 
     async def _resume(self, future: FutureReplica) -> None:
@@ -180,7 +180,7 @@ class SwapRecovery:
                 "future_copy_of_no_use", partition=str(tp), log_dir=where, reason=reason
             )
             self._leave_out(future)
-            await self._remove(future)
+            await self._swap.remove_unneeded(future)
             return
         try:
             if current is not None:
@@ -194,24 +194,18 @@ class SwapRecovery:
                 "future_copy_not_resumed", partition=str(tp), log_dir=where, reason=e.message
             )
             self._leave_out(future)
-            await self._remove(future)
+            await self._swap.remove_unneeded(future)
             return
         except OverloadedError as e:
             # A step of the move that ended hangs in its thread; the next one resumes first.
             self._log.info("future_copy_resumed_later", partition=str(tp), reason=e.message)
         if self._registry.futures.setdefault(tp, future) is not future:
             # Somebody ordered another move meanwhile.
-            await self._remove(future)
+            await self._swap.remove_unneeded(future)
 
     def _leave_out(self, future: FutureReplica) -> None:
         if self._registry.futures.get(future.topic_partition) is future:
             del self._registry.futures[future.topic_partition]
-
-    async def _remove(self, future: FutureReplica) -> None:
-        try:
-            await self._swap.remove(future)
-        except OperatingError as e:
-            self._log.info("future_copy_not_removed", reason=e.message)
 
     async def _remove_broken(self, log_dir: LogDir, broken: ReplicaDir) -> None:
         """Nothing says how much of it is sound; the move, if it still matters, starts over."""

@@ -15,6 +15,7 @@ from kraftjbod.storage.replicas.dir_loading import LoadedDir
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, directory_id, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.unit.broker.gates import Gate
 from tests.unit.storage.replicas.test_replica_swap import (
     MOVE,
     Node,
@@ -156,20 +157,28 @@ async def test_a_move_whose_source_comes_back_goes_on():
     assert await content(await promote(node)) == before
 
 
-async def test_an_old_move_gives_way_to_the_one_that_was_ordered_since():
+@pytest.mark.parametrize("comes_during_it", [False, True])
+async def test_an_old_move_gives_way_to_the_one_that_was_ordered_since(comes_during_it: bool):
     node = await start()
     await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
     die(node, node.target)
-    third = await come_new(node.manager, 3)
-    other = await node.manager.create_future(TP, third, Uuid(b"o" * 16))
-    await come(node.manager, node.vfss[1], 2, TP)
+    slow = FaultVfs(MemVfs())
+    third = await come_new(node.manager, slow, 3)
+    with Gate(slow, "make_dirs") as gate:
+        ordered = asyncio.ensure_future(node.manager.create_future(TP, third, Uuid(b"o" * 16)))
+        await gate.reached()
+        if not comes_during_it:
+            gate.open()
+            await ordered
+        await come(node.manager, node.vfss[1], 2, TP)
+        gate.open()
+    other = await ordered
     assert node.manager.future(TP) is other
     assert FUTURE not in node.names(1)
 
 
-async def come_new(manager: LogManager, number: int) -> LogDir:
-    vfs = MemVfs()
+async def come_new(manager: LogManager, vfs: MemVfs | FaultVfs, number: int) -> LogDir:
     format_dir(vfs, f"/d{number}", number)
     return await come(manager, vfs, number)
 
@@ -206,7 +215,7 @@ async def test_chores_begin_and_end_with_a_dir():
     node = await start()
     running = asyncio.ensure_future(node.manager.run_background())
     await asyncio.sleep(0)
-    new = await come_new(node.manager, 3)
+    new = await come_new(node.manager, MemVfs(), 3)
     handle = await node.manager.create(TP, TOPIC_ID, new.directory_id)
     await append(handle)
     source, target = node.source, node.target
