@@ -130,8 +130,7 @@ class Totals:
 def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Outcome]:
     if len(seeds) == 1:
         return map(_runner(options), seeds)
-    # A process grows by what it has played.
-    pool = multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=25)
+    pool = multiprocessing.get_context("spawn").Pool(options.jobs)
     return pool.imap_unordered(_runner(options), seeds)
 
 

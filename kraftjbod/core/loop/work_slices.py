@@ -24,10 +24,12 @@ T = TypeVar("T")
 
 
 class WorkSlices:
-    """The slices of one loop, one per round of it."""
+    """The slices of one loop, one per round of it.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, slice_ms: int = WORK_SLICE_MS) -> None:
-        self._loop = loop
+    It does not hold the loop: who knows it by the loop would keep both for ever.
+    """
+
+    def __init__(self, slice_ms: int = WORK_SLICE_MS) -> None:
         self._slice_s = slice_ms / 1000
         #: Loop time when the slice of this round is used up; None before somebody began it.
         self._over_at: float | None = None
@@ -40,25 +42,26 @@ class WorkSlices:
         loop = asyncio.get_running_loop()
         slices = _by_loop.get(loop)
         if slices is None:
-            slices = _by_loop[loop] = cls(loop)
+            slices = _by_loop[loop] = cls()
         return slices
 
     async def turn(self) -> None:
         """Return while there is time left to work in this round; wait for the next if not."""
         # Who comes new must not overtake who waits.
-        while self._is_used_up():
-            turn = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        while self._is_used_up(loop):
+            turn = loop.create_future()
             self._waiting.append(turn)
             await turn
 
-    def _is_used_up(self) -> bool:
-        now = self._loop.time()
+    def _is_used_up(self, loop: asyncio.AbstractEventLoop) -> bool:
+        now = loop.time()
         if self._over_at is not None:
             return now >= self._over_at
         self._over_at = now + self._slice_s
         if not self._is_renewing:
             self._is_renewing = True
-            self._loop.call_soon(self._renew)
+            loop.call_soon(self._renew)
         return False
 
     def _renew(self) -> None:
@@ -71,7 +74,7 @@ class WorkSlices:
                 break
         self._is_renewing = bool(self._waiting)
         if self._is_renewing:
-            self._loop.call_soon(self._renew)
+            asyncio.get_running_loop().call_soon(self._renew)
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from itertools import pairwise
 
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
@@ -10,7 +12,7 @@ from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 
 def endless() -> WorkSlices:
     """Each slice is over as soon as it has begun: one turn per round of the loop."""
-    return WorkSlices(asyncio.get_running_loop(), slice_ms=0)
+    return WorkSlices(slice_ms=0)
 
 
 async def test_many_that_work_share_the_slice_of_each_round() -> None:
@@ -52,3 +54,13 @@ async def test_items_come_in_order_and_a_little_work_never_waits() -> None:
     asyncio.get_running_loop().call_soon(note)
     assert [item async for item in in_slices(range(3))] == [0, 1, 2]
     assert not had_a_turn
+
+
+def test_a_loop_that_is_closed_goes_with_its_slices() -> None:
+    async def work() -> weakref.ref[asyncio.AbstractEventLoop]:
+        assert [item async for item in in_slices("a")] == ["a"]
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(work())
+    gc.collect()
+    assert loop() is None
