@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,7 +24,10 @@ from tests.unit.raft.driver_rig import (
     NO_OP,
     Node,
     hold,
+    logged,
 )
+
+HOUR_S: Final = 3600
 
 
 async def test_a_new_log_is_led_and_takes_proposals(node: Node) -> None:
@@ -119,16 +124,20 @@ async def test_the_reserve_has_space_for_what_does_not_grow(memory: MemVfs) -> N
     await node.stop()
 
 
-async def test_a_start_on_a_full_disk_ends_with_what_to_do(memory: MemVfs, node: Node) -> None:
+async def test_a_start_on_a_full_disk_ends_with_what_to_do(
+    memory: MemVfs, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await node.stop()
     hold(memory, 0)
-    again = Node(memory, start_timeout_ms=50)
-    with (
-        capture_logs() as events,
-        pytest.raises(StartupError, match=r"/d1 is saturated.*free some space"),
-    ):
-        await again.start()
-    assert "metadata_log_waits" in {event["event"] for event in events}
+    again = Node(memory, start_timeout_ms=HOUR_S * 1000)
+    with capture_logs() as events:
+        starting = asyncio.create_task(again.start())
+        await logged(events, "metadata_log_waits")
+        assert not starting.done()
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: time.monotonic() + HOUR_S)
+        with pytest.raises(StartupError, match=r"/d1 is saturated.*free some space"):
+            await starting
     await again.stop()
     memory.capacity_bytes = None
     more = Node(memory)
@@ -139,7 +148,7 @@ async def test_a_start_on_a_full_disk_ends_with_what_to_do(memory: MemVfs, node:
 
 async def test_a_new_log_without_space_does_not_start(memory: MemVfs) -> None:
     memory.capacity_inodes = 3
-    node = Node(memory, start_timeout_ms=50)
+    node = Node(memory)
     with pytest.raises(StartupError, match=r"/d1 is saturated.*free some space"):
         await node.start()
     await node.stop()
