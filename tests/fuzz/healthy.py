@@ -107,7 +107,7 @@ class Reader:
         from confluent_kafka import TopicPartition
 
         self._consumer = Consumer(
-            # It leaves no group when it closes: there is no coordinator to leave.
+            # Who assigns and commits nothing is no member, whatever becomes of its coordinator.
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": "none",

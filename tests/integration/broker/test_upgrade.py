@@ -138,10 +138,13 @@ def test_the_whole_way_up_under_load(make_cluster: MakeCluster) -> None:
         assert placed(cluster, "t") == single
         load.stop()
     assert judge(cluster.bootstrap, "t", load).findings == []
+    # A reader that has a group id has its coordinator looked for, and so its topic made, sooner or
+    # later: it is counted when it is there.
+    with cluster.admin() as admin:
+        cluster.wait("the topic of groups", lambda: admin.describe_groups(["checker"]))
     refused = features(cluster, "downgrade", "--metadata", "3.6-IV2")
     assert refused.returncode == 1
     assert "broker 1 has 3, broker 2 has 3" in refused.stdout
-    # A reader that has a group id had its coordinator found, and so its topic made.
     partitions = sum(len(topic.partitions) for topic in cluster.metadata().topics.values())
     assert f"replicas of {partitions} partition(s)" in refused.stdout
 
