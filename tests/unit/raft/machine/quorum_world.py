@@ -495,8 +495,13 @@ class World:
         self.run_well(2 * ELECTION_TICKS)
         voters = leader.core.log.voters
         for at in self.nodes.values():
-            # Who votes no more is given the log like any other; a static quorum hears its own.
-            if not voters.is_static or voters.known_as(at.key) in voters:
+            # Who votes no more is given the log like any other; a static quorum hears its own, and
+            # so does who saw the leader leave one. (No cluster: it is named before it changes.)
+            assert at.core is not None
+            if voters.is_static and voters.known_as(at.key) not in voters:
+                continue
+            heard = at.core.log.voters
+            if not heard.is_static or heard.known_as(leader.key) in heard:
                 require(at.applied >= entry.offset, "liveness: not applied", at.key, at.core)
         self._check_one_cut_off(leader)
 
