@@ -228,6 +228,8 @@ class ControlManagers:
         result = self._replication.register_broker(
             request, now_ms=now_ms, next_offset=self.state.offset + 1
         )
+        if result.is_part:
+            return result
         self._heartbeats.touch(
             request.broker_id, result.response.broker_epoch, now_ms, connection=connection
         )
@@ -337,6 +339,15 @@ class ControlManagers:
     def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
         return self._replication.fence_broker(broker_id)
 
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether :meth:`follow_up` may have something to do."""
+        return self._replication.has_follow_ups
+
+    def follow_up(self) -> ControllerResult[None]:
+        """Some of what a change of a broker with very many partitions left for later."""
+        return self._replication.follow_up()
+
     def elect_preferred(self) -> ControllerResult[None]:
         return self._replication.elect_preferred()
 
@@ -355,7 +366,16 @@ class ControlManagers:
                 self._heartbeats.note_shutdown_offset(record.broker_id, offset)
             elif isinstance(record, UnregisterBrokerRecord):
                 self._heartbeats.end_session(record.broker_id)
+        self._note_moved_leaderships(delta, offset)
         return delta
+
+    def _note_moved_leaderships(self, delta: MetadataDelta, offset: int) -> None:
+        """Those of a broker that shuts down may need several entries."""
+        leaving = {b for b, one in self.state.brokers.items() if one.in_controlled_shutdown}
+        if leaving:
+            led = {before.leader for before in delta.partitions.values() if before is not None}
+            for broker_id in sorted(leaving & led):
+                self._heartbeats.note_shutdown_offset(broker_id, offset)
 
     def replay_part(self, records: Sequence[Record], *, offset: int) -> None:
         """Apply a part of a snapshot; :meth:`replay` what is left of it."""
@@ -370,7 +390,11 @@ class ControlManagers:
         ReplicaIndex().apply(delta, excerpt)
 
     def take_leadership(self, now_ms: int) -> None:
-        """Nobody was heard by this controller yet: every session starts now."""
+        """Nobody was heard by this controller yet: every session starts now.
+
+        What a change of a broker left for later is found again.
+        """
+        self._replication.take_over()
         self._heartbeats.restart(self.state.brokers.values(), now_ms)
         for broker in self.state.brokers.values():
             if broker.in_controlled_shutdown:

@@ -66,21 +66,25 @@ class DirectoryReturns:
         request: BrokerRegistrationRequest,
         *,
         but_for: Collection[TopicIdPartition] = (),
+        most: int | None = None,
     ) -> list[PartitionChangeRecord]:
         """The replicas in unclean directories of ``request`` leave whoever holds their records.
 
         ``former`` is what the broker was registered as, ``after`` what the request makes of it.
+
+        :param most: so many changes and no more; None for all.
         """
         broker_id, records = after.broker_id, list[PartitionChangeRecord]()
         acceptance = self._cluster.acceptance_with(after)
         rules_of = rules_by_topic(self._state, self._rules_of)
         for key in self._in_directories(broker_id, unclean_directories(former, request)):
-            if key in but_for:
+            partition = self._partition(key)
+            if key in but_for or not _is_concerned(broker_id, partition):
                 continue
             rules = rules_of(key.topic_id)
             record = change_partition(
                 key,
-                self._partition(key),
+                partition,
                 rules=rules,
                 election=Election.allowed_by(rules),
                 acceptance=acceptance,
@@ -88,6 +92,8 @@ class DirectoryReturns:
             )
             if record is not None:
                 records.append(record)
+            if len(records) == most:
+                break
         return records
 
     # --- gone ------------------------------------------------------------------------------------
@@ -170,6 +176,11 @@ class DirectoryReturns:
             for directory_id in sorted(set(directories))
             for key in self._index.partitions_in_directory(broker_id, directory_id)
         ]
+
+
+def _is_concerned(broker_id: BrokerId, partition: PartitionRegistration) -> bool:
+    """Whether a return of the broker may change it; after a while of absence hardly any is."""
+    return partition.counts_on(broker_id) or not partition.has_leader or partition.is_reassigning
 
 
 def unclean_directories(

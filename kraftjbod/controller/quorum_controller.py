@@ -7,6 +7,7 @@ fail, no answer says anything that is not in the log, and the process ends.
 Should the leadership go, what was decided and not committed is forgotten: the state is read again
 from the log, and whoever waits hears NOT_CONTROLLER. A controller that does not lead says nothing
 but that, and who does; it applies what is committed, so that it can take over.
+What a change of a broker means for very many partitions is decided part by part, each by itself.
 What cannot be replayed is refused before anything has changed, and so is what is too large for one
 entry and has to take effect as one. A decision about very many partitions becomes several entries.
 
@@ -68,6 +69,7 @@ from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.raft.proposals import Proposal
 
 _SNAPSHOT_SLICE_RECORDS: Final = 500
+_RETRY_S: Final = 0.2
 _MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
 
 
@@ -135,6 +137,7 @@ class QuorumController:
             metrics=metrics,
             fenced=self._sessions.fenced,
         )
+        self._left_for_later = asyncio.Event()
         #: It decides: it leads, and its term has what a log has to begin with.
         self._is_active = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -209,6 +212,7 @@ class QuorumController:
         self._is_active = True
         self._begin(self._sessions.sweep())
         self._begin(self._sessions.probe())
+        self._begin(self._follow_up())
         self._begin(self._repeat(self._unclean_interval_ms, lambda: self._managers.elect_unclean()))
         if self._preferred_interval_ms is not None:
             self._begin(
@@ -303,6 +307,11 @@ class QuorumController:
             await WorkSlices.of_loop().turn()
         self._require_active()
         result = self._decide(request, connection)
+        while result.is_part:
+            # Others have their turn between the parts, and may have done what is left.
+            await self._commit(result)
+            self._require_active()
+            result = self._decide(request, connection)
         if isinstance(request, BrokerHeartbeatRequest) and needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
         else:
@@ -383,6 +392,8 @@ class QuorumController:
         for part, payload in entries:
             self._replay_and_propose(part, payload, grows=grows)
         self._decisions.note_changes(records)
+        if self._managers.has_follow_ups:
+            self._left_for_later.set()
         if self._driver.wants_snapshot:
             self._start_snapshot()
 
@@ -492,8 +503,17 @@ class QuorumController:
             await asyncio.sleep(interval_ms / 1000)
             await self._do_pass(decide)
 
-    async def _do_pass(self, decide: Callable[[], ControllerResult[None]]) -> None:
-        """Decide until there is nothing left to do; what cannot be written waits for the next."""
+    async def _follow_up(self) -> None:
+        """What concerns very many partitions is decided for some at a time, others in between."""
+        while True:
+            self._left_for_later.clear()
+            while self._managers.has_follow_ups:
+                is_done = await self._do_pass(lambda: self._managers.follow_up())
+                await asyncio.sleep(0 if is_done else _RETRY_S)
+            await self._left_for_later.wait()
+
+    async def _do_pass(self, decide: Callable[[], ControllerResult[None]]) -> bool:
+        """Decide until there is nothing left to do; False if it could not be written, and waits."""
         try:
             while (result := decide()).records:
                 await self._commit(result)
@@ -505,6 +525,9 @@ class QuorumController:
             self._passes_wait = True
         except OperatingError as e:
             self._log_failed_pass(e)
+        else:
+            return True
+        return False
 
     def _log_failed_pass(self, error: OperatingError) -> None:
         self._log.warning("controller_pass_failed", reason=error.message)

@@ -12,18 +12,26 @@ Five things move a leadership or an in-sync set, and all of them end in ``change
 A decision about a changed broker is made against that broker *as it will be*, so that one entry
 holds the registration change and everything that follows from it.
 Work is found through ``ReplicaIndex``: a change of one directory costs its own partitions, no
-others.
+others. The first :data:`MAX_FOLLOWED_AT_ONCE` of them are in that entry, and the others come later,
+as many at a time (:meth:`ReplicationControlManager.follow_up`), so that the loop never stands still
+for all of them. They go by the state of their turn, and whoever takes over finds them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from kraftjbod.controller.brokers.heartbeat_manager import BrokerControlState
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.directory_returns import DirectoryReturns
-from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf, changed_directories
+from kraftjbod.controller.partitions.acceptance import (
+    Acceptance,
+    AcceptanceOf,
+    acceptance_of_directory,
+    changed_directories,
+)
+from kraftjbod.controller.partitions.follow_ups import FollowUps
 from kraftjbod.controller.partitions.partition_assignment import Assignment
 from kraftjbod.controller.partitions.partition_change import Election, change_partition
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
@@ -32,6 +40,8 @@ from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
+    MIGRATING_DIR,
+    UNASSIGNED_DIR,
     UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
@@ -56,6 +66,10 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 MAX_ELECTIONS_PER_PASS: Final = 1000
+MAX_FOLLOWED_AT_ONCE: Final = 500
+"""Partitions of a changed broker in one decision, which takes some fifty milliseconds for them."""
+#: Stands for no broker: what is to be looked at for its own sake.
+_NOBODY: Final = BrokerId(-1)
 
 
 class ReplicationControlManager:
@@ -76,20 +90,32 @@ class ReplicationControlManager:
         self._returns = DirectoryReturns(
             state=state, index=index, cluster=cluster, rules_of=rules_of
         )
+        self._later = FollowUps()
 
     # --- brokers ---------------------------------------------------------------------------------
 
     def register_broker(
         self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
     ) -> ControllerResult[BrokerRegistrationResponse]:
-        """A broker introduces itself; what its former incarnation held is taken away first."""
+        """A broker introduces itself; what its former incarnation held is taken away first.
+
+        Was that much, it is a part of the decision, and the next one is to be asked for.
+        """
         record = self._cluster.register(request, now_ms=now_ms, next_offset=next_offset)
         former = self._state.brokers.get(request.broker_id)
         changes: list[PartitionChangeRecord] = []
         if former is not None:
             after = BrokerRegistration.from_record(record)
             changes += self._returns.forget(after, request.forgotten_log_dirs)
-            changes += self._returns.come_back(former, after, request, but_for=_keys_of(changes))
+            unclean = self._returns.come_back(
+                former, after, request, but_for=_keys_of(changes), most=MAX_FOLLOWED_AT_ONCE
+            )
+            changes += unclean
+            if len(unclean) == MAX_FOLLOWED_AT_ONCE:
+                response = BrokerRegistrationResponse(broker_epoch=former.epoch)
+                return ControllerResult(
+                    records=tuple(changes), response=response, is_atomic=False, is_part=True
+                )
             changes += self._follow_broker(former, after, but_for=_keys_of(changes))
         is_amendment = former is not None and former.epoch == record.broker_epoch
         return ControllerResult(
@@ -131,7 +157,10 @@ class ReplicationControlManager:
         *,
         but_for: Collection[TopicIdPartition] = (),
     ) -> list[PartitionChangeRecord]:
-        """What happens to partitions when a broker changes from ``before`` to ``after``."""
+        """What happens to partitions when a broker changes from ``before`` to ``after``.
+
+        Of very many only the first ones, those that it leads; the others are left for later.
+        """
         affected: dict[TopicIdPartition, None] = {}
         for directory_id in changed_directories(before, after):
             in_directory = self._index.partitions_in_directory(before.broker_id, directory_id)
@@ -141,21 +170,27 @@ class ReplicationControlManager:
             affected.update(dict.fromkeys(in_isr))
         if after.is_active and not before.is_active:
             affected.update(dict.fromkeys(self._index.leaderless))
-        keys = [key for key in affected if key not in but_for]
+        broker_id, keys = before.broker_id, [key for key in affected if key not in but_for]
+        if len(keys) > MAX_FOLLOWED_AT_ONCE:
+            keys.sort(key=lambda key: self._partition(key).leader != broker_id)
+            self._later.add(broker_id, keys[MAX_FOLLOWED_AT_ONCE:])
         acceptance = self._cluster.acceptance_with(after)
-        return self._without_refused(before.broker_id, keys, acceptance)
+        return self._without_refused(broker_id, keys[:MAX_FOLLOWED_AT_ONCE], acceptance)
 
     def _without_refused(
         self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], acceptance: AcceptanceOf
     ) -> list[PartitionChangeRecord]:
-        """The broker leaves each in-sync set in which it is refused; leaders follow."""
+        """The broker leaves each in-sync set in which it is refused; leaders follow.
+
+        It stays where all others are refused too, who had no turn yet: whoever is back first leads.
+        """
         rules_of = rules_by_topic(self._state, self._rules_of)
         records = []
         for key in keys:
             partition, rules = self._partition(key), rules_of(key.topic_id)
             isr = partition.isr
-            directory_id = partition.directory_of(broker_id)
-            if directory_id is None or acceptance(broker_id, directory_id) is Acceptance.REFUSED:
+            accepted = {m for m in isr if _is_accepted(partition, m, acceptance)}
+            if broker_id not in accepted and (accepted or rules.has_elr):
                 isr = tuple(member for member in isr if member != broker_id)
             record = change_partition(
                 key,
@@ -168,6 +203,54 @@ class ReplicationControlManager:
             if record is not None:
                 records.append(record)
         return records
+
+    # --- what is left for later -----------------------------------------------------------------
+
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether a change of a broker concerns partitions that were not looked at since."""
+        return bool(self._later)
+
+    def follow_up(self) -> ControllerResult[None]:
+        """The next part; without records that had nothing to do, and there may be others.
+
+        It is looked at again until it has nothing to do: nobody says whether it could be written.
+        """
+        if not self._later:
+            return ControllerResult(response=None)
+        broker_id, keys = self._later.first(MAX_FOLLOWED_AT_ONCE)
+        concerned = [key for key in keys if self._is_concerned(broker_id, key)]
+        changes = self._without_refused(broker_id, concerned, self._cluster.acceptance)
+        if not changes:
+            self._later.drop(broker_id, len(keys))
+        return ControllerResult(records=tuple(changes), response=None, is_atomic=False)
+
+    def take_over(self) -> None:
+        """Find what another controller may have left for later, or this one in an earlier term."""
+        self._later.clear()
+        for broker_id in self._state.brokers:
+            self._later.add(broker_id, self._refused_or_impaired(broker_id))
+        self._later.add(_NOBODY, (*self._index.leaderless, *self._index.reassigning))
+
+    def _refused_or_impaired(self, broker_id: BrokerId) -> Sequence[TopicIdPartition]:
+        """Partitions that count on a replica of the broker which is not acceptable."""
+        broker = self._state.brokers[broker_id]
+        if not broker.is_active:
+            return tuple(self._index.partitions_in_isr(broker_id))
+        candidates = broker.known_log_dirs | {UNASSIGNED_DIR, MIGRATING_DIR, LOST_DIR}
+        return tuple(
+            key
+            for directory_id in sorted(candidates)
+            if acceptance_of_directory(broker, directory_id) is not Acceptance.ACCEPTABLE
+            for key in self._index.partitions_in_directory(broker_id, directory_id)
+        )
+
+    def _is_concerned(self, broker_id: BrokerId, key: TopicIdPartition) -> bool:
+        """Whether a change of the broker may change the partition, if that is still there."""
+        partition = self._state.partition(key)
+        return partition is not None and (
+            broker_id in partition.isr or not partition.has_leader or partition.is_reassigning
+        )
 
     # --- min.insync.replicas ---------------------------------------------------------------------
 
@@ -365,7 +448,17 @@ class ReplicationControlManager:
 
     def elect_preferred(self) -> ControllerResult[None]:
         """Leaderships go back to preferred leaders that can take them."""
-        return self._pass(self._index.imbalanced, Election.PREFERRED)
+        able = (key for key in self._index.imbalanced if self._may_preferred_lead(key))
+        return self._pass(able, Election.PREFERRED)
+
+    def _may_preferred_lead(self, key: TopicIdPartition) -> bool:
+        """A fraction of the work of an election, for those of all that a dead broker led."""
+        partition = self._partition(key)
+        preferred, directory_id = partition.preferred_leader, partition.directories[0]
+        return (
+            preferred in partition.isr
+            and self._cluster.acceptance(preferred, directory_id) is Acceptance.ACCEPTABLE
+        )
 
     def elect_unclean(self) -> ControllerResult[None]:
         """Leaderless partitions get any online replica where their topic allows it."""
@@ -396,6 +489,13 @@ class ReplicationControlManager:
 
     def _partition(self, key: TopicIdPartition) -> PartitionRegistration:
         return self._state.topics[key.topic_id].partitions[key.partition]
+
+
+def _is_accepted(
+    partition: PartitionRegistration, member: BrokerId, acceptance: AcceptanceOf
+) -> bool:
+    directory_id = partition.directory_of(member)
+    return directory_id is not None and acceptance(member, directory_id) is not Acceptance.REFUSED
 
 
 def _keys_of(changes: Iterable[PartitionChangeRecord]) -> set[TopicIdPartition]:

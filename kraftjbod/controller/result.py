@@ -18,8 +18,11 @@ class ControllerResult(Generic[R]):
     Atomic: ``records`` take effect together, or not at all. Otherwise each does, in their order,
     and a crash in between may leave any number of the first ones: what is left comes of whoever
     wanted it wanting it again.
+
+    A part: the response is none yet; who asked asks again once ``records`` are committed.
     """
 
     records: tuple[Record, ...] = ()
     response: R
     is_atomic: bool = True
+    is_part: bool = False

@@ -34,7 +34,7 @@ class SessionWatch:
         metrics: Metrics,
         session_timeout_ms: int,
         is_refused: IsRefused,
-        do_pass: Callable[[Decide], Awaitable[None]],
+        do_pass: Callable[[Decide], Awaitable[object]],
     ) -> None:
         """
         :param managers: those of the moment.

@@ -25,6 +25,7 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
+from kraftjbod.daemon.process.collector import Collector
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
@@ -306,6 +307,7 @@ def _voters(config: ControllerConfig) -> VoterSet:
 
 
 def main() -> NoReturn:
+    Collector().watch()
     sys.exit(run_daemon("controller", ControllerConfig, ControllerServer))
 
 

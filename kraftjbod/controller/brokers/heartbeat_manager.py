@@ -224,9 +224,9 @@ class BrokerHeartbeatManager:
         return min(stale, key=self._last_ms, default=None)
 
     def note_shutdown_offset(self, broker_id: BrokerId, offset: int) -> None:
-        """The entry at ``offset`` moves the leaderships of this broker away."""
+        """The entry at ``offset`` moves leaderships of this broker away; the last one counts."""
         contact = self._contacts.get(broker_id)
-        if contact is not None and contact.shutdown_offset is None:
+        if contact is not None:
             contact.shutdown_offset = offset
 
     def is_shutdown_known(self, broker_id: BrokerId, active: Iterable[BrokerId]) -> bool:

@@ -7,7 +7,8 @@ log's appends. One that finds no free space is left for later, and so is one tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -81,18 +82,18 @@ class SnapshotMaker:
         # The flush queue, so that entries are appended meanwhile.
         run = partial(self._log_dir.run, OpKind.FLUSH)
         part = await run(lambda: self._store.begin_snapshot(*of, voters))
-        for piece in _gathered(slices):
-            await asyncio.sleep(0)
-            needed_bytes = part.size_bytes + len(piece)
-            if not self._space.has(needed_bytes):
-                self._needs_bytes = needed_bytes
-                self._bytes_since_snapshot += self._bytes_between_snapshots
-                self._log.warning(
-                    "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
-                )
-                await run(part.discard)
-                return
-            await run(partial(part.append, piece))
+        async with contextlib.aclosing(_gathered(slices)) as pieces:
+            async for piece in pieces:
+                needed_bytes = part.size_bytes + len(piece)
+                if not self._space.has(needed_bytes):
+                    self._needs_bytes = needed_bytes
+                    self._bytes_since_snapshot += self._bytes_between_snapshots
+                    self._log.warning(
+                        "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
+                    )
+                    await run(part.discard)
+                    return
+                await run(partial(part.append, piece))
         self._needs_bytes = 0
         if not await self._committed(of):
             return  # What it speaks of may never be committed.
@@ -117,13 +118,14 @@ class SnapshotMaker:
         self._log.warning("metadata_snapshot_failed", reason=str(error), exc_info=bug)
 
 
-def _gathered(slices: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger pieces, each worth a write."""
+async def _gathered(slices: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """The same bytes in larger pieces, each worth a write; everybody has a turn after a slice."""
     gathered = bytearray()
     for piece in slices:
         gathered += piece
         if len(gathered) >= _WRITTEN_AT_ONCE_BYTES:
             yield bytes(gathered)
             gathered.clear()
+        await asyncio.sleep(0)
     if gathered:
         yield bytes(gathered)

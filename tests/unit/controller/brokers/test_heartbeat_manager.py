@@ -83,8 +83,9 @@ def test_a_shutdown_is_known_when_all_active_brokers_have_replayed_it(
     assert not heartbeats.is_shutdown_known(ONE, [TWO])
     heartbeats.note_shutdown_offset(ONE, 6)
     heartbeats.note_shutdown_offset(ONE, 60)
-    assert not heartbeats.is_shutdown_known(ONE, [TWO])
     heartbeats.touch(TWO, EPOCH, 0, 6)
+    assert not heartbeats.is_shutdown_known(ONE, [TWO]), "leaderships moved in both"
+    heartbeats.touch(TWO, EPOCH, 0, 60)
     assert heartbeats.is_shutdown_known(ONE, [TWO])
     assert not heartbeats.is_shutdown_known(ONE, [TWO, BrokerId(3)]), "3 was never heard"
 

@@ -85,6 +85,29 @@ async def test_a_snapshot_that_meets_a_bug_costs_itself_only(node: Node) -> None
     assert (await make_snapshot(node)).last_offset == 1
 
 
+async def test_everybody_has_a_turn_after_each_slice(node: Node) -> None:
+    """Gathering what is worth a write held up the loop for two thousand records at a time."""
+    turns, seen = 0, []
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def slices() -> Iterator[bytes]:
+        for _ in range(5):
+            seen.append(turns)
+            yield b"small"
+
+    turning = asyncio.create_task(turn())
+    node.driver.start_snapshot(0, 1, slices())
+    while node.driver.is_snapshotting:
+        await asyncio.sleep(0.001)
+    turning.cancel()
+    assert len(set(seen)) == 5
+
+
 async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
     """Neither its writing nor its reading holds all of it."""
     node = Node(vfs)
