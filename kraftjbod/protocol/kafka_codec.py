@@ -103,7 +103,7 @@ class ApiKey(IntEnum):
 SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.PRODUCE: (3, 13),
     ApiKey.FETCH: (4, 16),
-    ApiKey.LIST_OFFSETS: (1, 8),
+    ApiKey.LIST_OFFSETS: (1, 11),
     ApiKey.METADATA: (0, 13),
     ApiKey.OFFSET_COMMIT: (2, 10),
     ApiKey.OFFSET_FETCH: (1, 10),

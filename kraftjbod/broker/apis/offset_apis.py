@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, ReplicaReads
+from kraftjbod.broker.replicas.replica_reads import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    ReplicaReads,
+)
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -23,6 +30,13 @@ Found = ListOffsetsResponse.ListOffsetsPartitionResponse
 #: Before, clients did not know OFFSET_NOT_AVAILABLE (KIP-207).
 _OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _LEADER_EPOCH_SINCE: Final = 4
+#: Since when a version may ask for what is no time but means something; Kafka refuses it before.
+_MEANING_SINCE: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
 
 
 def _offset_refused(part: Wanted) -> Found:
@@ -58,6 +72,9 @@ class OffsetApis:
         self, topic: str, part: Wanted, isolation_level: int, context: RequestContext
     ) -> Found:
         listed = Found(partition_index=part.partition_index)
+        if context.api_version < _MEANING_SINCE.get(part.timestamp, 0):
+            listed.error_code = ErrorCode.UNSUPPORTED_VERSION
+            return listed
         try:
             async with asyncio.timeout(self._suspect_after_s):
                 found = await self._reads.find_offset(

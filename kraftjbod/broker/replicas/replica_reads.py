@@ -46,6 +46,11 @@ READ_COMMITTED: Final = 1
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
+#: With everything on local disks (KIP-405 is not here) the same as the earliest of all.
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+#: Of what was, or is to be, moved to remote storage: there is no such record (KIP-1005, KIP-1023).
+LATEST_TIERED_TIMESTAMP: Final = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 
 #: A consumer is read on to where there are records again; so many reads are made for that.
 _READS_FOR_RECORDS: Final = 32
@@ -305,8 +310,10 @@ class ReplicaReads:
             committed (KIP-207).
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
-        is_learning = partition.high_watermark < partition.leader_epoch_start_offset
-        if is_learning and timestamp_ms != EARLIEST_TIMESTAMP:
+        if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            start = handle.log_start_offset
+            return FoundOffset(NO_TIMESTAMP, start, _epoch_of_start(partition, handle))
+        if partition.high_watermark < partition.leader_epoch_start_offset:
             raise OperatingError(
                 f"{topic_partition} has a new leader that is still learning what is committed",
                 code=ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -315,10 +322,10 @@ class ReplicaReads:
         match timestamp_ms:
             case _ if timestamp_ms == LATEST_TIMESTAMP:
                 return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)
-            case _ if timestamp_ms == EARLIEST_TIMESTAMP:
-                return FoundOffset(NO_TIMESTAMP, handle.log_start_offset, NO_EPOCH)
             case _ if timestamp_ms == MAX_TIMESTAMP:
                 found = await handle.offset_of_max_timestamp()
+            case _ if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+                found = None
             case _ if timestamp_ms >= 0:
                 found = await handle.offset_for_timestamp(timestamp_ms)
             case _:
@@ -395,6 +402,15 @@ def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[
         return handle.latest_epoch, partition.leader_epoch_start_offset
     found, end_offset = handle.end_offset_for_epoch(epoch)
     return found, end_offset
+
+
+def _epoch_of_start(partition: Partition, handle: LogHandle) -> int:
+    """The epoch in which the first record of the log was written, or is going to be."""
+    start, epochs = handle.log_start_offset, handle.view.epochs
+    if not epochs:
+        is_next = partition.leader_epoch_start_offset <= start
+        return partition.leader_epoch if is_next else NO_EPOCH
+    return next((one.epoch for one in reversed(epochs) if one.start_offset <= start), NO_EPOCH)
 
 
 def _divergence(

@@ -26,7 +26,14 @@ from kraftjbod.cli.terminal.command import (
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
 
-_TIMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+_TIMES: Final = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
 _RULE: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<first>\d*)(?P<range>-)?(?P<last>\d*))?")
 
 
@@ -44,8 +51,9 @@ _RULE: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<first>\d*)(?P<range>-)?(?P<l
     default="latest",
     show_default=True,
     metavar="TIME",
-    help="-1 or latest, -2 or earliest, -3 or max-timestamp, or milliseconds: the first record "
-    "that is not older.",
+    help="-1 or latest, -2 or earliest, -3 or max-timestamp, -4 or earliest-local, -5 or "
+    "latest-tiered, -6 or earliest-pending-upload, or milliseconds: the first record that is not "
+    "older.",
 )
 @click.option("--exclude-internal-topics", is_flag=True, help="Without those of the cluster.")
 @answering

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kraftjbod.protocol.messages import (
+    DeleteRecordsRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
@@ -21,8 +25,9 @@ from tests.unit.broker.broker_rig import (
 )
 from tests.unit.broker.gates import Gate
 
-LIST, EPOCHS = ListOffsetsRequest, OffsetForLeaderEpochRequest
+LIST, EPOCHS, DELETE = ListOffsetsRequest, OffsetForLeaderEpochRequest, DeleteRecordsRequest
 EARLIEST, LATEST, OF_MAX_TIMESTAMP = -2, -1, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 
 
 async def listed(rig: BrokerRig, timestamp: int, version: int = 8, **more: Any) -> Any:
@@ -48,6 +53,42 @@ async def test_ends_of_the_log_and_offsets_by_time():
         assert (await listed(rig, -77)).error_code == ErrorCode.UNSUPPORTED_VERSION
         unknown = await listed(rig, LATEST, name="absent")
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_the_epoch_of_the_first_record_is_said_and_before_there_is_one_that_of_the_leader():
+    """Without it a consumer that begins there cannot find out that its log was cut (KIP-320)."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(epoch=3))
+        assert (await listed(rig, EARLIEST)).leader_epoch == 3
+        await rig.ask(produce(batch(2)), 9)
+        await rig.follow(partition(epoch=5))
+        await rig.ask(produce(batch(2)), 9)
+        for spec in (EARLIEST, EARLIEST_LOCAL):
+            first = await listed(rig, spec)
+            assert (first.offset, first.leader_epoch) == (0, 3)
+        part = DELETE.DeleteRecordsPartition(partition_index=0, offset=3)
+        topics = [DELETE.DeleteRecordsTopic(name="t", partitions=[part])]
+        await rig.ask(DELETE(topics=topics, timeout_ms=5_000), 2)
+        first = await listed(rig, EARLIEST)
+        assert (first.offset, first.leader_epoch) == (3, 5)
+
+
+async def test_what_asks_for_remote_storage_finds_nothing_and_older_versions_cannot_ask():
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch(2)), 9)
+        for spec, since in (
+            (OF_MAX_TIMESTAMP, 7),
+            (EARLIEST_LOCAL, 8),
+            (LATEST_TIERED, 9),
+            (EARLIEST_PENDING_UPLOAD, 11),
+        ):
+            found = await listed(rig, spec, since)
+            assert found.error_code == ErrorCode.NONE, spec
+            if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+                assert (found.offset, found.timestamp, found.leader_epoch) == (-1, -1, -1), spec
+            too_old = await listed(rig, spec, since - 1)
+            assert too_old.error_code == ErrorCode.UNSUPPORTED_VERSION, spec
 
 
 async def test_nobody_is_reported_more_than_what_is_committed():

@@ -40,12 +40,9 @@ def test_what_is_no_rule(text: str) -> None:
 
 def test_numbers_and_times() -> None:
     assert parse_numbers("0, 2") == {0, 2}
-    assert [parse_time(text) for text in ("latest", "-2", "max-timestamp", "17")] == [
-        -1,
-        -2,
-        -3,
-        17,
-    ]
+    words = ("latest", "-2", "max-timestamp", "earliest-local", "latest-tiered", "17")
+    assert [parse_time(text) for text in words] == [-1, -2, -3, -4, -5, 17]
+    assert parse_time("earliest-pending-upload") == -6
     for parse, text in ((parse_numbers, "0,a"), (parse_time, "now")):
         with pytest.raises(click.UsageError):
             parse(text)
