@@ -8,9 +8,9 @@ _kraftjbod_words() {
     "kraftjbod-cluster list-endpoints") echo "--bootstrap-server --command-config --help --include-fenced-brokers --json --timeout" ;;
     "kraftjbod-cluster unregister") echo "--bootstrap-server --command-config --help --id --json --timeout" ;;
     "kraftjbod-configs") echo "--add-config --all --alter --bootstrap-controller --bootstrap-server --command-config --delete-config --describe --entity-default --entity-name --entity-type --format --help --json --timeout --version" ;;
-    "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --command-property --consumer-property --formatter --formatter-config --formatter-property --from-beginning --group --help --include --isolation-level --json --key-deserializer --max-messages --offset --partition --property --skip-message-on-error --timeout --timeout-ms --topic --value-deserializer --version" ;;
-    "kraftjbod-console-producer") echo "--batch-size --bootstrap-server --command-config --command-property --compression-codec --help --json --max-block-ms --producer-property --property --reader-config --reader-property --request-required-acks --request-timeout-ms --sync --timeout --topic --version" ;;
-    "kraftjbod-consumer-groups") echo "--all-groups --all-topics --bootstrap-server --by-duration --command-config --delete --delete-offsets --describe --dry-run --execute --export --from-file --group --help --json --list --members --offsets --reset-offsets --shift-by --state --timeout --to-current --to-datetime --to-earliest --to-latest --to-offset --topic --type --verbose --version" ;;
+    "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --command-property --consumer-property --consumer.config --formatter --formatter-config --formatter-property --from-beginning --group --help --include --isolation-level --json --key-deserializer --max-messages --offset --partition --property --skip-message-on-error --timeout --timeout-ms --topic --value-deserializer --version" ;;
+    "kraftjbod-console-producer") echo "--batch-size --bootstrap-server --command-config --command-property --compression-codec --help --json --max-block-ms --producer-property --producer.config --property --reader-config --reader-property --request-required-acks --request-timeout-ms --sync --timeout --topic --version" ;;
+    "kraftjbod-consumer-groups") echo "--all-groups --all-topics --bootstrap-server --by-duration --command-config --delete --delete-offsets --describe --dry-run --execute --export --from-file --group --help --json --list --members --offsets --reset-offsets --shift-by --state --timeout --to-current --to-datetime --to-earliest --to-latest --to-offset --topic --type --validate-regex --verbose --version" ;;
     "kraftjbod-consumer-perf-test") echo "--bootstrap-server --command-config --command-property --consumer.config --date-format --fetch-size --from-latest --group --help --hide-header --include --messages --num-records --print-metrics --reporting-interval --show-detailed-stats --socket-buffer-size --timeout --topic --version" ;;
     "kraftjbod-delete-records") echo "--bootstrap-server --command-config --format --help --json --offset-json-file --timeout --version" ;;
     "kraftjbod-drain") echo "--across-brokers --bootstrap-server --broker --cancel --command-config --dir --dry-run --format --help --json --throttle --timeout --version" ;;
@@ -22,7 +22,7 @@ _kraftjbod_words() {
     "kraftjbod-gameday") echo "--after-seconds --before-seconds --bootstrap-server --command-config --fault-seconds --help --json --max-gap-ms --observe --partitions --rate --record-bytes --scenario --seconds --svg --timeout --topic --version" ;;
     "kraftjbod-get-offsets") echo "--bootstrap-server --command-config --exclude-internal-topics --help --json --partitions --time --timeout --topic --topic-partitions --version" ;;
     "kraftjbod-health") echo "--bootstrap-controller --bootstrap-server --controller --help --json --timeout --version" ;;
-    "kraftjbod-leader-election") echo "--all-topic-partitions --bootstrap-server --command-config --election-type --help --json --partition --path-to-json-file --timeout --topic --version" ;;
+    "kraftjbod-leader-election") echo "--admin.config --all-topic-partitions --bootstrap-server --command-config --election-type --help --json --partition --path-to-json-file --timeout --topic --version" ;;
     "kraftjbod-local") echo "down samples status up --help --version" ;;
     "kraftjbod-local down") echo "--data --help --json" ;;
     "kraftjbod-local samples") echo "--brokers --controllers --help --out" ;;
@@ -81,6 +81,7 @@ _kraftjbod_values() {
     "kraftjbod-configs --format") echo "kafka json" ;;
     "kraftjbod-console-consumer --bootstrap-server") echo "@value" ;;
     "kraftjbod-console-consumer --command-config") echo "@file" ;;
+    "kraftjbod-console-consumer --consumer.config") echo "@file" ;;
     "kraftjbod-console-consumer --timeout") echo "@value" ;;
     "kraftjbod-console-consumer --topic") echo "@value" ;;
     "kraftjbod-console-consumer --include") echo "@value" ;;
@@ -100,6 +101,7 @@ _kraftjbod_values() {
     "kraftjbod-console-consumer --value-deserializer") echo "@value" ;;
     "kraftjbod-console-producer --bootstrap-server") echo "@value" ;;
     "kraftjbod-console-producer --command-config") echo "@file" ;;
+    "kraftjbod-console-producer --producer.config") echo "@file" ;;
     "kraftjbod-console-producer --timeout") echo "@value" ;;
     "kraftjbod-console-producer --topic") echo "@value" ;;
     "kraftjbod-console-producer --property") echo "@value" ;;
@@ -114,6 +116,7 @@ _kraftjbod_values() {
     "kraftjbod-console-producer --max-block-ms") echo "@value" ;;
     "kraftjbod-consumer-groups --bootstrap-server") echo "@value" ;;
     "kraftjbod-consumer-groups --command-config") echo "@file" ;;
+    "kraftjbod-consumer-groups --validate-regex") echo "@value" ;;
     "kraftjbod-consumer-groups --group") echo "@value" ;;
     "kraftjbod-consumer-groups --topic") echo "@value" ;;
     "kraftjbod-consumer-groups --state") echo "@value" ;;
@@ -188,6 +191,7 @@ _kraftjbod_values() {
     "kraftjbod-health --timeout") echo "@value" ;;
     "kraftjbod-leader-election --bootstrap-server") echo "@value" ;;
     "kraftjbod-leader-election --command-config") echo "@file" ;;
+    "kraftjbod-leader-election --admin.config") echo "@file" ;;
     "kraftjbod-leader-election --timeout") echo "@value" ;;
     "kraftjbod-leader-election --election-type") echo "preferred unclean" ;;
     "kraftjbod-leader-election --topic") echo "@value" ;;

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import click
@@ -68,7 +69,7 @@ class _Asked:
 
 
 @tool()
-@connection_options
+@partial(connection_options, old_config="--consumer.config")
 @click.option("--topic", help="Topic to read.")
 @click.option("--include", metavar="REGEX", help="Topics to read, by a regular expression.")
 @click.option("--group", help="Group to read as a member of; it commits what was printed.")

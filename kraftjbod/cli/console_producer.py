@@ -11,6 +11,7 @@ import asyncio
 import io
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
@@ -42,7 +43,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 @tool()
-@connection_options
+@partial(connection_options, old_config="--producer.config")
 @click.option("--topic", required=True, help="Topic to send to.")
 @click.option(
     "--property",

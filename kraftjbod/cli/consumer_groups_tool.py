@@ -37,6 +37,7 @@ from kraftjbod.cli.terminal.command import (
 )
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.text.linear_pattern import LinearPattern, PatternError
 
 _EMPTY: Final = "Empty"
 _REBALANCING: Final = frozenset(
@@ -45,7 +46,10 @@ _REBALANCING: Final = frozenset(
 _STATES: Final = {name.lower(): name for name in (*_REBALANCING, "Stable", _EMPTY, DEAD)}
 _TYPES: Final = ("classic", "consumer")
 _ANY: Final = ""
-_ACTIONS: Final = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
+_ACTIONS: Final = (
+    *("list", "describe", "delete", "reset_offsets", "delete_offsets"),
+    "validate_regex",
+)
 _SCENARIOS: Final = (
     *("to_offset", "shift_by", "to_datetime", "by_duration"),
     *("to_earliest", "to_latest", "to_current", "from_file"),
@@ -75,12 +79,17 @@ class _Asked:
 
 
 @tool()
-@server_options
+@partial(server_options, required=False)
 @click.option("--list", is_flag=True, help="List all groups.")
 @click.option("--describe", is_flag=True, help="Describe groups, and how far behind they are.")
 @click.option("--delete", is_flag=True, help="Delete groups without members, and their offsets.")
 @click.option("--reset-offsets", is_flag=True, help="Set the offsets of a group without members.")
 @click.option("--delete-offsets", is_flag=True, help="Delete what a group committed for topics.")
+@click.option(
+    "--validate-regex",
+    metavar="REGEX",
+    help="Say whether a consumer may subscribe to it (RE2); without a cluster.",
+)
 @click.option("--group", "groups", multiple=True, help="The group; may be given several times.")
 @click.option("--all-groups", is_flag=True, help="All groups that there are.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Which topics.")
@@ -131,6 +140,8 @@ def main(answer: Answer, cluster: ClusterAddress, **flags: Any) -> None:
         flags=flags,
     )
     action = asked.one_of(_ACTIONS, "what to do")
+    if action == "validate_regex":
+        sys.exit(_validate(answer, flags["validate_regex"]))
     if action != "list" and not asked.groups and not asked.all_groups:
         raise click.UsageError(f"--{str(action).replace('_', '-')} needs --group or --all-groups")
     address = replace(cluster, timeout_ms=flags["timeout_ms"])
@@ -138,6 +149,19 @@ def main(answer: Answer, cluster: ClusterAddress, **flags: Any) -> None:
     if failed:
         sys.stdout.flush()
         sys.exit(1)
+
+
+def _validate(answer: Answer, pattern: str) -> int:
+    """Whether brokers would take it; the exit code."""
+    why: str | None = None
+    try:
+        LinearPattern(pattern)
+    except PatternError as e:
+        why = e.why
+    verdict = "is valid." if why is None else f"is invalid: {why}."
+    said = f"The regular expression `{pattern}` {verdict}"
+    answer.say(said, regex=pattern, isValid=why is None, reason=why)
+    return 0 if why is None else 1
 
 
 async def _perform(cluster: ClusterAddress, answer: Answer, action: str, asked: _Asked) -> bool:

@@ -22,6 +22,7 @@ from kraftjbod.controller.partitions.target_directories import why_takes_none
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
+from kraftjbod.core.text.topic_name import why_illegal
 from kraftjbod.metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from kraftjbod.metadata.registrations import TopicRegistration
 from kraftjbod.metadata.state import MetadataState
@@ -45,10 +46,8 @@ from kraftjbod.protocol.rpc_messages import (
 
 Replicas = tuple[BrokerId, ...]
 
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _MAY_COLLIDE: Final = re.compile(r"[._]")
-_MAX_NAME_CHARS: Final = 249
-_RESERVED_NAMES: Final = frozenset({".", "..", "__cluster_metadata"})
+_RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 _NO_TOPIC_ID: Final = TopicId(bytes(16))
 #: Of a topic's id; the rest is drawn here.
 _ASKED_ID_BYTES: Final = 12
@@ -410,16 +409,9 @@ def _wanted_ids(request: CreateTopicsRequest) -> Sequence[TopicId | None]:
 def _require_legal_name(name: str) -> None:
     if name in _RESERVED_NAMES:
         raise _error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"A topic cannot be called '{name}'.")
-    if len(name) > _MAX_NAME_CHARS:
-        raise _error(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"A topic name has at most {_MAX_NAME_CHARS} characters, this one has {len(name)}.",
-        )
-    if not _LEGAL_NAME.fullmatch(name):
-        raise _error(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic name '{name}' must be one or more ASCII letters, digits, '.', '_' or '-'.",
-        )
+    reason = why_illegal(name)
+    if reason is not None:
+        raise _error(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
 
 
 def _collision_key(name: str) -> str:

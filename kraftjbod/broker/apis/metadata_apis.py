@@ -24,6 +24,7 @@ from kraftjbod.broker.security.authorized_operations import (
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
 from kraftjbod.core.loop.work_slices import in_slices
+from kraftjbod.core.text.topic_name import code_of_absence
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.kafka_codec import encode_part, parts_of
 from kraftjbod.protocol.messages import (
@@ -124,8 +125,8 @@ class MetadataApis:
         else:
             topic = self._cache.state.topic(name)
             topic_id = TopicId(ZERO_UUID)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if may_create and name not in self._internal_topics:
+            code = code_of_absence(name)
+            if may_create and name and name not in self._internal_topics:
                 code = self._topic_apis.creation_outcome(name)
         if topic is None:
             return self._absent(code, name, topic_id)

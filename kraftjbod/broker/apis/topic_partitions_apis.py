@@ -17,6 +17,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_PARTITIONS_DESCRIBED_AT_ONCE
+from kraftjbod.core.text.topic_name import code_of_absence
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.messages import (
     DescribeTopicPartitionsRequest,
@@ -54,8 +55,7 @@ class TopicPartitionsApis:
             topic = self._cache.state.topic(name)
             if topic is None:
                 if request.topics:
-                    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    topics.append(_refused(name, unknown))
+                    topics.append(_refused(name, code_of_absence(name)))
                 continue
             described, goes_on_at = self._describe(topic, first, left, context.listener_name)
             topics.append(described)

@@ -20,6 +20,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
+from kraftjbod.core.text.topic_name import why_illegal
 from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.messages import (
     DescribeProducersRequest,
@@ -139,6 +140,9 @@ class TransactionLogApis:
         )
 
     async def _describe(self, partition: TopicPartition) -> Described:
+        reason = why_illegal(partition.topic)
+        if reason is not None:
+            return _refused(partition.partition, ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         try:
             role, handle = self._replicas.require(partition).require_open()
             role.require_replica()

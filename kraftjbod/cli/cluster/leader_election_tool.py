@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -33,7 +34,7 @@ class LeaderElectionError(KraftJbodError):
 
 
 @tool()
-@connection_options
+@partial(connection_options, old_config="--admin.config")
 @click.option(
     "--election-type",
     required=True,

@@ -128,7 +128,10 @@ class ClusterAddress:
         """Knows the cluster, and has not talked with it yet.
 
         :raises ConfigError: for settings that it cannot honour.
+        :raises click.UsageError: if no address was given.
         """
+        if not self.bootstrap_server:
+            raise click.UsageError("Missing option '--bootstrap-server'.")
         timeout_ms = max(self.timeout_ms, patience_ms)
         return make_client(self.bootstrap_server, self.command_config, timeout_ms=timeout_ms)
 
@@ -178,27 +181,49 @@ def format_option(*styles: str, help: str) -> Callable[[F], F]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 
 
-def server_options(command: F) -> F:
-    """``--bootstrap-server`` and ``--command-config``: ``cluster``, a :class:`ClusterAddress`."""
+def server_options(command: F, *, required: bool = True, old_config: str | None = None) -> F:
+    """``--bootstrap-server`` and ``--command-config``: ``cluster``, a :class:`ClusterAddress`.
 
-    @click.option(
-        "--bootstrap-server", required=True, metavar="HOST:PORT,...", help="Brokers to ask first."
-    )
-    @config_option
-    @functools.wraps(command)
+    :param required: if not, its address may be missing until it is used.
+    :param old_config: another name of ``--command-config``, which Kafka still takes.
+    """
+
     def given(
-        *args: Any, bootstrap_server: str, command_config: str | None, **flags: Any
+        *args: Any,
+        bootstrap_server: str | None,
+        command_config: str | None,
+        old_config_file: str | None = None,
+        **flags: Any,
     ) -> object:
-        cluster = ClusterAddress(bootstrap_server=bootstrap_server, command_config=command_config)
+        if command_config is not None and old_config_file is not None:
+            raise click.UsageError(f"--command-config and {old_config}: give one of them")
+        cluster = ClusterAddress(
+            bootstrap_server=bootstrap_server or "",
+            command_config=command_config if old_config_file is None else old_config_file,
+        )
         return command(*args, cluster=cluster, **flags)
 
-    return cast(F, given)
+    made = functools.wraps(command)(given)
+    if old_config is not None:
+        made = click.option(
+            old_config,
+            "old_config_file",
+            type=click.Path(dir_okay=False),
+            help="The old name of --command-config.",
+        )(made)
+    address = click.option(
+        "--bootstrap-server",
+        required=required,
+        metavar="HOST:PORT,...",
+        help="Brokers to ask first.",
+    )
+    return cast(F, address(config_option(made)))
 
 
-def connection_options(command: F) -> F:
+def connection_options(command: F, *, required: bool = True, old_config: str | None = None) -> F:
     """The same with ``--timeout``."""
 
-    @server_options
+    @functools.partial(server_options, required=required, old_config=old_config)
     @timeout_option
     @functools.wraps(command)
     def given(*args: Any, cluster: ClusterAddress, give_up_ms: int, **flags: Any) -> object:

@@ -63,7 +63,7 @@ class OpenTransaction:
 
 
 @tool_group()
-@connection_options
+@partial(connection_options, required=False)
 @click.pass_context
 def main(context: click.Context, /, cluster: ClusterAddress) -> None:
     """Show transactions, find those that hang, and end them."""

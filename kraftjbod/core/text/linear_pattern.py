@@ -17,20 +17,31 @@ _MAX_PATTERN_CHARS: Final = 10_000
 _MAX_PATTERN_BYTES: Final = 1 << 20
 
 
+class PatternError(OperatingError):
+    """INVALID_REGULAR_EXPRESSION; ``why`` without the expression."""
+
+    def __init__(self, pattern: str, why: str) -> None:
+        super().__init__(
+            f"{pattern!r} is no regular expression that is understood here: {why}",
+            code=ErrorCode.INVALID_REGULAR_EXPRESSION,
+        )
+        self.why = why
+
+
 class LinearPattern:
     """:meth:`fits` for whole texts."""
 
     def __init__(self, pattern: str) -> None:
-        """:raises OperatingError: INVALID_REGULAR_EXPRESSION, for what is none, or too much."""
+        """:raises PatternError: for what is none, or too much."""
         if len(pattern) > _MAX_PATTERN_CHARS:
-            raise _refusal(pattern[:40] + "...", f"longer than {_MAX_PATTERN_CHARS} characters")
+            raise PatternError(pattern[:40] + "...", f"longer than {_MAX_PATTERN_CHARS} characters")
         options = re2.Options()
         options.log_errors = False
         options.max_mem = _MAX_PATTERN_BYTES
         try:
             self._compiled = re2.compile(pattern, options)
         except (re2.error, UnicodeEncodeError) as e:
-            raise _refusal(pattern, _reason(e)) from e
+            raise PatternError(pattern, _reason(e)) from e
 
     def fits(self, text: str) -> bool:
         return self._compiled.fullmatch(text) is not None
@@ -40,10 +51,3 @@ def _reason(error: Exception) -> str:
     """RE2 says it in bytes."""
     said = error.args[0] if error.args else ""
     return said.decode(errors="replace") if isinstance(said, bytes) else str(error)
-
-
-def _refusal(pattern: str, why: str) -> OperatingError:
-    return OperatingError(
-        f"{pattern!r} is no regular expression that is understood here: {why}",
-        code=ErrorCode.INVALID_REGULAR_EXPRESSION,
-    )

@@ -7,10 +7,10 @@ way since 2.3, IncrementalAlterConfigs; some clients still know this one alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
 
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.request_limits import MAX_FORWARDED_ITEMS, MAX_ITEMS_PER_REQUEST
+from kraftjbod.core.text.topic_name import MAX_NAME_CHARS
 from kraftjbod.protocol.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -20,8 +20,6 @@ from kraftjbod.protocol.messages import (
 
 _Change = IncrementalAlterConfigsRequest.AlterableConfig
 _SET, _DELETE = 0, 1
-#: Of a topic; what is longer names nothing that is there.
-_MAX_NAME_CHARS: Final = 249
 
 
 def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -29,7 +27,8 @@ def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[st
     first = request.resources[:MAX_ITEMS_PER_REQUEST]
     for kind in sorted({resource.resource_type for resource in first}):
         names = dict.fromkeys(r.resource_name for r in first if r.resource_type == kind)
-        fitting = [name for name in names if len(name) <= _MAX_NAME_CHARS]
+        # What is longer names nothing that is there.
+        fitting = [name for name in names if len(name) <= MAX_NAME_CHARS]
         for start in range(0, len(fitting), MAX_FORWARDED_ITEMS):
             yield kind, tuple(fitting[start : start + MAX_FORWARDED_ITEMS])
 
@@ -58,12 +57,13 @@ def as_changes(
 def _changes(
     resource: AlterConfigsRequest.AlterConfigsResource, present: Collection[str]
 ) -> Iterator[_Change]:
-    """Of a key that is named twice the last value counts; None stands for the default."""
-    wanted = {config.name: config.value for config in resource.configs}
-    for name in dict.fromkeys((*present, *wanted)):
-        value = wanted.get(name)
-        operation = _DELETE if value is None else _SET
-        yield _Change(name=name, config_operation=operation, value=value)
+    """What is named without a value, or twice, is for the controller to refuse, as Kafka does."""
+    named = {config.name for config in resource.configs}
+    for name in dict.fromkeys(present):
+        if name not in named:
+            yield _Change(name=name, config_operation=_DELETE, value=None)
+    for config in resource.configs:
+        yield _Change(name=config.name, config_operation=_SET, value=config.value)
 
 
 def whole_response(response: IncrementalAlterConfigsResponse) -> AlterConfigsResponse:

@@ -19,12 +19,28 @@ NOBODY = ("--bootstrap-server", "127.0.0.1:1", "--timeout", "100")
         ("--list --describe", "exactly one of --list, --describe"),
         ("--describe", "--describe needs --group or --all-groups"),
         ("--delete-offsets", "--delete-offsets needs --group or --all-groups"),
+        ("--list --validate-regex a", "exactly one of --list, --describe"),
     ],
 )
 def test_what_is_asked_must_make_sense(flags: str, why: str) -> None:
     done = CliRunner().invoke(main, [*NOBODY, *flags.split()])
     assert done.exit_code == 2
     assert why in done.output
+
+
+def test_a_regular_expression_is_judged_as_brokers_do_without_a_cluster() -> None:
+    done = CliRunner().invoke(main, ["--validate-regex", "t.*|u"])
+    assert (done.exit_code, done.stdout) == (0, "The regular expression `t.*|u` is valid.\n")
+    done = CliRunner().invoke(main, ["--validate-regex", "(?=t)"])
+    assert done.exit_code == 1
+    assert done.stdout.startswith("The regular expression `(?=t)` is invalid: ")
+    done = CliRunner().invoke(main, ["--validate-regex", "(", "--json"])
+    assert done.exit_code == 1 and json.loads(done.stdout)["isValid"] is False
+
+
+def test_whatever_asks_a_cluster_needs_its_address() -> None:
+    done = CliRunner().invoke(main, ["--list"])
+    assert done.exit_code == 2 and "Missing option '--bootstrap-server'" in done.output
 
 
 def test_without_a_cluster_it_says_so() -> None:

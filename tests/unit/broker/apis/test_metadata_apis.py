@@ -89,8 +89,12 @@ async def test_a_missing_topic_is_created_only_where_both_sides_want_it():
         return accept(request)
 
     async with brokers(answer=answer) as (rig,):
-        answered = await rig.ask(asking("absent", allow_auto_topic_creation=False))
-        assert answered.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answered = await rig.ask(asking("absent", "bad name", "", allow_auto_topic_creation=False))
+        assert [t.error_code for t in answered.topics] == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ]
         assert rig.controller.seen == []
         answered = await rig.ask(asking("absent", "bad name"))
         assert [t.error_code for t in answered.topics] == [

@@ -99,8 +99,9 @@ async def test_a_cursor_that_points_nowhere_is_refused(name: str, index: int) ->
 async def test_what_does_not_exist_is_reported_where_it_was_asked_for():
     async with brokers() as (rig,):
         await _two_topics(rig)
-        answer = await rig.ask(_asking("nope", "a"))
+        answer = await rig.ask(_asking("nope", "a", "a b"))
         assert [(t.name, t.error_code) for t in answer.topics] == [
             ("a", ErrorCode.NONE),
+            ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
             ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]

@@ -204,3 +204,4 @@ async def test_producers_are_described_and_old_coordinators_fenced():
         assert (known.current_txn_start_offset, known.last_sequence) == (-1, -1)
         unknown = (await described("absent")).error_code
         assert unknown == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await described("a b")).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

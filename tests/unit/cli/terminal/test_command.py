@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -92,6 +93,31 @@ def test_wrong_usage_is_one_line_that_names_the_help() -> None:
     assert done.stderr == (
         "error: No such option '--jsn'. Did you mean '--json'? (kraftjbod-probe --help)\n"
     )
+
+
+def _loose_tool() -> command.Tool:
+    @command.tool()
+    @functools.partial(command.connection_options, required=False, old_config="--consumer.config")
+    def probe(cluster: command.ClusterAddress) -> None:
+        click.echo(cluster.client().request_timeout_ms)
+
+    return probe
+
+
+def test_an_address_that_is_asked_for_late_is_missed_when_it_is_used() -> None:
+    """So that a command of a tool can be asked for its help."""
+    done = CliRunner().invoke(_loose_tool(), [], prog_name="kraftjbod-probe")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: Missing option '--bootstrap-server'.")
+
+
+def test_the_settings_file_has_the_name_that_older_scripts_know(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("request.timeout.ms=5\n")
+    words = ["--bootstrap-server", "h:1", "--consumer.config", str(config)]
+    assert CliRunner().invoke(_loose_tool(), words).output == "5\n"
+    done = CliRunner().invoke(_loose_tool(), [*words, "--command-config", str(config)])
+    assert (done.exit_code, "give one of them" in done.stderr) == (2, True)
 
 
 TOOLS = sorted(path.name for path in (ROOT / "bin").iterdir())

@@ -19,7 +19,8 @@ def resource(resource_type: int, name: str, *configs: tuple[str, str | None]) ->
     )
 
 
-def test_what_is_not_named_is_deleted_and_the_last_of_two_values_counts() -> None:
+def test_what_is_not_named_is_deleted_and_the_rest_is_set_as_it_is_said() -> None:
+    """Twice, or to nothing: the controller refuses either, as for single changes."""
     request = AlterConfigsRequest(
         resources=[
             resource(TOPIC, "t", ("a", "1"), ("a", "2"), ("b", None)),
@@ -32,7 +33,10 @@ def test_what_is_not_named_is_deleted_and_the_last_of_two_values_counts() -> Non
     assert [
         (r.resource_type, [(c.name, c.config_operation, c.value) for c in r.configs])
         for r in changed.resources
-    ] == [(TOPIC, [("a", 0, "2"), ("c", 1, None), ("b", 1, None)]), (BROKER, [])]
+    ] == [
+        (TOPIC, [("c", 1, None), ("a", 0, "1"), ("a", 0, "2"), ("b", 0, None)]),
+        (BROKER, []),
+    ]
 
 
 def test_what_is_there_is_asked_for_in_parts() -> None:
