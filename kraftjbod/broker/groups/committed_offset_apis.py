@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
@@ -15,7 +15,11 @@ from kraftjbod.broker.groups.classic.group_events import GroupState
 from kraftjbod.broker.groups.coordinator.group_commits import Committer, GroupCommits
 from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
-from kraftjbod.broker.groups.records.group_records import NO_EXPIRY, CommittedOffset
+from kraftjbod.broker.groups.records.group_records import (
+    NO_EXPIRY,
+    CommittedOffset,
+    is_too_long,
+)
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -119,7 +123,7 @@ class CommittedOffsetApis:
         where = TopicPartition(name, part.partition_index)
         if self._cache.state.partition_named(where) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if len(part.committed_metadata or "") > self._max_metadata_chars:
+        if is_too_long(part.committed_metadata, self._max_metadata_chars):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
@@ -175,7 +179,13 @@ class CommittedOffsetApis:
                     ]
                 member = (asked.member_id, asked.member_epoch)
                 groups.append(
-                    await self._fetch(asked.group_id, wanted, member, stable=request.require_stable)
+                    await self._fetch(
+                        asked.group_id,
+                        wanted,
+                        member,
+                        stable=request.require_stable,
+                        by_id=context.api_version >= _BY_ID_SINCE,
+                    )
                 )
             return OffsetFetchResponse(groups=groups)
         wanted = None
@@ -194,10 +204,12 @@ class CommittedOffsetApis:
         member: tuple[str | None, int] = _NOBODY,
         *,
         stable: bool,
+        by_id: bool = False,
     ) -> FetchedGroup:
         """:param wanted: topics and partitions; None for all that were committed.
         :param member: id and epoch of who asks; a consumer group tells only who is its member.
         :param stable: refuse what an open transaction may change.
+        :param by_id: topics are told by their ids: one that has none any more cannot be.
         """
         try:
             groups = self._coordinator.find(group_id)
@@ -209,7 +221,8 @@ class CommittedOffsetApis:
             if code is not ErrorCode.NONE:
                 return FetchedGroup(group_id=group_id, error_code=code)
         if wanted is None:
-            wanted = list(self._everything(groups, group_id, stable=stable))
+            everything = self._everything(groups, group_id, stable=stable)
+            wanted = [one for one in everything if not (by_id and one[0].topic_id == ZERO_UUID)]
         committed = groups.offsets(group_id)
         pending = groups.pending
         topics = []
@@ -251,12 +264,15 @@ class CommittedOffsetApis:
             subscribed = groups.subscribed(group_id)
             if subscribed is None:
                 return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
-            going = [
-                TopicPartition(topic.name, part.partition_index)
-                for topic in request.topics
-                if topic.name not in subscribed
-                for part in topic.partitions
-            ]
+            codes = {
+                one: self._check_going(one, subscribed)
+                async for one in in_slices(
+                    TopicPartition(topic.name, part.partition_index)
+                    for topic in request.topics
+                    for part in topic.partitions
+                )
+            }
+            going = [one for one, of_one in codes.items() if of_one is ErrorCode.NONE]
             code = await self._coordinator.delete_offsets(group_id, going)
         except OperatingError as e:
             return OffsetDeleteResponse(error_code=e.code)
@@ -269,9 +285,7 @@ class CommittedOffsetApis:
                     partitions=[
                         kinds.OffsetDeleteResponsePartition(
                             partition_index=part.partition_index,
-                            error_code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-                            if topic.name in subscribed
-                            else ErrorCode.NONE,
+                            error_code=codes[TopicPartition(topic.name, part.partition_index)],
                         )
                         for part in topic.partitions
                     ],
@@ -279,6 +293,13 @@ class CommittedOffsetApis:
                 for topic in request.topics
             ],
         )
+
+    def _check_going(self, where: TopicPartition, subscribed: Collection[str]) -> ErrorCode:
+        if self._cache.state.partition_named(where) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if where.topic in subscribed:
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        return ErrorCode.NONE
 
 
 def _unknown(index: int, code: ErrorCode) -> FetchedPartition:

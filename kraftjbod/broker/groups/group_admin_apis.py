@@ -63,6 +63,7 @@ class GroupAdminApis:
             group_id=group_id, group_state=state.value, authorized_operations=operations
         )
         if state is GroupState.DEAD and context.api_version >= _MESSAGE_SINCE:
+            described.authorized_operations = NOT_ASKED
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             described.error_message = f"there is no classic group {group_id}"
         return described

@@ -11,7 +11,7 @@ from typing import Final
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.groups.coordinator.group_commits import Committer, GroupCommits
-from kraftjbod.broker.groups.records.group_records import CommittedOffset
+from kraftjbod.broker.groups.records.group_records import CommittedOffset, is_too_long
 from kraftjbod.broker.replicas.pending_append import TransactionClaim
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -84,7 +84,7 @@ class TransactionalOffsetApis:
     def _check(self, where: TopicPartition, part: Committing) -> ErrorCode:
         if self._cache.state.partition_named(where) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if len(part.committed_metadata or "") > self._max_metadata_chars:
+        if is_too_long(part.committed_metadata, self._max_metadata_chars):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 

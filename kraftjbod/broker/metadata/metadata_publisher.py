@@ -4,7 +4,7 @@ order.
 1. who is dead is waited for no more; configurations, so that everything after sees the new values;
 2. roles: leaders and followers begin and end, at once and without waiting;
 3. fetchers follow and stop, moves between directories end, and who builds on what is led hears of
-   it (``leaderships.py``);
+   it (``leaderships.py``), also of topics that are gone;
 4. logs are removed and made, each in its own task, so that no directory waits for another, and
    none before it is remembered by which metadata that is done;
 5. the controller hears how far this broker is.
@@ -17,7 +17,7 @@ own configuration and step 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from kraftjbod.broker.background import BackgroundTasks
@@ -68,9 +68,14 @@ class BrokerMetadataPublisher:
         self._later_roles = BackgroundTasks(jobs)
         self._memory = memory
         self._leaderships = leaderships
+        self._heard_deletions: list[Callable[[], None]] = []
         self._is_open = False
         #: What topics need in sync that say nothing themselves, as the whole cluster has it.
         self._min_isr_of_all: str | None = None
+
+    def subscribe_deletions(self, heard: Callable[[], None]) -> None:
+        """``heard`` is called when topics are deleted; it notes that, and awaits nothing."""
+        self._heard_deletions.append(heard)
 
     def publish(self, delta: MetadataDelta) -> None:
         """Act on a change that the cache already shows."""
@@ -83,6 +88,8 @@ class BrokerMetadataPublisher:
             for name in self._topics_configured(delta, changes_all=changes_all):
                 self._carry_out(self._replicas.config_changed(name))
             self._carry_out(self._replicas.apply_delta(delta))
+        for heard in self._heard_deletions if delta.deleted_topics else ():
+            heard()
         self._lifecycle.note_metadata(self._cache.state)
 
     def _take_broker_configs(self) -> bool:

@@ -66,6 +66,7 @@ class GroupRoom:
             settings=settings,
         )
         replicas.leaderships.subscribe(self.coordinator)
+        replicas.publisher.subscribe_deletions(self.coordinator.topics_deleted)
         self.members = GroupApis(
             coordinator=self.coordinator,
             random_bytes=around.random_bytes,

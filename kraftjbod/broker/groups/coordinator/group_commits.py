@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.groups.classic.group_events import GroupState
 from kraftjbod.broker.groups.consumer.consumer_group_events import Commit
 from kraftjbod.broker.groups.consumer.group_topics import ClusterTopics
 from kraftjbod.broker.groups.coordinator.group_coordinator import GroupCoordinator
@@ -81,7 +82,10 @@ class GroupCommits:
                 code = absent_code
             elif len(led.groups) >= self._settings.max_groups_per_partition:
                 code = ErrorCode.GROUP_MAX_SIZE_REACHED
-        return await self._log.append(led, facts, records) if code is ErrorCode.NONE else code
+        if code is not ErrorCode.NONE:
+            return code
+        with led.groups.committing(group_id):
+            return await self._log.append(led, facts, records)
 
     async def commit_in_transaction(
         self,
@@ -144,7 +148,9 @@ class GroupCommits:
             )
         consumer = led.groups.consumer_groups.get(group_id)
         if consumer is None:
-            return None
+            # One that only commits has no members; what it has of its own may be committed to.
+            is_known = led.groups.state_of(group_id) is GroupState.EMPTY
+            return ErrorCode.UNKNOWN_MEMBER_ID if is_known and generation >= 0 else None
         topics = ClusterTopics(self._cache.state)
         found = ((topics.topic(topic), index) for topic, index in offsets)
         return consumer.check_commit(

@@ -62,7 +62,7 @@ from kraftjbod.broker.internal.internal_reader import InternalReader
 from kraftjbod.broker.replicas.leaderships import Leadership
 from kraftjbod.broker.replicas.pending_append import MarkerToWrite
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode, OperatingError
-from kraftjbod.core.ids import LeaderEpoch, TopicPartition
+from kraftjbod.core.ids import ZERO_UUID, LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.loop.work_slices import in_slices
@@ -75,7 +75,7 @@ _FACTS_AT_ONCE: Final = 500
 
 
 class GroupCoordinator:
-    """Subscribes to leaderships; ``run()`` lets offsets expire."""
+    """Subscribes to leaderships, hears of topics that go; ``run()`` lets offsets go."""
 
     def __init__(
         self,
@@ -99,6 +99,8 @@ class GroupCoordinator:
         self._settings = settings
         #: By partition.
         self._led: dict[int, LedGroups] = {}
+        #: Something may have been committed for topics that there are no more.
+        self._has_orphans = asyncio.Event()
         self._consumer = ConsumerGroupDriver(
             cache=cache,
             clock=clock,
@@ -175,6 +177,7 @@ class GroupCoordinator:
         if led.phase is Phase.ENDED:
             return
         led.phase = Phase.ACTIVE
+        self._has_orphans.set()
         led.groups.loaded(self._clock.now_ms())
         for group in list(led.groups.groups.values()):
             self._set_timer(led, group)
@@ -397,13 +400,45 @@ class GroupCoordinator:
                 )
         return code
 
+    def topics_deleted(self) -> None:
+        """The metadata has fewer topics than it had."""
+        self._has_orphans.set()
+
     async def run(self) -> None:
-        """Let go what was kept long enough, from time to time, until cancelled."""
+        """Let go what was kept long enough, from time to time, and what was committed for topics
+        that are gone, at once, until cancelled.
+        """
         while True:
-            await asyncio.sleep(self._settings.expiry_interval_ms / 1000)
+            expires = False
+            try:
+                async with asyncio.timeout(self._settings.expiry_interval_ms / 1000):
+                    await self._has_orphans.wait()
+            except TimeoutError:
+                expires = True
+            self._has_orphans.clear()
             for led in list(self._led.values()):
                 if led.phase is Phase.ACTIVE:
+                    await self._forget_orphans(led)
+                if led.phase is Phase.ACTIVE and expires:
                     await self._expire(led)
+
+    async def _forget_orphans(self, led: LedGroups) -> None:
+        """What is not written now is, the next time that offsets expire.
+
+        Whatever is in this log was committed for a topic that there was then, according to who led
+        it; who leads it now knows at least as much. So a topic that metadata does not know is one
+        that was deleted.
+        """
+        async for group_id in in_slices(led.groups.group_ids()):
+            while facts := led.groups.orphaned(group_id, self._is_gone):
+                # Written at once: in between the name may have been given to another topic.
+                code = await self._records.write(led, facts[:_FACTS_AT_ONCE])
+                if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
+                    return
+
+    def _is_gone(self, name: str, topic_id: bytes) -> bool:
+        state = self._cache.state
+        return state.topic(name) is None if topic_id == ZERO_UUID else topic_id not in state.topics
 
     async def _expire(self, led: LedGroups) -> None:
         retention_ms = self._settings.offsets_retention_ms

@@ -8,7 +8,9 @@ Times are wall milliseconds but where they are called ``now_ms`` of a group's ma
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -27,7 +29,7 @@ from kraftjbod.broker.groups.records.group_records import (
     OffsetFact,
 )
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import ZERO_UUID, TopicPartition
 from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 
 _CONSUMER: Final = "consumer"
@@ -45,6 +47,8 @@ class GroupPartition:
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.pending = PendingOffsets()
+        #: By group: how many commits are on their way to the log, and not in memory yet.
+        self._committing: Counter[str] = Counter()
         #: When each group came into its state.
         self._since_ms: dict[str, int] = {}
         #: Groups that are written, so that their end has to be written too.
@@ -203,6 +207,17 @@ class GroupPartition:
     def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._offsets.get(group_id, _NOTHING)
 
+    @contextmanager
+    def committing(self, group_id: str) -> Iterator[None]:
+        """Around a commit until it is replicated: what is in memory may be older than the log."""
+        self._committing[group_id] += 1
+        try:
+            yield
+        finally:
+            self._committing[group_id] -= 1
+            if not self._committing[group_id]:
+                del self._committing[group_id]
+
     def subscribed(self, group_id: str) -> frozenset[str] | None:
         """Topics that members read; None if that cannot be told, and may be any."""
         if group_id in self.consumer_groups:
@@ -225,6 +240,8 @@ class GroupPartition:
 
         Of a consumer group that has nothing more, :meth:`is_over` says it.
         """
+        if group_id in self._committing:
+            return []
         facts: list[Fact] = [
             OffsetFact(group_id, topic_partition, None)
             for topic_partition, committed in self.offsets(group_id).items()
@@ -235,6 +252,27 @@ class GroupPartition:
         if is_bare and group_id in self._kept and self.state_of(group_id) is GroupState.EMPTY:
             facts.append(GroupFact(group_id, None))
         return facts
+
+    def orphaned(self, group_id: str, is_gone: Callable[[str, bytes], bool]) -> list[Fact]:
+        """What was committed for topics that are gone, and has to be written to be forgotten.
+
+        :param is_gone: by a topic's name and id; zeros where only the name is known.
+        """
+        if group_id in self._committing:
+            return []
+        offsets, pending = self.offsets(group_id), self.pending.of_group(group_id)
+        gone = {
+            one: None
+            for one, committed in offsets.items()
+            if is_gone(one.topic, committed.topic_id)
+        }
+        for one in [*gone, *pending]:
+            # A transaction may have committed for the topic that has the name now.
+            if self.pending.is_open(group_id, one) and not is_gone(one.topic, ZERO_UUID):
+                gone.pop(one, None)
+            else:
+                gone[one] = None
+        return [OffsetFact(group_id, one, None) for one in gone]
 
     def is_over(self, group_id: str) -> bool:
         """A consumer group without members and offsets, which nobody will miss."""

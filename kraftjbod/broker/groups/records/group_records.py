@@ -78,6 +78,14 @@ class CommittedOffset:
     """Of the record that says so, in ``__consumer_offsets``; not part of it."""
 
 
+def is_too_long(metadata: str | None, max_chars: int) -> bool:
+    """Whether metadata is longer than that as Kafka counts it: in units of UTF-16."""
+    text = metadata or ""
+    if 2 * len(text) <= max_chars:
+        return False
+    return len(text) + sum(one > "\uffff" for one in text) > max_chars
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
     """A member as it is kept. The subscription is its metadata for the group's protocol."""

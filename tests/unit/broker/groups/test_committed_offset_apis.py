@@ -139,3 +139,37 @@ async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:
         assert (await rig.ask(beat(member_id, generation))).error_code == 0
         # Its metadata names no topics, so that this one is not among those it reads.
         assert (await rig.ask(delete())).topics[0].partitions[0].error_code == 0
+        # As in Kafka there is nothing to delete where there is no such partition.
+        await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
+        (part,) = (await rig.ask(delete())).topics[0].partitions
+        assert part.error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_topic_without_an_id_is_left_out_where_topics_are_told_by_their_ids() -> None:
+    async with coordinator() as rig:
+        assert await committing(rig, 7) == 0
+        asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
+        (group,) = (await rig.ask(OffsetFetchRequest(groups=[asked]), 10)).groups
+        assert [one.topic_id for one in group.topics] == [TOPIC_ID]
+        await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
+        (group,) = (await rig.ask(OffsetFetchRequest(groups=[asked]), 10)).groups
+        assert group.topics == []
+
+
+async def test_metadata_is_measured_as_kafka_does() -> None:
+    """A character beyond the first plane counts twice there."""
+    async with coordinator(offset_metadata_max_bytes="10") as rig:
+        for text, code in (
+            ("x" * 10, 0),
+            ("\U0001f600" * 5, 0),
+            ("\U0001f600" * 6, 12),
+            ("x" * 11, 12),
+        ):
+            assert await committing(rig, 7, committed_metadata=text) == code, text
+
+
+async def test_who_takes_a_group_without_members_for_its_own_is_told_so() -> None:
+    async with coordinator() as rig:
+        assert await committing(rig, 7, "m", 3) == E.GROUP_ID_NOT_FOUND
+        assert await committing(rig, 7) == 0
+        assert await committing(rig, 7, "m", 3) == E.UNKNOWN_MEMBER_ID

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kraftjbod.broker.security.authorized_operations import NOT_ASKED
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, api_name, message
 from kraftjbod.protocol.messages import (
@@ -86,6 +87,12 @@ async def test_a_group_that_only_commits_is_empty() -> None:
         (described,) = (await rig.ask(request)).groups
         assert (described.group_state, described.members) == ("Empty", [])
         assert described.authorized_operations == 3400
+        request.groups = ["nowhere"]
+        # What is not there has no operations; older versions say "Dead" without an error.
+        (absent,) = (await rig.ask(request, 6)).groups
+        assert absent.authorized_operations == NOT_ASKED
+        (absent,) = (await rig.ask(request, 5)).groups
+        assert absent.authorized_operations == 3400
 
 
 async def test_while_groups_are_loaded_there_is_no_list() -> None:

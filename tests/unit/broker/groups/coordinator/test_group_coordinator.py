@@ -8,7 +8,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.groups.coordinator import group_coordinator
+from kraftjbod.broker.groups.coordinator.pending_offsets import PendingOffset
+from kraftjbod.broker.groups.records.group_records import CommittedOffset
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.metadata.records import RemoveTopicRecord
 from kraftjbod.protocol.messages import DeleteGroupsRequest, LeaveGroupRequest
 from kraftjbod.protocol.records import Record, build_batch
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, only, partition, produce, topic
@@ -126,6 +130,44 @@ async def test_offsets_that_were_kept_long_enough_go() -> None:
         rig.tasks.start(rig.parts.coordinator.run(), "expiry")
         await until(lambda: not groups.offsets("g"))
         assert rig.around.metrics.snapshot()["NumOffsets"] == 0
+
+
+async def test_what_was_committed_for_a_deleted_topic_is_forgotten_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka's groups do not show topics that there are no more; also if it takes several batches,
+    and what a transaction has open.
+    """
+    monkeypatch.setattr(group_coordinator, "_FACTS_AT_ONCE", 1)
+    async with coordinator() as rig:
+        other = TopicId(b"u" * 16)
+        await rig.follow(partition(1), topic("u", other), partition(topic_id=other))
+        for index in range(2):
+            assert await committing(rig, 1, index=index) == 0
+        assert await committing(rig, 5, name="u") == 0
+        rig.tasks.start(rig.parts.coordinator.run(), "expiry")
+        groups = rig.parts.coordinator.find("g")
+        pending = PendingOffset("g", TopicPartition("t", 7), CommittedOffset(offset=1))
+        groups.pending.add(1, pending)
+        await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
+        await until(lambda: len(groups.offsets("g")) == 1 and not groups.pending.of_group("g"))
+        assert await fetched(rig) == {("u", 0): 5}
+        # And the next coordinator, which reads the log, knows nothing of it either.
+        rig.parts.coordinator.reload(rig.parts.coordinator._led[0])
+        await loaded(rig)
+        assert await fetched(rig) == {("u", 0): 5}
+
+
+async def test_a_topic_that_was_deleted_while_nobody_led_is_found_by_who_leads_next() -> None:
+    async with coordinator() as rig:
+        assert await committing(rig, 1) == 0
+        await lead(rig, 1, leader=2)
+        await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
+        rig.tasks.start(rig.parts.coordinator.run(), "expiry")
+        await lead(rig, 2)
+        await loaded(rig)
+        groups = rig.parts.coordinator.find("g")
+        await until(lambda: not groups.offsets("g"))
 
 
 async def test_a_deleted_group_is_gone_also_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,33 @@ def test_what_is_kept_long_enough(
         assert groups.state_of("g") is GroupState.DEAD and len(groups) == 0
 
 
+def test_what_is_on_its_way_to_the_log_keeps_what_is_in_memory() -> None:
+    """A tombstone would stand after the commit, which is fresh, or for another topic."""
+    groups = loaded(None, commit_ms=0)
+    with groups.committing("g"), groups.committing("g"):
+        pass
+    assert len(groups.orphaned("g", lambda *_: True)) == 2
+    with groups.committing("g"):
+        with groups.committing("g"):
+            pass
+        assert groups.orphaned("g", lambda *_: True) == []
+        assert groups.expired("g", 10 * RETENTION_MS, RETENTION_MS) == []
+
+
+def test_a_transaction_s_offset_for_the_topic_that_has_the_name_now_is_kept() -> None:
+    """It is known by name alone; what the group committed before was for the topic's namesake."""
+    groups = GroupPartition(GroupLimits(initial_rebalance_delay_ms=0, max_size=9), CONSUMER)
+    old = CommittedOffset(offset=5, topic_id=b"o" * 16)
+    groups.take(OffsetFact("g", READ, old))
+    groups.take(OffsetFact("g", UNREAD, old))
+    groups.take(OffsetFact("g", READ, CommittedOffset(offset=6)), 3, producer_id=1)
+
+    def is_gone(_name: str, topic_id: bytes) -> bool:
+        return topic_id == b"o" * 16
+
+    assert groups.orphaned("g", is_gone) == [OffsetFact("g", UNREAD, None)]
+
+
 def test_only_an_empty_group_can_be_deleted_and_nothing_of_it_is_left() -> None:
     assert loaded(kept(member())).check_deletion("g") is ErrorCode.NON_EMPTY_GROUP
     assert loaded(None).check_deletion("x") is ErrorCode.GROUP_ID_NOT_FOUND
