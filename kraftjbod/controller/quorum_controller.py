@@ -220,14 +220,17 @@ class QuorumController:
             )
 
     async def _activate_as_leader(self) -> None:
-        """Of several; if it cannot, somebody else may."""
-        try:
-            await self._activate()
-        except NotControllerError:
-            return
-        except OperatingError as e:
-            self._log_failed_pass(e)
-            self._driver.resign()
+        """Of several; if it cannot, somebody else may. Ends with the leadership at the latest."""
+        while not self._is_active:
+            try:
+                await self._activate()
+            except NotControllerError:
+                # It stood still, and is not certain yet that it leads.
+                await asyncio.sleep(_RETRY_S)
+            except OperatingError as e:
+                self._log_failed_pass(e)
+                self._driver.resign()
+                return
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Until the leadership goes; what ends it before ends the process."""

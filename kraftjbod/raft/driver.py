@@ -4,8 +4,8 @@
   entries (replica_work.py), so that a slow write holds up no message;
 * what is proposed while a sync runs shares the next one (group commit);
 * an entry is given to the listener, and its proposer answered, once it is committed, in order;
-* with the leadership goes everything that was proposed and not committed: its proposers hear
-  NOT_CONTROLLER, though it may still be committed, and the listener is given the log anew
+* when the leadership goes, proposers of what is not committed hear NOT_CONTROLLER, though it may
+  still be; once another leader's entries take its place, the listener is given the log anew
   (committed_log.py);
 * on a full disk log_space.py says what may still be proposed (KIP-928); a leader whose disk does
   not take writes resigns if there are others, and stands again when it does;
@@ -114,6 +114,8 @@ class RaftDriver:
         self._was_mute = False
         #: Of the term that the listener knows this node to lead.
         self._led_term: int | None = None
+        #: End of what was proposed in an earlier leadership: the listener may be as far already.
+        self._in_doubt: SnapshotId | None = None
         self._ticks = self._make_ticks(election_timeout_ms)
         self._work = asyncio.Event()
         self._waits = CommitWaits(clock=clock, committed_offset=lambda: self.committed_offset)
@@ -148,6 +150,7 @@ class RaftDriver:
             log=self._log,
             is_disk_stuck=lambda: self._is_disk_stuck,
             is_alone=lambda: self.is_alone,
+            is_reading=lambda: self.committed.is_reloading,
             changed=self._note_change,
         )
 
@@ -315,13 +318,13 @@ class RaftDriver:
             now_term=core.term,
             reason=why_lost(core, self._led_term),
         )
-        self._led_term = None
+        led_term, self._led_term = self._led_term, None
         # What is committed is answered as such: a leader that removed itself ends with that.
         self._publish(core)
         self._proposals.fail(self.not_controller())
         self._listener.on_leader_lost()
         if self._proposals.last_offset > self.committed_offset:
-            self.committed.reload(self._listener)
+            self._in_doubt = SnapshotId(self._proposals.last_offset, led_term)
         self._waits.lose_term()
 
     def not_controller(self) -> NotControllerError:
@@ -520,6 +523,7 @@ class RaftDriver:
     def _publish(self, core: RaftCore) -> None:
         """Give the listener what is committed now; the waiters are answered after that."""
         assert self._listener is not None
+        self._forget_what_was_cut_off(core, self._listener)
         if not self.committed.publish(
             self._listener, core.applicable_offset, self._proposals.answer
         ):
@@ -528,6 +532,16 @@ class RaftDriver:
         if kept_from is not None:
             core.log.release(kept_from)
         self._waits.stir()
+
+    def _forget_what_was_cut_off(self, core: RaftCore, listener: RaftListener) -> None:
+        """Where the log still ends as this node proposed it, all before is as well."""
+        if self._in_doubt is None:
+            return
+        if self._in_doubt.last_offset <= self.committed_offset:
+            self._in_doubt = None
+        elif not core.log.holds(*self._in_doubt):
+            self._in_doubt = None
+            self.committed.reload(listener)
 
     def _note_leading(self, core: RaftCore) -> None:
         """Not before the first entry of the term was given to the listener."""
@@ -549,6 +563,7 @@ class RaftDriver:
     def _begin_at(self, snapshot: SnapshotId) -> None:
         assert self._listener is not None
         self.committed.cache.clear()
+        self._in_doubt = None
         self.committed.offset = snapshot.last_offset
         self.committed.reload(self._listener)
 

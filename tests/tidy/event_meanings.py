@@ -20,8 +20,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets_topic_not_created": (
         "No groups until it is there; mostly there are too few brokers for it."
     ),
-    "raft_leader_resigns": "Its disk does not take writes, or the process stood still for so long "
-    "that others may have elected; another controller is asked to take over.",
+    "raft_leader_resigns": "Its disk does not take writes; another controller is asked to "
+    "take over.",
+    "raft_leader_stood_still": "Its process did, for so long that others may have elected: "
+    "it decides and answers nothing until a majority has said that it still follows.",
     "voters_changed": "An entry of the metadata log says who votes from there on; it is in force "
     "before it is committed.",
     "quorum_search_failed": "A controller without a vote asked one of its addresses who votes, and "
@@ -226,8 +228,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "controller_refused_by_peer": "Another controller does not take this one for a voter: the "
     "reason says which key or disk is not what it was.",
-    "controller_resigned": "Another controller decides, or nobody just now; this one forgot what "
-    "was not committed.",
+    "controller_resigned": "Another controller decides, or nobody just now; what was not committed "
+    "here may never be.",
     "controller_pass_failed": "A round of routine decisions failed; the next one tries again.",
     "controller_passes_wait": (
         "Nothing is decided by routine while the metadata log cannot be written."
@@ -277,8 +279,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "static_voters_wait": "Its disk is full: who votes in this log is noted once there is space.",
     "metadata_snapshot_failed": "A snapshot could not be written; the next one is tried later.",
     "metadata_snapshot_postponed": "There is no space for it now.",
-    "metadata_reloaded": "What had been decided and was not committed is forgotten; or a snapshot "
-    "came from the active controller.",
+    "metadata_reloaded": "What had been decided here was not committed, and other decisions took "
+    "its place; or a snapshot came from the active controller.",
     "metadata_snapshot_received": "This controller lagged so far that the log of the active one "
     "does not reach back to it.",
     "metadata_snapshot_written": "What lies before it is not needed any more.",

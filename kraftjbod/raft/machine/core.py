@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
+from typing import Final
 
 from kraftjbod.core.errors import NotControllerError
 from kraftjbod.raft.machine.entry_log import EntryLog
@@ -55,6 +56,9 @@ from kraftjbod.raft.machine.messages import (
     VoteReply,
 )
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
+
+#: How many times as long one that hesitates leaves the others to stand.
+_PATIENCE: Final = 4
 
 
 class Role(Enum):
@@ -103,6 +107,9 @@ class RaftCore(Following):
         self._refused: set[ReplicaKey] = set()
         self._ticks_since_leader = 0
         self._timeout_ticks = 0
+        #: Its driver says so: it could not lead at once, and others should. It still votes, and
+        #: stands if nobody else does, for its log may be the only one with all that is committed.
+        self.hesitates = False
         self._restart_timer()
         self._speak_if_sound()
 
@@ -141,7 +148,9 @@ class RaftCore(Following):
         self._ticks_since_leader += 1
         if self._leadership is not None:
             self._tick_leading(self._leadership)
-        elif self._ticks_since_leader >= self._timeout_ticks:
+            return
+        patience = _PATIENCE if self.hesitates else 1
+        if self._ticks_since_leader >= self._timeout_ticks * patience:
             self.campaign()
 
     def _tick_leading(self, leadership: Leadership) -> None:
@@ -366,7 +375,7 @@ class RaftCore(Following):
                     (self._granted if message.granted else self._refused).add(message.sender)
                     self._count_votes()
             case TimeoutNow():
-                if self._may_stand and leadership is None:
+                if self._may_stand and not self.hesitates and leadership is None:
                     self._stand(is_transfer=True)
             case AppendReply() if leadership is not None:
                 leadership.acknowledged(message)

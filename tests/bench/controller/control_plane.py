@@ -87,7 +87,7 @@ def run_scripted_broker(local: ClusterProcesses, partitions: int) -> dict[str, f
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1_800,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

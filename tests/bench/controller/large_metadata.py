@@ -6,8 +6,10 @@ would take an hour to grow; no broker has the partitions, so the figures are the
 * *Start*: all three at once, from the snapshot; until one is active, and a topic is made.
 * *Failover*: ``kill -9`` of the active one.
 * *Back*: the killed one, until it has the log and follows.
-* *Rebuilt*: a leader that loses its majority with something undecided forgets its state and reads
-  it again; the others stand still meanwhile (SIGSTOP).
+* *Cut off*: the others stand still (SIGSTOP) until the leader has given up with something
+  undecided, and go on; until one is active. Nothing has taken the place of what it decided.
+* *Rebuilt*: the same, but it stands still itself then until another one has decided something:
+  it forgets its state and reads it again.
 * *Snapshot*: in the background, of all three, while one decides. A topic of many partitions is
   enough for it to be due, and nothing before that is.
 
@@ -69,6 +71,7 @@ def measure(report: Report, partitions: int) -> None:
         report.add(f"{what}: snapshot", size_mb, "MB")
         _start(report, what, local)
         _fail_over(report, what, local)
+        _cut_off(report, what, local)
         _rebuild(report, what, local)
         _snapshot(report, what, local)
 
@@ -107,25 +110,49 @@ def _fail_over(report: Report, what: str, local: ClusterProcesses) -> None:
     report.add(f"{what}: the killed one is back", time.time() - began_s, "s", how=how)
 
 
+def _cut_off(report: Report, what: str, local: ClusterProcesses) -> None:
+    active = _required(local)
+    others = [one for one in local.controllers.values() if one is not active]
+    with _undecided(active, others):
+        began_s = time.time()
+    new_s = _activated(local, began_s) - began_s
+    asyncio.run(_create_another(list(local.controllers.values())))
+    how = "its majority is back; nothing that it decided was replaced"
+    report.add(f"{what}: cut off, until one is active again", new_s, "s", how=how)
+    report.add(f"{what}: cut off, until a topic is made", time.time() - began_s, "s")
+
+
 def _rebuild(report: Report, what: str, local: ClusterProcesses) -> None:
     active = _required(local)
     others = [one for one in local.controllers.values() if one is not active]
     before, cpu = len(active.events("metadata_reloaded")), cpu_s([active])
-    # In vain: nobody acknowledges it.
+    with _undecided(active, others):
+        os.kill(active.pid or 0, signal.SIGSTOP)
+    try:
+        asyncio.run(_create_another(others))
+    finally:
+        os.kill(active.pid or 0, signal.SIGCONT)
+    _until(lambda: len(active.events("metadata_reloaded")) > before)
+    took_s = active.events("metadata_reloaded")[-1]["took_ms"] / 1e3
+    how = f"what was not committed is forgotten; CPU: {cpu_s([active]) - cpu:.1f} s"
+    report.add(f"{what}: state read again", took_s, "s", how=how)
+
+
+@contextlib.contextmanager
+def _undecided(active: DaemonProcess, others: list[DaemonProcess]) -> Iterator[None]:
+    """Within, the active one has given up with something that nobody acknowledged."""
+    before = len(active.events("raft_leadership_lost"))
     asking = threading.Thread(target=_ask_in_vain, args=(active.address,), daemon=True)
     for one in others:
         os.kill(one.pid or 0, signal.SIGSTOP)
     try:
         asking.start()
-        _until(lambda: len(active.events("metadata_reloaded")) > before)
+        _until(lambda: len(active.events("raft_leadership_lost")) > before)
+        asking.join()
+        yield
     finally:
         for one in others:
             os.kill(one.pid or 0, signal.SIGCONT)
-    took_s = active.events("metadata_reloaded")[-1]["took_ms"] / 1e3
-    how = f"what was not committed is forgotten; CPU: {cpu_s([active]) - cpu:.1f} s"
-    report.add(f"{what}: state read again", took_s, "s", how=how)
-    _until(lambda: _active(local) is not None)
-    asking.join()
 
 
 def _snapshot(report: Report, what: str, local: ClusterProcesses) -> None:

@@ -18,7 +18,7 @@ from tests.unit.raft.quorum_rig import Net, until
 from tests.unit.raft.quorum_rig import Node as Voter
 
 
-def _disk() -> FaultVfs:
+def a_disk() -> FaultVfs:
     inner = MemVfs()
     format_dir(inner, "/d1", 1)
     return FaultVfs(inner)
@@ -26,9 +26,9 @@ def _disk() -> FaultVfs:
 
 async def test_a_leader_that_is_behind_says_so_only_while_it_is_followed() -> None:
     net = Net()
-    node = Node(_disk(), quorum=net)
+    node = Node(a_disk(), quorum=net)
     net.nodes[1] = node  # type: ignore[assignment]  # It has a driver, which is all that is asked.
-    others = [Voter(net, i, _disk(), election_timeout_ms=60_000) for i in (2, 3)]
+    others = [Voter(net, i, a_disk(), election_timeout_ms=60_000) for i in (2, 3)]
     for other in others:
         net.nodes[other.node_id] = other
         await other.driver.start(other)

@@ -14,6 +14,7 @@ from kraftjbod.raft.machine.messages import (
     HardState,
     PreVoteReply,
     SnapshotId,
+    TimeoutNow,
     Vote,
     VoteReply,
     node,
@@ -164,3 +165,15 @@ def test_a_candidate_whom_another_refuses_does_not_wait_long_for_those_who_are_a
     core.ready()
     core.tick()
     assert core.role is Role.PROSPECTIVE, "it asks again"
+
+
+def test_whoever_hesitates_leaves_the_others_to_stand_and_stands_if_nobody_does() -> None:
+    core = _core(voters=(1, 2, 3))
+    core.hesitates = True
+    core.step(TimeoutNow(sender=node(2), to=node(1), term=core.term))
+    for _ in range(20):
+        core.tick()
+    assert core.role is Role.FOLLOWER, "two election time-outs"
+    for _ in range(60):
+        core.tick()
+    assert core.role is Role.PROSPECTIVE
