@@ -146,8 +146,8 @@ class AssignmentsState:
     def is_idle(self) -> bool:
         """Whether nothing is queued that is worth waiting for."""
         if self._ready or self._in_flight:
-            waiting = self._ready.keys() | self._in_flight.keys()
-            return all(self._is_hopeless(partition) for partition in waiting)
+            # Asked with each wish: the first one that is worth it says so.
+            return all(map(self._is_hopeless, itertools.chain(self._in_flight, self._ready)))
         return all(map(self._is_hopeless, self._held))
 
     def queued_into(self, directory_id: DirectoryId) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,19 @@ def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() 
     assert m.queued == 4
     (accepted,) = m.handle(GRANTED, 30)
     assert isinstance(accepted, Accepted) and len(accepted.partitions) == 4 and m.queued == 0
+
+
+def test_what_one_wish_costs_does_not_grow_with_those_that_wait() -> None:
+    """A broker that reported 100,000 replicas at its start collected all of them for each."""
+    m = machine()
+    for index in range(10_000):
+        wish(m, index)
+    tracemalloc.start()
+    try:
+        assert not m.is_idle
+        assert tracemalloc.get_traced_memory()[1] < 10_000, "bytes"
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_full_batch_goes_out_at_once_and_the_rest_after_it() -> None:
