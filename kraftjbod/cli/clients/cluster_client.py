@@ -35,6 +35,8 @@ R = TypeVar("R")
 
 DEFAULT_PORT: Final = 9092
 _CONNECT_TIMEOUT_MS: Final = 5000
+#: Of a leader's silence, after which others are asked whether it still leads, again and again.
+_DOUBT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +179,17 @@ class ClusterClient:
         await self.close()
 
     async def refresh_metadata(
-        self, topics: Sequence[str] | None = None, *, create_missing: bool = False
+        self,
+        topics: Sequence[str] | None = None,
+        *,
+        create_missing: bool = False,
+        but: int | None = None,
     ) -> ClusterMetadata:
-        """Ask any broker about ``topics`` (all of them if None) and keep the answer."""
+        """Ask any broker, ``but`` one, about ``topics`` (all if None) and keep the answer."""
         named = MetadataRequest.MetadataRequestTopic
         wanted = None if topics is None else [named(name=topic) for topic in topics]
         response = await self.request_any(
-            MetadataRequest(topics=wanted, allow_auto_topic_creation=create_missing)
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=create_missing), but=but
         )
         self.metadata = _newest(_read_metadata(response), self.metadata)
         return self.metadata
@@ -210,14 +216,52 @@ class ClusterClient:
         connection = await self._connection(node.host, node.port)
         return await self._ask(connection, body, timeout_ms, min_version, max_version)
 
-    async def request_any(self, body: Request[R], *, min_version: int = 0) -> R:
+    async def request_leader(
+        self, topic: str, partition: int, body: Request[R], *, timeout_ms: int
+    ) -> R:
+        """Ask who leads a partition, but no longer than until others say that somebody else does:
+        a broker that stands still, or whose host is gone, closes nothing and answers nobody.
+
+        :raises OperatingError: as :meth:`request`; LEADER_NOT_AVAILABLE.
+        """
+        leader = self.metadata.leader(topic, partition)
+        node = self.metadata.brokers[leader]
+        asking = asyncio.create_task(self.request(leader, body, timeout_ms=timeout_ms))
+        try:
+            while not (await asyncio.wait({asking}, timeout=_DOUBT_S))[0]:
+                if await self._is_led_by_another(topic, partition, leader):
+                    connection = self._connections.get((node.host, node.port))
+                    if connection is not None:
+                        connection.close()
+                    raise ConnectionLostError(f"broker {leader} is silent, and leads no more")
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def _is_led_by_another(self, topic: str, partition: int, leader: int) -> bool:
+        """Whether any broker but that one says so now."""
+        try:
+            async with asyncio.timeout(_DOUBT_S):
+                metadata = await self.refresh_metadata([topic], but=leader)
+            return metadata.leader(topic, partition) != leader
+        except (OperatingError, TimeoutError):
+            return False
+
+    async def request_any(
+        self, body: Request[R], *, min_version: int = 0, but: int | None = None
+    ) -> R:
         """Ask the first broker that answers.
 
+        :param but: who is not asked.
         :raises ConnectionLostError: with the reason of each, if none does.
         :raises OperatingError: UNSUPPORTED_VERSION, if that one does not know ``min_version``.
         """
-        known = [(node.host, node.port) for node in self.metadata.brokers.values()]
-        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
+        brokers = self.metadata.brokers
+        known = [(node.host, node.port) for node in brokers.values()]
+        left_out = [(node.host, node.port) for i, node in brokers.items() if i == but]
+        addresses = [
+            one for one in dict.fromkeys([*known, *self._bootstrap]) if one not in left_out
+        ]
         addresses.sort(key=self._doubt)
         reasons = []
         for host, port in addresses:

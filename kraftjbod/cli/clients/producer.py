@@ -104,14 +104,14 @@ class Producer:
 
     async def _produce(self, partition: int, batch: bytes) -> int:
         metadata = self._client.metadata
-        leader = metadata.leader(self._topic, partition)
         data = ProduceRequest.TopicProduceData(
             name=self._topic,
             topic_id=metadata.topic(self._topic).topic_id,
             partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=batch)],
         )
-        response = await self._client.request(
-            leader,
+        response = await self._client.request_leader(
+            self._topic,
+            partition,
             ProduceRequest(acks=self._acks, timeout_ms=self._request_timeout_ms, topic_data=[data]),
             # The broker answers within the request's timeout; the answer needs time to travel.
             timeout_ms=self._request_timeout_ms + 5000,
