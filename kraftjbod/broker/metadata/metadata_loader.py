@@ -5,7 +5,8 @@
   the controller does. A snapshot builds a new state, and its difference to the old is published.
 * Everything that arrived in one answer is published as one delta.
 * Nothing is taken over while this broker's session is over: an answer may have been on its way for
-  long, and have it lead what others lead by now. It is asked for again once a controller answered.
+  long, and have it lead what others lead by now. It is asked for all the same, now and then, for
+  a controller that refuses this broker's metadata refuses its heartbeats as well.
 * Nothing is replayed of a log that is not the one this broker has followed, or not all of it:
   metadata_memory.py. Such metadata is refused, said now and then, and asked for again.
 
@@ -39,6 +40,7 @@ from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataR
 #: What a controller says that lost its metadata; the second one is from before logs had ids.
 _REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
 _REFUSED_WAIT_MS: Final = 1_000
+_SESSION_WAIT_MS: Final = 1_000
 _REFUSAL_LOGGED_EVERY_MS: Final = 60_000
 #: Of a snapshot: some hundred records, some milliseconds.
 _BYTES_PER_TURN: Final = 32 * 1024
@@ -121,8 +123,10 @@ class MetadataLoader:
             await self._progress.wait()
 
     async def _poll(self) -> None:
-        await self._lifecycle.session()
         state = self._cache.state
+        if not await self._has_session():
+            await self._fetch(state.offset + 1, 0)
+            return
         response = await self._fetch(state.offset + 1, self._max_wait_ms)
         if response.snapshot_offset >= 0:
             await self._load_snapshot(response)
@@ -130,6 +134,14 @@ class MetadataLoader:
             self._replay(response)
         self._high_watermark = response.high_watermark
         self._progress.set()
+
+    async def _has_session(self) -> bool:
+        try:
+            async with asyncio.timeout(_SESSION_WAIT_MS / 1000):
+                await self._lifecycle.session()
+        except TimeoutError:
+            return False
+        return True
 
     def _replay(self, response: FetchMetadataResponse) -> None:
         state, delta = self._cache.state, MetadataDelta()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.metadata.metadata_loader import difference
@@ -158,6 +159,34 @@ async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on():
         logs[ours].append(entry(11, CONFIG))
         present = ours
         await loader.caught_up(11)
+        assert loader.refusal is None
+
+
+async def test_that_the_metadata_is_refused_is_heard_after_the_session_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who refuses it refuses heartbeats, too: nothing said why the broker did not come back."""
+    answers = [OperatingError("another log", code=ErrorCode.FOREIGN_METADATA)]
+
+    def answer(_request: RpcRequest) -> RpcResponse:
+        if answers:
+            raise answers.pop()
+        return FetchMetadataResponse(high_watermark=7, entries=(entry(7, topic()),))
+
+    async with brokers(answer=answer) as (rig,):
+        loader = rig.parts.loader
+        with monkeypatch.context() as patched, capture_logs() as events:
+            patched.setattr(
+                type(loader._lifecycle), "is_session_over", property(lambda _self: True)
+            )
+            rig.tasks.start(loader.run(), "loader")
+            while "metadata_fetch_failed" not in {e["event"] for e in events}:
+                await asyncio.sleep(0.01)
+            assert loader.refusal == "another log"
+            assert "metadata_refused" in {e["event"] for e in events}
+            assert rig.parts.cache.state.offset < 7, "nothing is taken over"
+        loader._lifecycle._heard.set()
+        await loader.caught_up(7)
         assert loader.refusal is None
 
 
