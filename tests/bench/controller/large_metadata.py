@@ -8,8 +8,8 @@ would take an hour to grow; no broker has the partitions, so the figures are the
 * *Back*: the killed one, until it has the log and follows.
 * *Cut off*: the others stand still (SIGSTOP) until the leader has given up with something
   undecided, and go on; until one is active. Nothing has taken the place of what it decided.
-* *Rebuilt*: the same, but it stands still itself then until another one has decided something:
-  it forgets its state and reads it again.
+* *Rebuilt*: the others are killed, and decide something when they are back, while the leader that
+  gave up stands still: it forgets its state and reads it again.
 * *Snapshot*: in the background, of all three, while one decides. A topic of many partitions is
   enough for it to be due, and nothing before that is.
 
@@ -113,11 +113,17 @@ def _fail_over(report: Report, what: str, local: ClusterProcesses) -> None:
 def _cut_off(report: Report, what: str, local: ClusterProcesses) -> None:
     active = _required(local)
     others = [one for one in local.controllers.values() if one is not active]
-    with _undecided(active, others):
-        began_s = time.time()
+    for one in others:
+        os.kill(one.pid or 0, signal.SIGSTOP)
+    try:
+        _decide_in_vain(active)
+    finally:
+        for one in others:
+            os.kill(one.pid or 0, signal.SIGCONT)
+    began_s = time.time()
     new_s = _activated(local, began_s) - began_s
     asyncio.run(_create_another(list(local.controllers.values())))
-    how = "its majority is back; nothing that it decided was replaced"
+    how = "its majority is back, and has what was in doubt in its sockets"
     report.add(f"{what}: cut off, until one is active again", new_s, "s", how=how)
     report.add(f"{what}: cut off, until a topic is made", time.time() - began_s, "s")
 
@@ -126,9 +132,15 @@ def _rebuild(report: Report, what: str, local: ClusterProcesses) -> None:
     active = _required(local)
     others = [one for one in local.controllers.values() if one is not active]
     before, cpu = len(active.events("metadata_reloaded")), cpu_s([active])
-    with _undecided(active, others):
-        os.kill(active.pid or 0, signal.SIGSTOP)
+    for one in others:
+        one.kill()
+    _decide_in_vain(active)
+    os.kill(active.pid or 0, signal.SIGSTOP)
     try:
+        began_s = time.time()
+        for one in others:
+            one.start()
+        _activated(local, began_s)
         asyncio.run(_create_another(others))
     finally:
         os.kill(active.pid or 0, signal.SIGCONT)
@@ -138,21 +150,13 @@ def _rebuild(report: Report, what: str, local: ClusterProcesses) -> None:
     report.add(f"{what}: state read again", took_s, "s", how=how)
 
 
-@contextlib.contextmanager
-def _undecided(active: DaemonProcess, others: list[DaemonProcess]) -> Iterator[None]:
-    """Within, the active one has given up with something that nobody acknowledged."""
+def _decide_in_vain(active: DaemonProcess) -> None:
+    """Until it has given up, for nobody acknowledges it."""
     before = len(active.events("raft_leadership_lost"))
     asking = threading.Thread(target=_ask_in_vain, args=(active.address,), daemon=True)
-    for one in others:
-        os.kill(one.pid or 0, signal.SIGSTOP)
-    try:
-        asking.start()
-        _until(lambda: len(active.events("raft_leadership_lost")) > before)
-        asking.join()
-        yield
-    finally:
-        for one in others:
-            os.kill(one.pid or 0, signal.SIGCONT)
+    asking.start()
+    _until(lambda: len(active.events("raft_leadership_lost")) > before)
+    asking.join()
 
 
 def _snapshot(report: Report, what: str, local: ClusterProcesses) -> None:
@@ -231,7 +235,7 @@ def _store(controller: DaemonProcess) -> RaftLogStore:
 
 def _ask_in_vain(address: str) -> None:
     with contextlib.suppress(KraftJbodError, TimeoutError):
-        asyncio.run(create_a_topic(address, "in-vain", timeout_ms=_IN_VAIN_MS))
+        asyncio.run(create_a_topic(address, f"in-vain-{time.time_ns()}", timeout_ms=_IN_VAIN_MS))
 
 
 async def _create_another(controllers: list[DaemonProcess]) -> None:
