@@ -3,10 +3,11 @@
 _kraftjbod_words() {
   case "$1" in
     "kraftjbod-broker-api-versions") echo "--bootstrap-server --command-config --help --json --timeout --version" ;;
-    "kraftjbod-cluster") echo "cluster-id list-endpoints unregister --help --version" ;;
-    "kraftjbod-cluster cluster-id") echo "--bootstrap-server --command-config --help --json --timeout" ;;
-    "kraftjbod-cluster list-endpoints") echo "--bootstrap-server --command-config --help --include-fenced-brokers --json --timeout" ;;
-    "kraftjbod-cluster unregister") echo "--bootstrap-server --command-config --help --id --json --timeout" ;;
+    "kraftjbod-cluster") echo "cluster-id list-endpoints unregister unregister-controller --help --version" ;;
+    "kraftjbod-cluster cluster-id") echo "--bootstrap-controller --bootstrap-server --command-config --help --json --timeout" ;;
+    "kraftjbod-cluster list-endpoints") echo "--bootstrap-controller --bootstrap-server --command-config --help --include-fenced-brokers --json --timeout" ;;
+    "kraftjbod-cluster unregister") echo "--bootstrap-controller --bootstrap-server --command-config --help --id --json --timeout" ;;
+    "kraftjbod-cluster unregister-controller") echo "--bootstrap-controller --help --id --json --timeout" ;;
     "kraftjbod-configs") echo "--add-config --all --alter --bootstrap-controller --bootstrap-server --command-config --delete-config --describe --entity-default --entity-name --entity-type --format --help --json --timeout --version" ;;
     "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --command-property --consumer-property --consumer.config --formatter --formatter-config --formatter-property --from-beginning --group --help --include --isolation-level --json --key-deserializer --max-messages --offset --partition --property --skip-message-on-error --timeout --timeout-ms --topic --value-deserializer --version" ;;
     "kraftjbod-console-producer") echo "--batch-size --bootstrap-server --command-config --command-property --compression-codec --help --json --max-block-ms --producer-property --producer.config --property --reader-config --reader-property --request-required-acks --request-timeout-ms --sync --timeout --topic --version" ;;
@@ -15,8 +16,9 @@ _kraftjbod_words() {
     "kraftjbod-delete-records") echo "--bootstrap-server --command-config --format --help --json --offset-json-file --timeout --version" ;;
     "kraftjbod-drain") echo "--across-brokers --bootstrap-server --broker --cancel --command-config --dir --dry-run --format --help --json --throttle --timeout --version" ;;
     "kraftjbod-dump-log") echo "--cluster-metadata-decoder --deep-iteration --files --help --index-sanity-check --json --max-bytes --max-message-size --offsets-decoder --print-data-log --skip-record-metadata --transaction-log-decoder --verify-index-only --version" ;;
-    "kraftjbod-features") echo "describe downgrade upgrade --bootstrap-server --command-config --help --timeout --version" ;;
+    "kraftjbod-features") echo "describe disable downgrade upgrade --bootstrap-controller --bootstrap-server --command-config --help --timeout --version" ;;
     "kraftjbod-features describe") echo "--help --json" ;;
+    "kraftjbod-features disable") echo "--dry-run --feature --help --json --unsafe" ;;
     "kraftjbod-features downgrade") echo "--dry-run --feature --help --json --metadata --unsafe" ;;
     "kraftjbod-features upgrade") echo "--dry-run --feature --help --json --metadata" ;;
     "kraftjbod-gameday") echo "--after-seconds --before-seconds --bootstrap-server --command-config --fault-seconds --help --json --max-gap-ms --observe --partitions --rate --record-bytes --scenario --seconds --svg --timeout --topic --version" ;;
@@ -60,16 +62,23 @@ _kraftjbod_values() {
     "kraftjbod-broker-api-versions --command-config") echo "@file" ;;
     "kraftjbod-broker-api-versions --timeout") echo "@value" ;;
     "kraftjbod-cluster cluster-id --bootstrap-server") echo "@value" ;;
+    "kraftjbod-cluster cluster-id --bootstrap-controller") echo "@value" ;;
     "kraftjbod-cluster cluster-id --command-config") echo "@file" ;;
     "kraftjbod-cluster cluster-id --timeout") echo "@value" ;;
     "kraftjbod-cluster list-endpoints --bootstrap-server") echo "@value" ;;
+    "kraftjbod-cluster list-endpoints --bootstrap-controller") echo "@value" ;;
     "kraftjbod-cluster list-endpoints --command-config") echo "@file" ;;
     "kraftjbod-cluster list-endpoints --timeout") echo "@value" ;;
     "kraftjbod-cluster unregister --bootstrap-server") echo "@value" ;;
+    "kraftjbod-cluster unregister --bootstrap-controller") echo "@value" ;;
     "kraftjbod-cluster unregister --command-config") echo "@file" ;;
     "kraftjbod-cluster unregister --timeout") echo "@value" ;;
     "kraftjbod-cluster unregister --id") echo "@value" ;;
     "kraftjbod-cluster unregister -i") echo "@value" ;;
+    "kraftjbod-cluster unregister-controller --bootstrap-controller") echo "@value" ;;
+    "kraftjbod-cluster unregister-controller --timeout") echo "@value" ;;
+    "kraftjbod-cluster unregister-controller --id") echo "@value" ;;
+    "kraftjbod-cluster unregister-controller -i") echo "@value" ;;
     "kraftjbod-configs --bootstrap-server") echo "@value" ;;
     "kraftjbod-configs --bootstrap-controller") echo "@value" ;;
     "kraftjbod-configs --command-config") echo "@file" ;;
@@ -157,8 +166,10 @@ _kraftjbod_values() {
     "kraftjbod-dump-log --max-bytes") echo "@value" ;;
     "kraftjbod-dump-log --max-message-size") echo "@value" ;;
     "kraftjbod-features --bootstrap-server") echo "@value" ;;
+    "kraftjbod-features --bootstrap-controller") echo "@value" ;;
     "kraftjbod-features --command-config") echo "@file" ;;
     "kraftjbod-features --timeout") echo "@value" ;;
+    "kraftjbod-features disable --feature") echo "@value" ;;
     "kraftjbod-features downgrade --metadata") echo "@value" ;;
     "kraftjbod-features downgrade --feature") echo "@value" ;;
     "kraftjbod-features upgrade --metadata") echo "@value" ;;

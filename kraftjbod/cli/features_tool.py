@@ -2,26 +2,34 @@
 it.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-features.sh``, also against a real
-Kafka, so releases of Kafka have names here that this software cannot run at.
+Kafka's brokers, so releases of Kafka have names here that this software cannot run at.
+``--bootstrap-controller`` asks the controllers of kraftjbod.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
 
-from kraftjbod.cli.clients.cluster_admin import UpgradeType, describe_features, update_features
+from kraftjbod.cli.clients.cluster_admin import (
+    ClusterFeatures,
+    UpgradeType,
+    describe_features,
+    update_features,
+)
 from kraftjbod.cli.terminal.command import (
     Answer,
     ClusterAddress,
+    ControllerAddress,
     answering,
-    connection_options,
+    either_options,
     tool_group,
 )
-from kraftjbod.core.errors import KraftJbodError, OperatingError
+from kraftjbod.core.errors import ConnectionLostError, KraftJbodError, OperatingError
 from kraftjbod.core.metadata_version import METADATA_VERSION
 
 _FIRST_LEVEL: Final = 7
@@ -50,24 +58,27 @@ _RELEASE_OF_LEVEL: Final = {level: release for release, level in LEVEL_OF_RELEAS
 _MAX_LEVEL: Final = 2**15 - 1
 
 
+Where = ClusterAddress | ControllerAddress
+
+
 class FeatureCommandError(KraftJbodError):
     """The order makes no sense, or the cluster would not follow it."""
 
 
 @tool_group()
-@connection_options
+@either_options
 @click.pass_context
-def main(context: click.Context, /, cluster: ClusterAddress) -> None:
+def main(context: click.Context, /, where: Where) -> None:
     """Describe and change the feature levels of a cluster."""
-    context.obj = cluster
+    context.obj = where
 
 
 @main.command("describe")
 @answering
 @click.pass_obj
-def describe_command(cluster: ClusterAddress, answer: Answer) -> None:
-    """Report which levels the brokers support and which one holds."""
-    asyncio.run(_describe(cluster, answer))
+def describe_command(where: Where, answer: Answer) -> None:
+    """Report which levels whoever answers supports, and which one holds."""
+    asyncio.run(_describe(where, answer))
 
 
 _METADATA_OPTION: Final = click.option(
@@ -88,7 +99,7 @@ _DRY_RUN_OPTION: Final = click.option(
 @answering
 @click.pass_obj
 def upgrade_command(
-    cluster: ClusterAddress,
+    where: Where,
     answer: Answer,
     metadata: str | None,
     pairs: tuple[str, ...],
@@ -96,7 +107,7 @@ def upgrade_command(
 ) -> None:
     """Raise levels. There may be no way back without loss."""
     levels, kind = _wanted("upgrade", metadata, pairs), UpgradeType.UPGRADE
-    asyncio.run(_update(cluster, answer, "upgrade", levels, kind, dry_run=dry_run))
+    asyncio.run(_update(where, answer, "upgrade", levels, kind, dry_run=dry_run))
 
 
 @main.command("downgrade")
@@ -107,7 +118,7 @@ def upgrade_command(
 @answering
 @click.pass_obj
 def downgrade_command(
-    cluster: ClusterAddress,
+    where: Where,
     answer: Answer,
     metadata: str | None,
     pairs: tuple[str, ...],
@@ -117,7 +128,24 @@ def downgrade_command(
     """Lower levels; refused with a list if something would be lost."""
     levels = _wanted("downgrade", metadata, pairs)
     kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
-    asyncio.run(_update(cluster, answer, "downgrade", levels, kind, dry_run=dry_run))
+    asyncio.run(_update(where, answer, "downgrade", levels, kind, dry_run=dry_run))
+
+
+@main.command("disable")
+@click.option("--feature", "names", multiple=True, metavar="NAME", help="May be repeated.")
+@click.option("--unsafe", is_flag=True, help="Even if that loses metadata for good.")
+@_DRY_RUN_OPTION
+@answering
+@click.pass_obj
+def disable_command(
+    where: Where, answer: Answer, names: tuple[str, ...], unsafe: bool, dry_run: bool
+) -> None:
+    """Lower levels to 0."""
+    if not names:
+        raise FeatureCommandError("You must specify at least one feature to disable")
+    kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
+    levels = dict.fromkeys(names, 0)
+    asyncio.run(_update(where, answer, "disable", levels, kind, dry_run=dry_run))
 
 
 def _wanted(verb: str, metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
@@ -163,9 +191,8 @@ def parse_levels(metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]
     return levels
 
 
-async def _describe(cluster: ClusterAddress, answer: Answer) -> None:
-    async with cluster.connect() as client:
-        found = await client.retry(lambda: describe_features(client))
+async def _describe(where: Where, answer: Answer) -> None:
+    found = await _found(where)
     answer.say(None, epoch=found.epoch if found.epoch >= 0 else None, features=[])
     epoch = str(found.epoch) if found.epoch >= 0 else "-"
     for feature in sorted(found.features, key=lambda feature: feature.name):
@@ -187,13 +214,23 @@ async def _describe(cluster: ClusterAddress, answer: Answer) -> None:
         )
 
 
+async def _found(where: Where) -> ClusterFeatures:
+    if isinstance(where, ControllerAddress):
+        async with where.connect() as controllers:
+            from kraftjbod.cli.clients import controller_admin
+
+            return await controller_admin.describe_features(controllers)
+    async with where.connect() as client:
+        return await client.retry(lambda: describe_features(client))
+
+
 def _level(feature: str, level: int) -> dict[str, Any] | None:
     """As a number and in words; None for -1, which says that there is none."""
     return None if level < 0 else {"level": level, "name": level_text(feature, level)}
 
 
 async def _update(
-    cluster: ClusterAddress,
+    where: Where,
     answer: Answer,
     verb: str,
     levels: Mapping[str, int],
@@ -203,21 +240,52 @@ async def _update(
 ) -> None:
     wanted = [{"feature": name, **(_level(name, level) or {})} for name, level in levels.items()]
     answer.say(None, order=verb, dryRun=dry_run, features=wanted)
-    async with cluster.connect() as client:
-        try:
+    try:
+        await _ask(where, levels, kind, dry_run=dry_run)
+    except _Refused as e:
+        # All of them are made or none is, so one reason stands for all.
+        for name, level in sorted(levels.items()):
+            attempt = "Can not" if dry_run else "Could not"
+            what = name if verb == "disable" else f"{name} to {level}"
+            answer.say(f"{attempt} {verb} {what}. {e}", reason=str(e))
+        raise FeatureCommandError(f"{len(levels)} out of {len(levels)} operation(s) failed.") from e
+    for name, level in sorted(levels.items()):
+        what = f"{verb}d" if verb == "disable" else f"{verb}d to {level}"
+        answer.say(f"{name} {'can be' if dry_run else 'was'} {what}.")
+
+
+class _Refused(KraftJbodError):
+    """By the cluster, which was reached."""
+
+
+async def _ask(
+    where: Where, levels: Mapping[str, int], kind: UpgradeType, *, dry_run: bool
+) -> None:
+    """:raises _Refused: with the reason."""
+    if isinstance(where, ControllerAddress):
+        async with where.connect() as controllers:
+            from kraftjbod.cli.clients import controller_admin
+
+            with _refusals():
+                await controller_admin.update_features(
+                    controllers, levels, upgrade_type=kind, validate_only=dry_run
+                )
+        return
+    async with where.connect() as client:
+        with _refusals():
             await client.retry(
                 lambda: update_features(client, levels, upgrade_type=kind, validate_only=dry_run)
             )
-        except OperatingError as e:
-            # All of them are made or none is, so one reason stands for all.
-            for name, level in sorted(levels.items()):
-                attempt = "Can not" if dry_run else "Could not"
-                answer.say(f"{attempt} {verb} {name} to {level}. {e.message}", reason=e.message)
-            raise FeatureCommandError(
-                f"{len(levels)} out of {len(levels)} operation(s) failed."
-            ) from e
-    for name, level in sorted(levels.items()):
-        answer.say(f"{name} {'can be' if dry_run else 'was'} {verb}d to {level}.")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionLostError:
+        raise
+    except OperatingError as e:
+        raise _Refused(e.message) from e
 
 
 if __name__ == "__main__":

@@ -423,7 +423,7 @@ def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
     if given.get(ELIGIBLE_LEADER_REPLICAS_VERSION) and not version.may_have_elr:
         raise StartupError(
             f"{ELIGIBLE_LEADER_REPLICAS_VERSION} 1 needs {METADATA_VERSION} "
-            f"{DEFAULT_METADATA_VERSION.release} or newer, not {version.release}."
+            f"{MetadataVersion.IV_4_3_IV0.release} or newer, not {version.release}."
         )
     return version.default_features | given
 

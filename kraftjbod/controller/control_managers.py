@@ -20,6 +20,7 @@ from kraftjbod.controller.feature_control import FeatureControlManager
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.producer_id_control import ProducerIdControlManager
+from kraftjbod.controller.quorum.registrations import registered, unregistered
 from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
@@ -56,6 +57,12 @@ from kraftjbod.protocol.rpc_config_messages import (
     ListPartitionReassignmentsRequest,
     UnregisterBrokerRequest,
 )
+from kraftjbod.protocol.rpc_controller_messages import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+    UnregisterControllerRequest,
+    UnregisterControllerResponse,
+)
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
@@ -75,14 +82,15 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 def is_from_broker(request: RpcRequest) -> bool:
-    """Whether a broker asks on its own behalf; else it forwards what a client asked."""
+    """Whether a node asks on its own behalf; else a broker forwards what a client asked."""
     return isinstance(
         request,
         BrokerRegistrationRequest
         | BrokerHeartbeatRequest
         | AssignReplicasToDirsRequest
         | AlterPartitionRequest
-        | AllocateProducerIdsRequest,
+        | AllocateProducerIdsRequest
+        | ControllerRegistrationRequest,
     )
 
 
@@ -102,7 +110,7 @@ class ControlManagers:
         draw_below: Callable[[int], int],
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
     ) -> None:
-        """:param controllers: which levels each that votes supports, as far as it said so."""
+        """:param controllers: those that vote; which levels each supports, as far as it said so."""
         self.cluster_id = cluster_id
         self.state = MetadataState()
         self.index = ReplicaIndex()
@@ -149,6 +157,7 @@ class ControlManagers:
         )
         self._producer_ids = ProducerIdControlManager(state=self.state, cluster=self._cluster)
         self._features = FeatureControlManager(state=self.state, controllers=controllers)
+        self._controllers = controllers
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -171,11 +180,17 @@ class ControlManagers:
                 return self._replication.alter_partition(request)
             case AllocateProducerIdsRequest():
                 return self._producer_ids.allocate(request)
+            case ControllerRegistrationRequest():
+                made = registered(self.state, self.cluster_id, request)
+                return ControllerResult(records=made, response=ControllerRegistrationResponse())
+            case UnregisterControllerRequest():
+                gone = unregistered(self.state, self._controllers(), request)
+                return ControllerResult(records=gone, response=UnregisterControllerResponse())
             case _:
                 return self._decide_for_admin(request)
 
     def _decide_for_admin(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
-        """Requests that brokers forward."""
+        """Requests that brokers forward, and tools make."""
         match request:
             case CreateTopicsRequest():
                 return self._topics.create_topics(request)

@@ -16,7 +16,9 @@ from kraftjbod.metadata.records import (
     PartitionChangeRecord,
     Record,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
 )
 
 _FOREIGN_METADATA_INTERVAL_MS: Final = 30_000
@@ -69,6 +71,15 @@ class DecisionLog:
                 )
             elif isinstance(record, UnregisterBrokerRecord):
                 self._log.info("broker_unregistered", broker_id=record.broker_id)
+            elif isinstance(record, RegisterControllerRecord):
+                self._log.info(
+                    "controller_registered",
+                    controller=record.controller_id,
+                    incarnation=str(record.incarnation_id),
+                    version=record.software_version,
+                )
+            elif isinstance(record, UnregisterControllerRecord):
+                self._log.info("controller_unregistered", controller=record.controller_id)
             elif isinstance(record, BrokerRegistrationChangeRecord):
                 self._note_registration_change(record, leaders_moved)
 

@@ -4,7 +4,9 @@ There are three: ``metadata.version``, ``eligible.leader.replicas.version`` (KIP
 ``transaction.version`` (KIP-890).
 
 * A level is taken only if this software knows it and every registered broker, and every controller
-  that votes, said that it does. One that said nothing supports the present level only.
+  that votes or is registered, said that it does. One that said nothing supports the present level
+  only. Below the level that has registrations of controllers, the active one goes by what it heard
+  of those that vote.
 * Features that need each other's levels are raised and lowered together or in the right order.
 * An upgrade only goes up, a downgrade only down, and the same level again is no change.
 * A downgrade forgets what the lower level cannot say. One that would lose something is refused
@@ -60,7 +62,7 @@ class FeatureControlManager:
         state: MetadataState,
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
     ) -> None:
-        """:param controllers: what each that votes supports; nothing of one that did not say."""
+        """:param controllers: those that vote, with what each said by its messages, or nothing."""
         self._state = state
         self._controllers = controllers
 
@@ -150,19 +152,29 @@ class FeatureControlManager:
             lowest, highest = _range(broker, name, present)
             if not lowest <= wanted <= highest:
                 without.append(f"broker {broker_id} supports {lowest} to {highest}")
-        for node_id, ranges in sorted(self._controllers().items()):
+        for node_id, ranges in sorted(self._ranges_of_controllers().items()):
             lowest, highest = ranges.get(name, (present, present))
             if not lowest <= wanted <= highest:
                 supports = f"supports {lowest} to {highest}"
                 silent = "did not say what it supports: it is away, or its software is older"
                 without.append(f"controller {node_id} {supports if ranges else silent}")
-        who = " and voting controller" if any(one.startswith("c") for one in without) else ""
+        who = " and controller" if any(one.startswith("c") for one in without) else ""
         if without:
             raise OperatingError(
                 f"Not every registered broker{who} supports {name} {wanted}: "
                 f"{_bounded(without)}. Upgrade their software first.",
                 code=ErrorCode.FEATURE_UPDATE_FAILED,
             )
+
+    def _ranges_of_controllers(self) -> Mapping[BrokerId, Mapping[str, tuple[int, int]]]:
+        heard = self._controllers()
+        if not self._state.metadata_version.has_controllers:
+            return heard
+        registered = {
+            controller_id: {each.name: (each.lowest, each.highest) for each in found.features}
+            for controller_id, found in self._state.controllers.items()
+        }
+        return {**{voter: {} for voter in heard}, **registered}
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:
         """What replaying ``wanted`` would make the cluster forget."""

@@ -91,6 +91,7 @@ class QuorumController:
         max_fetch_bytes: int,
         is_refused: IsRefused,
         directories: Callable[[], Mapping[BrokerId, DirectoryId]] = dict,
+        replayed: Callable[[], None] = lambda: None,
     ) -> None:
         """
         :param make_managers: called for managers that know nothing yet.
@@ -99,18 +100,18 @@ class QuorumController:
         :param preferred_interval_ms: how often leaderships go back; None for never.
         :param is_refused: asked about brokers that closed their connections.
         :param directories: of the controllers, as far as they were heard of.
+        :param replayed: called whenever the metadata may have changed.
         """
         #: Whoever needs them asks for them here each time, so that others can take their place.
         self._managers = make_managers()
         self._driver = driver
-        self._clock = clock
-        self._metrics = metrics
+        self._clock, self._metrics = clock, metrics
         self._features = features
         self._min_insync_replicas = min_insync_replicas
         self._preferred_interval_ms = preferred_interval_ms
         self._unclean_interval_ms = unclean_interval_ms
         self._make_managers = make_managers
-        self._directories = directories
+        self._directories, self._replayed = directories, replayed
         self._is_starting = True
         self._log = get_logger(component="controller")
         self._followers = MetadataFollowers()
@@ -164,6 +165,7 @@ class QuorumController:
             followers=self._followers,
             require_active=self._require_active,
             directories=self._directories,
+            state=lambda: self._managers.state,
             change=self._change_voters,
             until_committed=lambda: self._until_committed(self._last_proposal),
         )
@@ -428,6 +430,7 @@ class QuorumController:
                 self._broken.set_exception(e)
             raise
         self._last_proposal = proposal
+        self._replayed()
         for record in records:
             if isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
                 self._last_about[record.broker_id] = proposal
@@ -465,6 +468,7 @@ class QuorumController:
         with readable(f"the metadata snapshot {snapshot.file_name}"):
             self._reader.end()
             self._managers.replay((), offset=snapshot.last_offset, epoch=snapshot.term)
+        self._replayed()
 
     def on_commit(self, entry: Entry) -> None:
         """What this node proposed was replayed then; the rest comes from an earlier life."""
@@ -472,6 +476,7 @@ class QuorumController:
             with readable(f"entry {entry.offset} of the metadata log"):
                 records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
                 self._managers.replay(records, offset=entry.offset, epoch=entry.term)
+            self._replayed()
         follows = not (self._driver.is_alone or self._driver.leads)
         if follows and self._driver.wants_snapshot:
             self._start_snapshot()

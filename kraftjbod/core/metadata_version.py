@@ -34,6 +34,8 @@ class MetadataVersion(IntEnum):
     """Brokers register their directories, and each replica's directory is known (KIP-858)."""
     IV_4_3_IV0 = 30
     """Directories can be cordoned (KIP-1066)."""
+    IV_4_4_IV2 = 33
+    """Controllers are registered (KIP-919), and take over configurations while they run."""
 
     @property
     def release(self) -> str:
@@ -47,6 +49,11 @@ class MetadataVersion(IntEnum):
     @property
     def has_cordoning(self) -> bool:
         return self >= MetadataVersion.IV_4_3_IV0
+
+    @property
+    def has_controllers(self) -> bool:
+        """Whether controllers are registered, and can be configured while they run (KIP-919)."""
+        return self >= MetadataVersion.IV_4_4_IV2
 
     @property
     def may_have_elr(self) -> bool:
@@ -88,7 +95,7 @@ def _all_levels() -> str:
 MIN_METADATA_VERSION: Final = min(MetadataVersion)
 LATEST_METADATA_VERSION: Final = max(MetadataVersion)
 """The greatest level that this software can run at."""
-DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_3_IV0
+DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_4_IV2
 """What a new cluster is formatted with."""
 KRAFT_VERSION: Final = "kraft.version"
 """1 once the metadata log names its voters; no record of the metadata has it."""

@@ -1,7 +1,7 @@
 """WIRE. The controller daemon: what it is made of, and in which order that starts and stops.
 
 Start: metadata dir (lock, identity) -> metadata log (recovery; leadership, if it is alone) -> the
-door; of several one leads once a majority of them is there.
+door; of several one leads once a majority of them is there -> registered with that one.
 Stop: the door first, then the log, then the dir.
 """
 
@@ -15,14 +15,18 @@ from typing import NoReturn
 
 from kraftjbod.controller.brokers.cluster_action import ClusterActionGuard
 from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.quorum.controller_registration import ControllerRegistration
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
 from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import StartupError
-from kraftjbod.core.ids import ConnectionId
+from kraftjbod.core.ids import ConnectionId, Uuid
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.core.version import package_version
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.collector import Collector
@@ -31,10 +35,12 @@ from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
 from kraftjbod.daemon.rooms.quorum_room import QuorumRoom
 from kraftjbod.daemon.runner import run_daemon
+from kraftjbod.metadata.state import MetadataState
 from kraftjbod.net.connection import is_refused
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
-from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_controller_messages import ControllerRegistrationRequest
+from kraftjbod.protocol.rpc_messages import ListenerInfo, RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumMessagesRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
@@ -50,6 +56,8 @@ from kraftjbod.storage.identity.bootstrap import (
 from kraftjbod.storage.identity.dir_opener import DirOpener
 
 _SECOND_MS = 1000
+#: Kafka's goes on doubling to two minutes; a quorum that is back shall know its members soon.
+_REGISTRATION_BACKOFF_MS = (100, 10_000)
 
 
 class ControllerServer:
@@ -65,6 +73,7 @@ class ControllerServer:
         )
         self._controller: QuorumController | None = None
         self._quorum: QuorumRoom | None = None
+        self._registration: ControllerRegistration | None = None
         self._door: Listener | None = None
         self._cluster_id = ""
         self._parts = PartList(
@@ -72,6 +81,7 @@ class ControllerServer:
                 Part(name="metadata dir", start=self._open_dir, close=self._close_dir),
                 Part(name="controller", start=self._start_controller, close=self._stop_controller),
                 Part(name="door", start=self._open_door, close=self._close_door, failed=self._lost),
+                Part(name="registration", failed=self._register),
             )
         )
 
@@ -144,6 +154,17 @@ class ControllerServer:
 
     # --- until the end ---------------------------------------------------------------------------
 
+    async def _register(self) -> None:
+        """Again whenever it has to be. No start waits for it: there may be no majority yet."""
+        assert self._registration is not None, "it is built with the controller"
+        await self._registration.run()
+
+    async def _send_registration(self, request: ControllerRegistrationRequest) -> RpcResponse:
+        assert self._controller is not None and self._quorum is not None, "they start before"
+        if self._controller.is_active:
+            return await self._controller.handle(request)
+        return await self._quorum.ask_leader(request)
+
     async def _lost(self) -> None:
         assert self._controller is not None, "it starts before the door"
         log = asyncio.create_task(self._controller.wait_failed())
@@ -212,6 +233,7 @@ class ControllerServer:
         )
         rebalances = config.auto_leader_rebalance_enable
         imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS
+        self._registration = registration = self._build_registration(cluster_id)
         return QuorumController(
             make_managers=make_managers,
             driver=driver,
@@ -225,7 +247,36 @@ class ControllerServer:
             max_fetch_bytes=config.metadata_max_fetch_bytes,
             is_refused=is_refused,
             directories=quorum.directories,
+            replayed=registration.note_metadata,
         )
+
+    def _build_registration(self, cluster_id: str) -> ControllerRegistration:
+        config, environment = self._config, self._environment
+        listener = config.advertised_endpoint
+        return ControllerRegistration(
+            request=ControllerRegistrationRequest(
+                controller_id=config.node_id,
+                cluster_id=cluster_id,
+                incarnation_id=Uuid.random(environment.random_bytes),
+                directory_id=self._log_dir.directory_id,
+                listeners=(
+                    ListenerInfo(name=listener.name, host=listener.host, port=listener.port),
+                ),
+                features=SUPPORTED_FEATURES,
+                software_version=package_version(),
+            ),
+            state=self._state,
+            send=self._send_registration,
+            backoff=ExponentialBackoff(
+                initial_ms=_REGISTRATION_BACKOFF_MS[0],
+                max_ms=_REGISTRATION_BACKOFF_MS[1],
+                random_unit=environment.rng.random,
+            ),
+        )
+
+    def _state(self) -> MetadataState:
+        assert self._controller is not None, "nobody asks before"
+        return self._controller.state
 
     def _alone(self) -> VoterSet:
         """This controller, and nobody else."""

@@ -10,7 +10,8 @@ Rules of this file:
 * in a change record ``None`` means "no change";
 * a record's version is written with it, and a reader refuses versions it does not know;
 * a record is written in the least version that can say it; a field that came with a later version
-  names it and the level of ``metadata.version`` that allows it, and has a default;
+  names it and the level of ``metadata.version`` that allows it, and has a default; a record that
+  came later names its ``LEAST_LEVEL``;
 * what the level cannot carry is refused, never dropped: whoever decides asks for the level.
 
 Fields follow Kafka's records of the same names, with LogDirs and Directories as KIP-858 adds them.
@@ -70,7 +71,7 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address under which clients reach a broker."""
+    """One address under which clients reach a broker, or others a controller."""
 
     name: str
     host: str
@@ -85,7 +86,7 @@ class ImpairedLogDir(NamedTuple):
 
 
 class FeatureRange(NamedTuple):
-    """Least and greatest level of a feature that a broker supports."""
+    """Least and greatest level of a feature that a broker or a controller supports."""
 
     name: str
     lowest: int
@@ -309,6 +310,38 @@ class ProducerIdsRecord:
     next_producer_id: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterControllerRecord:
+    """A new incarnation of a controller, in place of the one before (KIP-919).
+
+    It stands until another one registers, or somebody takes it out: nobody expires it.
+    """
+
+    TYPE: ClassVar[int] = 27
+    VERSION: ClassVar[int] = 0
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+
+    controller_id: BrokerId
+    incarnation_id: Uuid
+    directory_id: DirectoryId
+    """That of its metadata, by which it votes (KIP-853)."""
+    listeners: tuple[Listener, ...]
+    features: tuple[FeatureRange, ...]
+    """What it supports, by name; no feature is raised above that."""
+    software_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterControllerRecord:
+    """A controller that does not vote is not registered any more, until it registers again."""
+
+    TYPE: ClassVar[int] = 29
+    VERSION: ClassVar[int] = 0
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+
+    controller_id: BrokerId
+
+
 Record = (
     RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
@@ -320,6 +353,8 @@ Record = (
     | ConfigRecord
     | FeatureLevelRecord
     | ProducerIdsRecord
+    | RegisterControllerRecord
+    | UnregisterControllerRecord
 )
 
 _RECORD_TYPES: Final[tuple[type[Any], ...]] = (
@@ -333,6 +368,8 @@ _RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     ConfigRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
+    RegisterControllerRecord,
+    UnregisterControllerRecord,
 )
 _BY_TYPE: Final = {kind.TYPE: kind for kind in _RECORD_TYPES}
 
@@ -461,6 +498,8 @@ def _pack(record: Record, level: MetadataVersion) -> list[Any]:
     kind = type(record)
     if kind not in _FIELDS:
         raise LocalProtocolError(f"{kind.__name__} is not a metadata record")
+    if getattr(kind, "LEAST_LEVEL", level) > level:
+        raise LocalProtocolError(f"metadata.version {level} cannot carry {kind.__name__}")
     version: int = getattr(kind, "LEAST_VERSION", 0)
     values = []
     for name, since, default in _FIELDS[kind]:
@@ -513,6 +552,7 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "topic_id": TopicId,
     "incarnation_id": Uuid,
     "metadata_log_id": Uuid,
+    "directory_id": DirectoryId,
     "log_dirs": _directory_ids,
     "offline_log_dirs": _directory_ids,
     "cordoned_log_dirs": _directory_ids,

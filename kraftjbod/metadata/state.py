@@ -42,10 +42,12 @@ from kraftjbod.metadata.records import (
     ProducerIdsRecord,
     Record,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
 )
 from kraftjbod.metadata.registrations import (
     BrokerRegistration,
@@ -104,6 +106,8 @@ class MetadataState:
         #: Which log this is the state of; None if the log is from before logs had ids.
         self.metadata_log_id: Uuid | None = None
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
+        #: Each by its last incarnation, whether it votes or not.
+        self.controllers: dict[BrokerId, RegisterControllerRecord] = {}
         self.topics: dict[TopicId, TopicRegistration] = {}
         #: Exactly one id per living topic.
         self.topic_ids: dict[str, TopicId] = {}
@@ -201,6 +205,10 @@ class MetadataState:
                 assert self.brokers[record.broker_id].epoch == record.broker_epoch, record
                 del self.brokers[record.broker_id]
                 delta.brokers.add(record.broker_id)
+            case RegisterControllerRecord():
+                self.controllers[record.controller_id] = record
+            case UnregisterControllerRecord():
+                del self.controllers[record.controller_id]
             case TopicRecord():
                 self.topics[record.topic_id] = TopicRegistration(
                     name=record.name, topic_id=record.topic_id
@@ -253,6 +261,8 @@ class MetadataState:
             if reduced != broker:
                 self.brokers[broker_id] = reduced
                 delta.brokers.add(broker_id)
+        if not level.has_controllers:
+            self.controllers.clear()
         if not level.has_directories:
             self._change_partitions(PartitionRegistration.without_directories, delta)
 
@@ -311,6 +321,9 @@ class MetadataState:
                 ):
                     if (broker := self.brokers.get(record.broker_id)) is not None:
                         twin.brokers[record.broker_id] = broker
+                case RegisterControllerRecord() | UnregisterControllerRecord():
+                    if (controller := self.controllers.get(record.controller_id)) is not None:
+                        twin.controllers[record.controller_id] = controller
                 case ConfigRecord():
                     key = (record.resource_type, record.resource_name)
                     if (values := self.configs.get(key)) is not None:
@@ -335,6 +348,7 @@ class MetadataState:
         twin.offset, twin.epoch = self.offset, self.epoch
         twin.metadata_log_id = self.metadata_log_id
         twin.brokers = dict(self.brokers)
+        twin.controllers = dict(self.controllers)
         twin.topics = {
             topic_id: dataclasses.replace(topic, partitions=dict(topic.partitions))
             for topic_id, topic in self.topics.items()
@@ -351,6 +365,7 @@ class MetadataState:
         return (
             len(self.features)
             + len(self.brokers)
+            + len(self.controllers)
             + len(self.topics)
             + sum(len(topic.partitions) for topic in self.topics.values())
             + sum(map(len, self.configs.values()))
@@ -364,6 +379,7 @@ class MetadataState:
             yield FeatureLevelRecord(name=name, feature_level=level, metadata_log_id=log_id)
         for broker in self.brokers.values():
             yield broker.to_record()
+        yield from self.controllers.values()
         for topic_id, topic in self.topics.items():
             yield TopicRecord(name=topic.name, topic_id=topic_id)
             for index, partition in topic.partitions.items():

@@ -34,6 +34,11 @@ from kraftjbod.protocol.rpc_config_messages import (
     ListPartitionReassignmentsRequest,
     UnregisterBrokerRequest,
 )
+from kraftjbod.protocol.rpc_controller_messages import (
+    ControllerRegistrationRequest,
+    DescribeClusterRequest,
+    UnregisterControllerRequest,
+)
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
@@ -82,6 +87,9 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         DescribeQuorumRequest,
         AddRaftVoterRequest,
         RemoveRaftVoterRequest,
+        ControllerRegistrationRequest,
+        UnregisterControllerRequest,
+        DescribeClusterRequest,
     )
 }
 

@@ -34,6 +34,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.protocol import rpc_config_messages as c
+from kraftjbod.protocol import rpc_controller_messages as n
 from kraftjbod.protocol import rpc_messages as m
 
 CLUSTER_ID = "golden"
@@ -103,6 +104,10 @@ def _incarnation(broker_id: BrokerId, options: dict[str, str]) -> Uuid:
     return Uuid(name.encode().rjust(16, b"~"))
 
 
+def _incarnation_name(incarnation_id: Uuid) -> str:
+    return bytes(incarnation_id).decode().lstrip("~")
+
+
 def _outcome(item: c.ReassignmentOutcome | c.ResourceOutcome | c.ElectionOutcome) -> str:
     """The code, and the message with directories by their short names."""
     found = item.error_code.name
@@ -135,6 +140,7 @@ class World:
         self.now_ms = 0
         self.entries: list[tuple[r.Record, ...]] = []
         self._drawn = 0
+        self.heard: dict[BrokerId, dict[str, tuple[int, int]]] = {}
         self.managers = self._make_managers()
         self.commit(self.managers.bootstrap({"metadata.version": level}).records)
 
@@ -148,6 +154,7 @@ class World:
             max_partitions_per_request=100,
             random_bytes=self._random_bytes,
             draw_below=lambda _: 0,
+            controllers=lambda: self.heard,
         )
 
     def build_anew(self, part_size: int) -> None:
@@ -218,6 +225,9 @@ class World:
             if broker.impaired_log_dirs:
                 lost += f" impaired {_impairments(broker.impaired_log_dirs)}"
             yield f"broker {broker_id} epoch {broker.epoch} {standing} online {online}{lost}"
+        for controller_id, found in sorted(self.state.controllers.items()):
+            incarnation = _incarnation_name(found.incarnation_id)
+            yield f"controller {controller_id} incarnation {incarnation}"
         for key, p in self.state.partitions():
             leader = "none" if p.leader == NO_LEADER else p.leader
             yield (
@@ -263,7 +273,7 @@ class World:
                 listeners=(m.ListenerInfo(name="PLAINTEXT", host="h", port=9092 + broker_id),),
                 rack=options.get("rack"),
                 features={
-                    "metadata.version": (1, int(options.get("metadata_version", "30"))),
+                    "metadata.version": (1, int(options.get("metadata_version", "33"))),
                     ELR: (0, int(options.get("elr", "1"))),
                 },
                 log_dirs=_dirs(options.get("dirs", "")),
@@ -498,6 +508,39 @@ class World:
     def _do_unregister(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
         return self._decide(c.UnregisterBrokerRequest(broker_id=BrokerId(int(words[0]))))
 
+    def _do_controller(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
+        """``controller 100 incarnation=b``; over the one that is there, or over ``replaces``."""
+        controller_id = BrokerId(int(words[0]))
+        present = self.state.controllers.get(controller_id)
+        replaced = None if present is None else present.incarnation_id
+        if "replaces" in options:
+            name = options["replaces"]
+            replaced = Uuid(name.encode().rjust(16, b"~")) if name else None
+        return self._decide(
+            n.ControllerRegistrationRequest(
+                controller_id=controller_id,
+                cluster_id=options.get("cluster", CLUSTER_ID),
+                incarnation_id=_incarnation(controller_id, options),
+                replaced_incarnation_id=replaced,
+                directory_id=directory(options.get("dir", "m")),
+                listeners=(m.ListenerInfo(name="CONTROLLER", host="h", port=9093),),
+                features={
+                    "metadata.version": (14, int(options.get("metadata_version", "33"))),
+                    ELR: (0, 1),
+                },
+                software_version="1.0",
+            )
+        )
+
+    def _do_unregister_controller(
+        self, words: list[str], _: dict[str, str]
+    ) -> ControllerResult[Any]:
+        return self._decide(n.UnregisterControllerRequest(controller_id=BrokerId(int(words[0]))))
+
+    def _do_votes(self, words: list[str], _: dict[str, str]) -> None:
+        """These vote, and said with their messages that they support level 33."""
+        self.heard = {BrokerId(int(word)): {"metadata.version": (14, 33)} for word in words}
+
     def _do_take_leadership(self, _: list[str], __: dict[str, str]) -> None:
         self.managers.take_leadership(self.now_ms)
 
@@ -524,6 +567,15 @@ class World:
                 return _show_registration_change(record)
             case r.UnregisterBrokerRecord():
                 return f"UnregisterBroker {record.broker_id}"
+            case r.RegisterControllerRecord():
+                supported = ",".join(f"{f.name} {f.lowest}-{f.highest}" for f in record.features)
+                incarnation = _incarnation_name(record.incarnation_id)
+                return (
+                    f"RegisterController {record.controller_id} incarnation {incarnation} "
+                    f"dir {directory_name(record.directory_id)} supports {supported}"
+                )
+            case r.UnregisterControllerRecord():
+                return f"UnregisterController {record.controller_id}"
             case r.TopicRecord():
                 return f"Topic {record.name}"
             case r.RemoveTopicRecord():
@@ -643,7 +695,9 @@ class World:
                     answered = " ".join(f"{key}={value}" for key, value in described.values.items())
                     yield f"configured {described.name or 'all'}: {answered}"
                 yield f"reply: {len(response.resources)} configured"
-            case c.UnregisterBrokerResponse():
+            case c.UnregisterBrokerResponse() | n.UnregisterControllerResponse():
                 yield "reply: unregistered"
+            case n.ControllerRegistrationResponse():
+                yield "reply: registered"
             case _:
                 yield f"reply: {response}"

@@ -222,10 +222,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",
     "controller_active": "This controller decides from now on.",
-    "controller_registered": (
-        "Which levels of each feature another controller's software supports; nothing if it is "
-        "older."
-    ),
+    "controller_registered": "A controller has started: which incarnation of it, and its version.",
+    "controller_registration_failed": "This controller is not registered with the active one yet; "
+    "it asks again.",
+    "controller_registration_replaced": "Another process has registered under this controller's "
+    "id: stop one of the two, and give it an id of its own.",
+    "controller_unregistered": "An operator took back the registration of a controller that does "
+    "not vote any more.",
     "controller_refused_by_peer": "Another controller does not take this one for a voter: the "
     "reason says which key or disk is not what it was.",
     "controller_resigned": "Another controller decides, or nobody just now; what was not committed "

@@ -1,7 +1,8 @@
-"""WIRE. ``kraftjbod-cluster``: a cluster's id, its brokers, and a broker that is gone for good.
+"""WIRE. ``kraftjbod-cluster``: a cluster's id, its brokers or its controllers, and one of them that
+is gone for good.
 
 Commands, flags, output lines and exit codes are those of Kafka's ``kafka-cluster.sh``, also against
-a real Kafka.
+a real Kafka's brokers; ``--bootstrap-controller`` asks the controllers of kraftjbod.
 """
 
 from __future__ import annotations
@@ -14,56 +15,118 @@ from kraftjbod.cli.clients.cluster_admin import describe_cluster, unregister_bro
 from kraftjbod.cli.terminal.command import (
     Answer,
     ClusterAddress,
+    ControllerAddress,
     answering,
-    connection_options,
+    either_options,
+    timeout_option,
     tool_group,
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
 
+Where = ClusterAddress | ControllerAddress
+
 
 @tool_group()
 def main() -> None:
-    """Describe a cluster, or forget one of its brokers."""
+    """Describe a cluster, or forget one of its brokers or controllers."""
 
 
 @main.command("cluster-id")
 @answering
-@connection_options
-def cluster_id_command(answer: Answer, cluster: ClusterAddress) -> None:
+@either_options
+def cluster_id_command(answer: Answer, where: Where) -> None:
     """Print the id of the cluster."""
-    asyncio.run(_print_id(cluster, answer))
+    asyncio.run(_print_id(where, answer))
 
 
 @main.command("unregister")
 @answering
-@connection_options
+@either_options
 @click.option(
     "--id", "-i", "broker_id", required=True, type=click.IntRange(min=0), help="Of the broker."
 )
-def unregister_command(answer: Answer, cluster: ClusterAddress, broker_id: int) -> None:
+def unregister_command(answer: Answer, where: Where, broker_id: int) -> None:
     """Forget a broker that is stopped for good; move its replicas elsewhere before."""
-    asyncio.run(_unregister(cluster, answer, broker_id))
+    asyncio.run(_unregister(where, answer, broker_id))
 
 
 @main.command("list-endpoints")
 @answering
-@connection_options
+@either_options
 @click.option("--include-fenced-brokers", is_flag=True, help="Also those that are away.")
-def list_endpoints_command(
-    answer: Answer, cluster: ClusterAddress, include_fenced_brokers: bool
+def list_endpoints_command(answer: Answer, where: Where, include_fenced_brokers: bool) -> None:
+    """Print where the brokers are reached, or the controllers."""
+    if isinstance(where, ControllerAddress):
+        if include_fenced_brokers:
+            raise click.UsageError(
+                "The option --include-fenced-brokers is only supported with --bootstrap-server "
+                "option"
+            )
+        asyncio.run(_list_controllers(where, answer))
+        return
+    asyncio.run(_list_endpoints(where, answer, include_fenced=include_fenced_brokers))
+
+
+@main.command("unregister-controller")
+@answering
+@click.option(
+    "--bootstrap-controller",
+    required=True,
+    metavar="HOST:PORT,...",
+    help="Controllers to ask; one of them has to lead.",
+)
+@timeout_option
+@click.option(
+    "--id",
+    "-i",
+    "controller_id",
+    required=True,
+    type=click.IntRange(min=0),
+    help="Of the controller.",
+)
+def unregister_controller_command(
+    answer: Answer, bootstrap_controller: str, give_up_ms: int, controller_id: int
 ) -> None:
-    """Print where the brokers are reached."""
-    asyncio.run(_list_endpoints(cluster, answer, include_fenced=include_fenced_brokers))
+    """Forget a controller that is stopped for good and does not vote any more."""
+    where = ControllerAddress(bootstrap_controller=bootstrap_controller, timeout_ms=give_up_ms)
+    asyncio.run(_unregister_controller(where, answer, controller_id))
 
 
-async def _print_id(cluster: ClusterAddress, answer: Answer) -> None:
-    async with cluster.connect() as client:
-        found = await client.retry(lambda: describe_cluster(client))
-    answer.say(f"Cluster ID: {found.cluster_id}", clusterId=found.cluster_id)
+async def _print_id(where: Where, answer: Answer) -> None:
+    if isinstance(where, ControllerAddress):
+        from kraftjbod.cli.clients import controller_admin
+
+        async with where.connect() as controllers:
+            cluster_id = (await controller_admin.describe_cluster(controllers)).cluster_id
+    else:
+        async with where.connect() as client:
+            cluster_id = (await client.retry(lambda: describe_cluster(client))).cluster_id
+    answer.say(f"Cluster ID: {cluster_id}", clusterId=cluster_id)
 
 
-async def _unregister(cluster: ClusterAddress, answer: Answer, broker_id: int) -> None:
-    async with cluster.connect() as client:
+async def _unregister(where: Where, answer: Answer, broker_id: int) -> None:
+    if isinstance(where, ControllerAddress):
+        from kraftjbod.cli.clients import controller_admin
+
+        async with where.connect() as controllers:
+            await controller_admin.unregister_broker(controllers, broker_id)
+    else:
+        await _unregister_by_brokers(where, broker_id)
+    answer.say(f"Broker {broker_id} is no longer registered.", unregistered=broker_id)
+
+
+async def _unregister_controller(
+    where: ControllerAddress, answer: Answer, controller_id: int
+) -> None:
+    from kraftjbod.cli.clients import controller_admin
+
+    async with where.connect() as controllers:
+        await controller_admin.unregister_controller(controllers, controller_id)
+    answer.say(f"Controller {controller_id} is no longer registered.", unregistered=controller_id)
+
+
+async def _unregister_by_brokers(where: ClusterAddress, broker_id: int) -> None:
+    async with where.connect() as client:
         try:
             await client.retry(lambda: unregister_broker(client, broker_id))
         except OperatingError as e:
@@ -72,11 +135,37 @@ async def _unregister(cluster: ClusterAddress, answer: Answer, broker_id: int) -
                     "The target cluster does not support the broker unregistration API."
                 ) from e
             raise
-    answer.say(f"Broker {broker_id} is no longer registered.", unregistered=broker_id)
 
 
-async def _list_endpoints(cluster: ClusterAddress, answer: Answer, *, include_fenced: bool) -> None:
-    async with cluster.connect() as client:
+async def _list_controllers(where: ControllerAddress, answer: Answer) -> None:
+    from kraftjbod.cli.clients import controller_admin
+
+    async with where.connect() as controllers:
+        found = (await controller_admin.describe_cluster(controllers)).controllers
+    listed = [(each, listener) for each in found for listener in each.listeners[:1]]
+    host_width = max((len(listener.host) for _, listener in listed), default=100)
+
+    def row(node: object, host: str, port: object, rack: str, kind: str) -> str:
+        return f"{node!s:<10} {host:<{host_width}} {port!s:<10} {rack:<10} {kind:<15}"
+
+    answer.say(row("ID", "HOST", "PORT", "RACK", "ENDPOINT_TYPE"), endpoints=[])
+    for each, listener in listed:
+        incarnation = each.incarnation_id
+        answer.say(
+            row(each.controller_id, listener.host, listener.port, "null", "controller"),
+            endpoints=[
+                {
+                    **{"id": each.controller_id, "host": listener.host, "port": listener.port},
+                    **{"rack": None, "type": "controller", "isVoter": each.is_voter},
+                    "incarnationId": None if incarnation is None else str(incarnation),
+                    "version": each.software_version or None,
+                }
+            ],
+        )
+
+
+async def _list_endpoints(where: ClusterAddress, answer: Answer, *, include_fenced: bool) -> None:
+    async with where.connect() as client:
         found = await client.retry(lambda: describe_cluster(client, include_fenced=include_fenced))
     brokers = found.brokers
     host_width = max((len(broker.host) for broker in brokers), default=100)
@@ -89,11 +178,11 @@ async def _list_endpoints(cluster: ClusterAddress, answer: Answer, *, include_fe
     answer.say(row("ID", "HOST", "PORT", "RACK", "STATE", "ENDPOINT_TYPE"), endpoints=[])
     for broker in brokers:
         state = "fenced" if broker.is_fenced else "unfenced"
-        where = {"id": broker.broker_id, "host": broker.host, "port": broker.port}
+        reached = {"id": broker.broker_id, "host": broker.host, "port": broker.port}
         answer.say(
             # Kafka's tool says of a broker without a rack what Java does.
             row(broker.broker_id, broker.host, broker.port, broker.rack or "null", state, "broker"),
-            endpoints=[{**where, "rack": broker.rack, "state": state, "type": "broker"}],
+            endpoints=[{**reached, "rack": broker.rack, "state": state, "type": "broker"}],
         )
 
 

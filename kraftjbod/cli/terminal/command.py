@@ -19,15 +19,18 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TextIO, TypeVar, cast
 
 import click
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
-from kraftjbod.cli.clients.first_contact import reach
+from kraftjbod.cli.clients.first_contact import controllers_at, reach
 from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.core.version import package_version
+
+if TYPE_CHECKING:
+    from kraftjbod.cli.clients.controller_client import ControllerClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
@@ -149,6 +152,31 @@ class ClusterAddress:
             yield client
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerAddress:
+    """Where the controllers of a cluster are, some of them or all, and how long they may take."""
+
+    bootstrap_controller: str
+    timeout_ms: int = TOOL_TIMEOUT_MS
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[ControllerClient]:
+        """A client that asks the active one; a dead one and one that follows are passed over.
+
+        :raises WrongPortError: if a broker listens there.
+        :raises ConnectionLostError: if nobody answers within the tool's timeout.
+        """
+        # The bodies of the RPC take a tenth of a second to import; brokers are asked without.
+        from kraftjbod.cli.clients.controller_client import ControllerClient
+
+        addresses, timeout_ms = self.bootstrap_controller, self.timeout_ms
+        async with (
+            controllers_at(addresses, timeout_ms=timeout_ms, report=report),
+            ControllerClient(addresses, timeout_ms=timeout_ms) as client,
+        ):
+            yield client
+
+
 config_option = click.option(
     "--command-config",
     type=click.Path(dir_okay=False),
@@ -228,6 +256,47 @@ def connection_options(command: F, *, required: bool = True, old_config: str | N
     @functools.wraps(command)
     def given(*args: Any, cluster: ClusterAddress, give_up_ms: int, **flags: Any) -> object:
         return command(*args, cluster=replace(cluster, timeout_ms=give_up_ms), **flags)
+
+    return cast(F, given)
+
+
+def either_options(command: F) -> F:
+    """The same, or ``--bootstrap-controller``: ``where``, one of the two kinds of addresses."""
+
+    @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
+    @click.option(
+        "--bootstrap-controller",
+        metavar="HOST:PORT,...",
+        help="Controllers to ask instead; one of them has to lead.",
+    )
+    @config_option
+    @timeout_option
+    @functools.wraps(command)
+    def given(
+        *args: Any,
+        bootstrap_server: str | None,
+        bootstrap_controller: str | None,
+        command_config: str | None,
+        give_up_ms: int,
+        **flags: Any,
+    ) -> object:
+        if (bootstrap_server is None) == (bootstrap_controller is None):
+            raise click.UsageError(
+                "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
+            )
+        where: ClusterAddress | ControllerAddress
+        if bootstrap_server is not None:
+            where = ClusterAddress(
+                bootstrap_server=bootstrap_server,
+                command_config=command_config,
+                timeout_ms=give_up_ms,
+            )
+        else:
+            assert bootstrap_controller is not None
+            where = ControllerAddress(
+                bootstrap_controller=bootstrap_controller, timeout_ms=give_up_ms
+            )
+        return command(*args, where=where, **flags)
 
     return cast(F, given)
 

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.protocol.rpc_controller_messages import ControllerRegistrationRequest
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
@@ -35,6 +36,7 @@ _CLUSTER_ACTIONS: Final = (
     AllocateProducerIdsRequest,
     FetchMetadataRequest,
     QuorumMessagesRequest,
+    ControllerRegistrationRequest,
 )
 
 

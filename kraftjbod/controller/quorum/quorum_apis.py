@@ -1,4 +1,6 @@
-"""LOOP. ``QuorumApis``: what a controller answers about its quorum, and changes of that."""
+"""LOOP. ``QuorumApis``: what a controller answers about its quorum, its peers and the levels that
+hold, and changes of the quorum.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,18 @@ from kraftjbod.controller.quorum.voter_changes import (
 )
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.core.metadata_version import KRAFT_VERSION
+from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED_FEATURES
+from kraftjbod.core.node_config import Endpoint
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_controller_messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedController,
+    DescribedFeature,
+)
 from kraftjbod.protocol.rpc_messages import (
     FeatureOutcome,
+    ListenerInfo,
     RpcRequest,
     RpcResponse,
     UpdateFeaturesRequest,
@@ -35,7 +46,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     RemoveRaftVoterResponse,
 )
 from kraftjbod.raft.driver import RaftDriver
-from kraftjbod.raft.machine.voter_set import VoterSet
+from kraftjbod.raft.machine.voter_set import Voter, VoterSet
 from kraftjbod.raft.quorum_view import ReplicaView
 
 ChangeVoters = Callable[[VoterSet], asyncio.Future[None]]
@@ -54,12 +65,14 @@ class QuorumApis:
         followers: MetadataFollowers,
         require_active: Callable[[], None],
         directories: Callable[[], Mapping[BrokerId, DirectoryId]],
+        state: Callable[[], MetadataState],
         change: ChangeVoters,
         until_committed: Callable[[], Awaitable[None]],
     ) -> None:
         """
         :param require_active: raises where this controller does not decide.
         :param directories: of the controllers of a static quorum.
+        :param state: the metadata of now.
         :param until_committed: all that was decided until now.
         """
         self._cluster_id = cluster_id
@@ -68,6 +81,7 @@ class QuorumApis:
         self._followers = followers
         self._require_active = require_active
         self._directories = directories
+        self._state = state
         self._change = change
         self._until_committed = until_committed
 
@@ -79,6 +93,11 @@ class QuorumApis:
         """
         if isinstance(request, DescribeQuorumRequest):
             return self._describe(request)
+        if isinstance(request, DescribeClusterRequest):
+            self._require_active()
+            await self._until_committed()
+            self._require_active()
+            return self._describe_cluster()
         if isinstance(request, AddRaftVoterRequest):
             self._require_active()
             if is_added(self._driver.voters, request):
@@ -128,6 +147,56 @@ class QuorumApis:
                 *(_follower(broker, found) for broker, found in followers.items()),
             ),
         )
+
+    def _describe_cluster(self) -> DescribeClusterResponse:
+        state, voters = self._state(), self._driver.voters
+        votes = {voter.key.node_id: voter for voter in voters.voters}
+        levels = {
+            **{
+                name: (*supported, state.features.get(name, 0))
+                for name, supported in SUPPORTED_FEATURES.items()
+            },
+            KRAFT_VERSION: (*KRAFT_VERSIONS, int(not voters.is_static)),
+        }
+        return DescribeClusterResponse(
+            cluster_id=self._cluster_id,
+            controller_id=self._driver.node_id,
+            epoch=state.offset,
+            controllers=tuple(
+                _controller(state, node_id, votes.get(node_id))
+                for node_id in sorted(votes.keys() | state.controllers.keys())
+            ),
+            features=tuple(
+                DescribedFeature(name=name, lowest=lowest, highest=highest, finalized=finalized)
+                for name, (lowest, highest, finalized) in sorted(levels.items())
+            ),
+        )
+
+
+def _controller(
+    state: MetadataState, node_id: BrokerId, voter: Voter | None
+) -> DescribedController:
+    found = state.controllers.get(node_id)
+    if found is None:
+        endpoints = () if voter is None else map(Endpoint.parse, voter.endpoints)
+        return DescribedController(
+            controller_id=node_id,
+            is_voter=voter is not None,
+            listeners=tuple(
+                ListenerInfo(name=each.name, host=each.host, port=each.port) for each in endpoints
+            ),
+            directory_id=None if voter is None else voter.key.directory_id,
+        )
+    return DescribedController(
+        controller_id=node_id,
+        is_voter=voter is not None,
+        listeners=tuple(
+            ListenerInfo(name=each.name, host=each.host, port=each.port) for each in found.listeners
+        ),
+        incarnation_id=found.incarnation_id,
+        directory_id=found.directory_id,
+        software_version=found.software_version,
+    )
 
 
 def _replica(view: ReplicaView) -> QuorumReplica:

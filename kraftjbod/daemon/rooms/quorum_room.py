@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from kraftjbod.core.config import ControllerConfig
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
@@ -16,6 +16,8 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.quorum_search import QuorumSearch
 from kraftjbod.net.peer_link import PeerLink
+from kraftjbod.net.rpc_client import RpcClient
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import (
     MAX_MESSAGES,
     QuorumMessagesRequest,
@@ -106,7 +108,10 @@ class QuorumRoom:
         return {**able, self._config.node_id: self._log_dir.directory_id}
 
     def supported_features(self) -> Mapping[BrokerId, FeatureRanges]:
-        """Of each voter; of one that was not heard here, or whose software is older, nothing."""
+        """Of each voter; of one that was not heard here, or whose software is older, nothing.
+
+        Levels go by this only below the one from which on controllers are registered.
+        """
         ranges = {self._voters.known_as(key): said for key, said in self._supported.items()}
         found = {key.node_id: ranges.get(key, {}) for key in self._voters}
         return {**found, self._config.node_id: SUPPORTED_FEATURES}
@@ -189,6 +194,24 @@ class QuorumRoom:
         reason, at_ms = self._leaders_refusal
         return reason if reason and self._clock.now_ms() - at_ms < _REFUSAL_STANDS_MS else None
 
+    async def ask_leader(self, request: RpcRequest) -> RpcResponse:
+        """What whoever leads answers, as far as is known here who does.
+
+        :raises OperatingError: its refusal, or that it cannot be reached.
+        """
+        leader = None if self._driver is None else self._driver.core.leader
+        endpoint = None if leader is None else self._endpoint_of(leader)
+        if endpoint is None:
+            raise NotControllerError("nobody is known to lead, or where")
+        client = RpcClient(endpoint.host, endpoint.port, backoff=self._backoff)
+        try:
+            response: RpcResponse = await client.call(
+                request, timeout_ms=self._config.controller_quorum_request_timeout_ms
+            )
+        finally:
+            client.close()
+        return response
+
     # --- in --------------------------------------------------------------------------------------
 
     def speaks_here(self, request: QuorumMessagesRequest) -> bool:
@@ -227,11 +250,6 @@ class QuorumRoom:
         self._supported[sender] = request.sender_features
         while len(self._supported) > _MAX_HEARD:
             del self._supported[next(iter(self._supported))]
-        self._log.info(
-            "controller_registered",
-            controller=request.sender_id,
-            features={name: list(found) for name, found in request.sender_features.items()},
-        )
 
     def _require_receiver(self, request: QuorumMessagesRequest) -> None:
         node_id, directory_id = self._config.node_id, self._log_dir.directory_id

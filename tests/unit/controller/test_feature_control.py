@@ -91,7 +91,7 @@ def test_every_controller_that_votes_has_to_support_the_level_and_to_have_said_s
     (outcome,) = refused.response.results
     assert outcome.error_code is ErrorCode.FEATURE_UPDATE_FAILED and not refused.records
     assert outcome.error_message == (
-        "Not every registered broker and voting controller supports metadata.version 30: "
+        "Not every registered broker and controller supports metadata.version 30: "
         "controller 101 supports 14 to 17, controller 102 did not say what it supports: it is "
         "away, or its software is older. Upgrade their software first."
     )

@@ -15,16 +15,22 @@ from kraftjbod.core.metadata_version import (
 
 
 @pytest.mark.parametrize(
-    ("release", "level", "has_directories", "has_cordoning"),
-    [("3.6-IV2", 14, False, False), ("3.7-IV2", 17, True, False), ("4.3-IV0", 30, True, True)],
+    ("release", "level", "has_directories", "has_cordoning", "has_controllers"),
+    [
+        ("3.6-IV2", 14, False, False, False),
+        ("3.7-IV2", 17, True, False, False),
+        ("4.3-IV0", 30, True, True, False),
+        ("4.4-IV2", 33, True, True, True),
+    ],
 )
 def test_names_numbers_and_what_they_allow(
-    release: str, level: int, has_directories: bool, has_cordoning: bool
+    release: str, level: int, has_directories: bool, has_cordoning: bool, has_controllers: bool
 ) -> None:
     version = MetadataVersion.of_release(release)
     assert version is MetadataVersion.of(level)
     assert (version.value, version.release) == (level, release)
     assert (version.has_directories, version.has_cordoning) == (has_directories, has_cordoning)
+    assert version.has_controllers == has_controllers
 
 
 def test_what_is_unknown_is_refused_with_what_is_known() -> None:
@@ -37,7 +43,7 @@ def test_what_is_unknown_is_refused_with_what_is_known() -> None:
 def test_the_default_is_between_the_ends() -> None:
     assert MIN_METADATA_VERSION < DEFAULT_METADATA_VERSION <= LATEST_METADATA_VERSION
     assert SUPPORTED_FEATURES == {
-        "metadata.version": (14, 30),
+        "metadata.version": (14, 33),
         "eligible.leader.replicas.version": (0, 1),
         "transaction.version": (0, 2),
         "group.version": (0, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import KafkaStorageError, StartupError
+from kraftjbod.core.ids import Uuid
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -45,13 +47,20 @@ def vfs() -> FaultVfs:
 async def test_start_and_stop_leave_a_log_to_go_on_with(vfs: FaultVfs) -> None:
     slow = Fault(effect=Effect.DELAY, kinds=frozenset({"close"}), path="*/.lock", delay_s=0.05)
     vfs.inject(slow)
+    incarnations = set[Uuid]()
     for life in (1, 2):
         environment = Environment()
         server = _server(vfs, environment)
         await server.start()
-        assert environment.metrics.snapshot()["LastCommittedRecordOffset"] == life
+        # Beside what makes it active, each life registers an incarnation of its own (KIP-919).
+        while environment.metrics.snapshot()["LastCommittedRecordOffset"] < 2 * life:
+            await asyncio.sleep(0.001)
+        assert server.controller is not None
+        (found,) = server.controller.state.controllers.values()
+        incarnations.add(found.incarnation_id)
+        assert [each.host for each in found.listeners] == ["127.0.0.1"]
         await server.stop()
-    assert slow.hits == 2
+    assert (slow.hits, len(incarnations)) == (2, 2)
 
 
 async def test_an_unformatted_dir_is_refused() -> None:

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
-from kraftjbod.core.ids import MIGRATING_DIR, DirectoryId, TopicId, Uuid
+from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, DirectoryId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.metadata import records as r
 
-BEFORE, JBOD, CORDON = MetadataVersion
+BEFORE, JBOD, CORDON, CONTROLLERS = MetadataVersion
 A = DirectoryId(b"a" * 16)
 
 _uuids = st.binary(min_size=16, max_size=16)
@@ -28,6 +28,8 @@ _listeners = st.lists(
 #: Fields whose values are not known from their annotations alone.
 _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "incarnation_id": _uuids.map(Uuid),
+    "directory_id": _uuids.map(DirectoryId),
+    "software_version": st.text(),
     "metadata_log_id": _uuids.map(Uuid),
     "topic_id": _uuids.map(TopicId),
     "log_dirs": _dirs,
@@ -67,6 +69,8 @@ _ALL_RECORDS = (
     r.ConfigRecord,
     r.FeatureLevelRecord,
     r.ProducerIdsRecord,
+    r.RegisterControllerRecord,
+    r.UnregisterControllerRecord,
 )
 
 
@@ -247,6 +251,13 @@ def test_what_a_level_cannot_carry_is_refused_and_not_dropped(
     """Kafka once wrote wrong directories at an old level (KAFKA-16583, KAFKA-16606)."""
     with pytest.raises(LocalProtocolError, match=f"says {what}, which metadata.version {level}"):
         r.encode_entry([record], level)
+
+
+def test_a_record_that_came_later_is_refused_below_its_level() -> None:
+    record = r.UnregisterControllerRecord(controller_id=BrokerId(100))
+    with pytest.raises(LocalProtocolError, match="30 cannot carry UnregisterControllerRecord"):
+        r.encode_entry([record], CORDON)
+    assert r.decode_entry(r.encode_entry([record], CONTROLLERS)) == (record,)
 
 
 def test_directories_that_are_all_migrating_go_without_saying_below_their_level() -> None:

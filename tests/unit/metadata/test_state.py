@@ -22,6 +22,10 @@ from tests.golden.transcript import World, directory
 def _world() -> World:
     world = World()
     for line in (
+        "feature 33",
+        "controller 100 incarnation=a",
+        "controller 100 incarnation=b",
+        "controller 101",
         "up 1 dirs=a,b",
         "up 2 dirs=c",
         "topic t replicas=1,2|2,1 retention.ms=1000",
@@ -56,6 +60,7 @@ def test_a_copy_is_equal_and_apart() -> None:
     copy, before = world.state.copy(), _rebuilt(world.state)
     list(world.run("grow t 3"))
     list(world.run("delete t"))
+    list(world.run("controller 101 incarnation=b"))
     assert vars(copy) == vars(before)
 
 

@@ -11,6 +11,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
 from kraftjbod.protocol import (
     rpc_config_messages,
+    rpc_controller_messages,
     rpc_messages,
     rpc_quorum_messages,
 )
@@ -68,6 +69,7 @@ def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
         for kind in {
             **vars(rpc_messages),
             **vars(rpc_config_messages),
+            **vars(rpc_controller_messages),
             **vars(rpc_quorum_messages),
         }.values()
         if isinstance(kind, type)

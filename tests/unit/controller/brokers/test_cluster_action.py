@@ -60,6 +60,7 @@ def test_which_requests_need_it() -> None:
         "AllocateProducerIds",
         "FetchMetadata",
         "QuorumMessages",
+        "ControllerRegistration",
     }
 
 

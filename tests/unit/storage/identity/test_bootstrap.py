@@ -14,7 +14,7 @@ def test_bootstrap_features():
     vfs = MemVfs()
     vfs.make_dirs("/m")
     newest = {
-        "metadata.version": 30,
+        "metadata.version": 33,
         "eligible.leader.replicas.version": 1,
         "transaction.version": 2,
         "group.version": 1,

@@ -1,0 +1,116 @@
+"""PURE. Which controllers are registered, and what each supports (KIP-919).
+
+* A controller is registered by its last incarnation. A registration names the one that it replaces,
+  so one that comes late, from a process that is gone, does not replace a newer one.
+* Registrations never expire. Who does not vote any more stays registered until an operator takes
+  that back, and until then counts where levels are raised.
+* Below the level that has them there are none, and the request is refused: older software could
+  not read the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.metadata.records import (
+    FeatureRange,
+    Listener,
+    RegisterControllerRecord,
+    UnregisterControllerRecord,
+)
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_controller_messages import (
+    ControllerRegistrationRequest,
+    UnregisterControllerRequest,
+)
+
+MAX_CONTROLLERS: Final = 100
+"""That are registered at once, with a vote or without."""
+
+
+def registered(
+    state: MetadataState, cluster_id: str, request: ControllerRegistrationRequest
+) -> tuple[RegisterControllerRecord, ...]:
+    """What the registration changes: nothing, if the same incarnation is there.
+
+    :raises OperatingError: INCONSISTENT_CLUSTER_ID; UNSUPPORTED_VERSION below the level;
+        DUPLICATE_BROKER_REGISTRATION, if another incarnation is there than it has seen;
+        POLICY_VIOLATION, if there are too many.
+    """
+    if request.cluster_id != cluster_id:
+        raise OperatingError(
+            f"Controller {request.controller_id} is of cluster {request.cluster_id}, but this is "
+            f"{cluster_id}.",
+            code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+        )
+    _require_level(state)
+    present = state.controllers.get(request.controller_id)
+    found = None if present is None else present.incarnation_id
+    if found == request.incarnation_id:
+        return ()
+    if found != request.replaced_incarnation_id:
+        raise OperatingError(
+            f"Controller {request.controller_id} is registered with incarnation {found}, not "
+            f"{request.replaced_incarnation_id}, which this registration would replace.",
+            code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        )
+    if present is None and len(state.controllers) >= MAX_CONTROLLERS:
+        raise OperatingError(
+            f"{MAX_CONTROLLERS} controllers are registered; take those back that are gone for "
+            "good, with kraftjbod-cluster unregister-controller.",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+    return (_record(request),)
+
+
+def unregistered(
+    state: MetadataState, voters: Collection[BrokerId], request: UnregisterControllerRequest
+) -> tuple[UnregisterControllerRecord, ...]:
+    """
+    :raises OperatingError: UNSUPPORTED_VERSION below the level; BROKER_ID_NOT_REGISTERED;
+        INVALID_REQUEST, if it votes (KAFKA-20865).
+    """
+    _require_level(state)
+    controller_id = request.controller_id
+    if controller_id in voters:
+        raise OperatingError(
+            f"Controller {controller_id} votes; remove it from the voters first, with "
+            "kraftjbod-metadata-quorum remove-controller.",
+            code=ErrorCode.INVALID_REQUEST,
+        )
+    if controller_id not in state.controllers:
+        raise OperatingError(
+            f"Controller ID {controller_id} is not currently registered",
+            code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+        )
+    return (UnregisterControllerRecord(controller_id=controller_id),)
+
+
+def _require_level(state: MetadataState) -> None:
+    present, needed = state.metadata_version, MetadataVersion.IV_4_4_IV2
+    if not present.has_controllers:
+        raise OperatingError(
+            f"Controllers are registered from {METADATA_VERSION} {needed.release} on; it is "
+            f"{present.release}.",
+            code=ErrorCode.UNSUPPORTED_VERSION,
+        )
+
+
+def _record(request: ControllerRegistrationRequest) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        directory_id=request.directory_id,
+        listeners=tuple(
+            Listener(name=each.name, host=each.host, port=each.port) for each in request.listeners
+        ),
+        features=tuple(
+            FeatureRange(name, lowest, highest)
+            for name, (lowest, highest) in sorted(request.features.items())
+        ),
+        software_version=request.software_version,
+    )

@@ -1,0 +1,153 @@
+"""Tools with --bootstrap-controller, against what controllers decide, behind their real door."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from kraftjbod.cli.cluster import cluster_tool
+from kraftjbod.cli.features_tool import main as features
+from kraftjbod.core.errors import NotControllerError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.protocol.rpc_controller_messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedController,
+    DescribedFeature,
+)
+from kraftjbod.protocol.rpc_messages import ListenerInfo, RpcRequest, RpcResponse
+from tests.golden.transcript import World
+from tests.unit.broker.scripted_controller import ScriptedController, serving
+from tests.unit.cli.mini_broker import invoke
+
+CLUSTER = DescribeClusterResponse(
+    cluster_id="c",
+    controller_id=BrokerId(100),
+    epoch=9,
+    controllers=tuple(
+        DescribedController(
+            controller_id=BrokerId(node),
+            is_voter=node != 102,
+            listeners=(ListenerInfo(name="CONTROLLER", host=host, port=29_090),),
+        )
+        for node, host in ((100, "127.0.0.1"), (101, "h"), (102, "h"))
+    ),
+    features=(
+        DescribedFeature(name="kraft.version", lowest=0, highest=1, finalized=0),
+        DescribedFeature(name="metadata.version", lowest=14, highest=33, finalized=30),
+    ),
+)
+
+
+def _standby(_: RpcRequest) -> RpcResponse:
+    raise NotControllerError("not me")
+
+
+async def _ask(tool: click.Command, world: World, *words: str) -> tuple[int, str, str]:
+    """Of a dead controller, one that follows, and the active one, in this order."""
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        return CLUSTER if isinstance(request, DescribeClusterRequest) else world.ask(request)
+
+    standby, active = ScriptedController(_standby), ScriptedController(answer)
+    async with serving(standby, active):
+        ports = (1, standby.server.port, active.server.port)
+        addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+        flag = ("--bootstrap-controller", addresses)
+        # Where the commands of a group have the flag, it comes after them.
+        order = (*flag, *words) if tool is features else (words[0], *flag, *words[1:])
+        done = await invoke(tool, *order)
+    return done.exit_code, done.stdout, done.stderr
+
+
+async def test_a_cluster_s_id_and_controllers_are_printed_as_kafka_4_3_does() -> None:
+    world = World()
+    assert await _ask(cluster_tool.main, world, "cluster-id") == (0, "Cluster ID: c\n", "")
+    listed = await _ask(cluster_tool.main, world, "list-endpoints")
+    assert listed == (
+        0,
+        "ID         HOST      PORT       RACK       ENDPOINT_TYPE  \n"
+        "100        127.0.0.1 29090      null       controller     \n"
+        "101        h         29090      null       controller     \n"
+        "102        h         29090      null       controller     \n",
+        "",
+    )
+    _, document, _ = await _ask(cluster_tool.main, world, "list-endpoints", "--json")
+    assert [each["isVoter"] for each in json.loads(document)["endpoints"]] == [True, True, False]
+    code, _, why = await _ask(
+        cluster_tool.main, world, "list-endpoints", "--include-fenced-brokers"
+    )
+    assert code == 2 and "is only supported with --bootstrap-server option" in why
+
+
+async def test_brokers_and_controllers_are_forgotten() -> None:
+    world = World(MetadataVersion.IV_4_4_IV2)
+    for line in ("register 3 dirs=a", "controller 102"):
+        list(world.run(line))
+    gone = await _ask(cluster_tool.main, world, "unregister", "--id", "3")
+    assert gone == (0, "Broker 3 is no longer registered.\n", "")
+    for words, result in (
+        (("--id", "102"), (0, "Controller 102 is no longer registered.\n", "")),
+        (("-i", "102"), (1, "", "error: Controller ID 102 is not currently registered\n")),
+    ):
+        assert await _ask(cluster_tool.main, world, "unregister-controller", *words) == result
+    assert not world.state.brokers and not world.state.controllers
+
+
+async def test_levels_are_described_raised_lowered_and_disabled_in_kafkas_words() -> None:
+    world = World(MetadataVersion.IV_4_3_IV0)
+    _, described, _ = await _ask(features, world, "describe")
+    assert described.splitlines() == [
+        "Feature: kraft.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\t"
+        "FinalizedVersionLevel: 0\tEpoch: 9",
+        "Feature: metadata.version\tSupportedMinVersion: 3.6-IV2\tSupportedMaxVersion: 4.4-IV2\t"
+        "FinalizedVersionLevel: 4.3-IV0\tEpoch: 9",
+    ]
+    elr = ("--feature", "eligible.leader.replicas.version")
+    for words, said in (
+        (("upgrade", elr[0], f"{elr[1]}=1"), f"{elr[1]} was upgraded to 1."),
+        (("disable", *elr, "--dry-run"), f"{elr[1]} can be disabled."),
+        (("disable", *elr), f"{elr[1]} was disabled."),
+        (("downgrade", "--metadata", "3.7-IV2"), "metadata.version was downgraded to 17."),
+    ):
+        assert await _ask(features, world, *words) == (0, f"{said}\n", "")
+    assert world.state.features == {"metadata.version": 17, elr[1]: 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("disable", "--feature", "metadata.version", "--feature", "group.version"),
+            "Could not disable group.version. Invalid update version 0 for feature metadata.version"
+            ". Unknown metadata.version 0. Supported: ",
+        ),
+        (
+            ("upgrade", "--feature", "group.version=7", "--feature", "metadata.version=30"),
+            "Could not upgrade group.version to 7. Invalid update version 7 for feature "
+            "group.version. Supported: 0 to 1.",
+        ),
+    ],
+)
+async def test_a_refusal_gives_the_reason_of_the_one_that_was_refused(
+    words: tuple[str, ...], said: str
+) -> None:
+    code, out, err = await _ask(features, World(), *words)
+    assert (code, err) == (1, "error: 2 out of 2 operation(s) failed.\n")
+    assert out.startswith(said)
+
+
+async def test_nobody_active_is_an_error_of_its_own() -> None:
+    standby = ScriptedController(_standby)
+    async with serving(standby):
+        address = f"127.0.0.1:{standby.server.port}"
+        done = await invoke(features, "--bootstrap-controller", address, "describe")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "not me" in done.stderr
+    both = await invoke(
+        features, "--bootstrap-controller", "h:1", "--bootstrap-server", "h:1", "describe"
+    )
+    assert both.exit_code == 2 and "Exactly one of" in both.stderr

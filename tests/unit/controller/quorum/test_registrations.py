@@ -1,0 +1,18 @@
+"""Registrations of controllers; the story of them is in tests/golden/controllers.txt."""
+
+from __future__ import annotations
+
+from kraftjbod.controller.quorum.registrations import MAX_CONTROLLERS
+from kraftjbod.core.metadata_version import MetadataVersion
+from tests.golden.transcript import World
+
+
+def test_new_ones_are_refused_beyond_a_number_and_known_ones_are_not() -> None:
+    world = World(MetadataVersion.IV_4_4_IV2)
+    for node_id in range(MAX_CONTROLLERS):
+        assert list(world.run(f"controller {node_id}"))[-1] == "reply: registered"
+    (refused,) = world.run("controller 1000")
+    assert refused.startswith("error POLICY_VIOLATION: 100 controllers are registered")
+    assert list(world.run("controller 7 incarnation=anew"))[-1] == "reply: registered"
+    list(world.run("unregister_controller 8"))
+    assert list(world.run("controller 1000"))[-1] == "reply: registered"
