@@ -362,7 +362,9 @@ class Transaction:
             )
         self._next_last_epoch = self._last_epoch
         if takes_further:
-            self._next_last_epoch = NO_EPOCH if fenced_with else kept.producer_epoch
+            # Where each end takes the epoch further, a producer whose transaction ran out of time
+            # may ask to go on: nobody else has got the next epoch, else it would be another one.
+            self._next_last_epoch = kept.producer_epoch if bumps else NO_EPOCH
         is_open = self.state is TransactionState.ONGOING
         self._write(
             replace(

@@ -180,7 +180,7 @@ class ConsumerGroup:
             self._settle()
 
     def _decide(self, request: MemberRequest, moment: Moment) -> object:
-        mark = len(self._changes)
+        mark, epoch = len(self._changes), self.state.epoch
         had_consumers = self._has_consumers()
         try:
             answer = self._answer_to(request, moment)
@@ -189,7 +189,7 @@ class ConsumerGroup:
             self._target.forget_what_was_seen()
             return _refusal(request, e.code, e.message)
         if had_consumers and not self._has_consumers():
-            self._go_back(moment)
+            self._go_back(epoch, moment)
         return answer
 
     def _answer_to(self, request: MemberRequest, moment: Moment) -> object:
@@ -272,13 +272,17 @@ class ConsumerGroup:
         members = self.state.members
         return any(member.classic is None for member in members.values()) if members else of_none
 
-    def _go_back(self, moment: Moment) -> None:
-        """Only members of the classic protocol are left: the group is theirs, if it may be."""
+    def _go_back(self, generation: int, moment: Moment) -> None:
+        """Only members of the classic protocol are left: the group is theirs, if it may be.
+
+        :param generation: the one that they are in, before the last other one went. They hear of a
+            rebalance, as in Kafka, and give up what they have as for any other one.
+        """
         is_too_large = len(self.state.members) > self._settings.classic_max_size
         if not self._settings.migration_policy.may_downgrade or is_too_large:
             return
         try:
-            group = classic_group_of(self.state, moment)
+            group = classic_group_of(self.state, generation, moment)
         except OperatingError:
             # What a member said of their common protocol cannot be read: they go on as they are.
             return
@@ -309,13 +313,13 @@ class ConsumerGroup:
         gone = list(dict.fromkeys(one.member_id for one in overdue if self._is_lost(one)))
         if not gone:
             return
-        had_consumers = self._has_consumers()
+        had_consumers, epoch = self._has_consumers(), self.state.epoch
         self._members.remove(gone, moment)
         for member_id in gone:
             # Should it not be written, they are members still, and out a little later.
             self._deadlines.renew_session(member_id, moment.now_ms, FENCE_AGAIN_MS)
         if had_consumers and not self._has_consumers():
-            self._go_back(moment)
+            self._go_back(epoch, moment)
 
     def _is_lost(self, overdue: Overdue) -> bool:
         member = self.state.members.get(overdue.member_id)
@@ -346,7 +350,9 @@ class ConsumerGroup:
         )
         if asked.epoch == current.epoch or is_of_before:
             return ErrorCode.NONE
-        return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+        # Producers know no epochs of members: another code would end them.
+        knows_generations = is_classic or asked.in_transaction
+        return ErrorCode.ILLEGAL_GENERATION if knows_generations else ErrorCode.STALE_MEMBER_EPOCH
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether who says that of itself may know what is committed."""

@@ -82,7 +82,7 @@ def consumer_facts_of(
     return facts + currents
 
 
-def classic_group_of(state: ConsumerGroupState, moment: Moment) -> GroupMetadata:
+def classic_group_of(state: ConsumerGroupState, generation: int, moment: Moment) -> GroupMetadata:
     """The classic group that the members of ``state``, all classic, are from now on.
 
     Its assignment is their target: whoever has less gets it by the rebalance that follows.
@@ -114,7 +114,7 @@ def classic_group_of(state: ConsumerGroupState, moment: Moment) -> GroupMetadata
         )
     return GroupMetadata(
         protocol_type=CONSUMER,
-        generation=state.epoch,
+        generation=generation,
         protocol_name=name,
         leader=first.member_id,
         since_ms=moment.wall_ms,

@@ -253,6 +253,25 @@ def test_open_for_too_long_and_unused_for_too_long() -> None:
     assert walk.machine.is_void and walk.log[-1] is None
 
 
+@pytest.mark.parametrize("by_another", [False, True])
+def test_whose_transaction_was_aborted_for_it_may_go_on_until_another_producer_is_there(
+    by_another: bool,
+) -> None:
+    """As in Kafka, where each end takes the epoch further (KIP-360)."""
+    walk = Walk(state=S.ONGOING, producer_epoch=5, started_ms=1_000, partitions=frozenset({A}))
+    walk.now_ms += 60_001
+    if by_another:
+        assert walk.init(version=NEW) == refused(E.CONCURRENT_TRANSACTIONS)
+    else:
+        walk.do(Overdue(version=NEW))
+    walk.do(Marked(frozenset({A})))
+    assert walk.place == (S.COMPLETE_ABORT, 7, 6)
+    assert walk.init(expected=(7, 4)) == refused(E.PRODUCER_FENCED)
+    assert walk.init(expected=(7, 5)) == told(7, 6)
+    assert walk.init() == told(7, 7), "the other one comes again"
+    assert walk.init(expected=(7, 5)) == walk.init(expected=(7, 6)) == refused(E.PRODUCER_FENCED)
+
+
 def test_what_is_not_written_does_not_hold() -> None:
     walk = Walk()
     walk.code = E.COORDINATOR_NOT_AVAILABLE

@@ -48,6 +48,8 @@ def test_who_may_commit():
         # It has had these for longer than it has this epoch (KIP-1251).
         (replace(say, epoch=epoch - 1), E.NONE),
         (replace(say, epoch=epoch - 1, partitions=others), E.STALE_MEMBER_EPOCH),
+        # Java's producer takes any other code for the end of itself.
+        (replace(say, epoch=epoch + 1, in_transaction=True), E.ILLEGAL_GENERATION),
         (Commit(member_id="", epoch=-1, partitions=own), E.UNKNOWN_MEMBER_ID),
         (Commit(member_id="", epoch=-1, partitions=own, in_transaction=True), E.NONE),
     ):

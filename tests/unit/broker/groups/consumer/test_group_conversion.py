@@ -20,8 +20,9 @@ def test_without_members_of_the_newer_protocol_it_is_classic_again():
     scene.beat("new", LEAVING)
     assert scene.became is not None and scene.became.group is not None
     group = scene.became.group
+    # That of the epoch in which they are, so that they hear of a rebalance.
     assert (group.generation, group.leader, group.protocol_name) == (
-        9,
+        8,
         "old",
         "cooperative-sticky",
     )

@@ -22,6 +22,7 @@ from tests.unit.broker.groups.group_rig import (
     join,
     lead,
     loaded,
+    sync,
 )
 from tests.unit.broker.impaired_dirs import answer, stall
 
@@ -191,6 +192,26 @@ async def test_a_classic_group_takes_a_member_of_the_newer_protocol_and_gives_it
         groups = rig.parts.coordinator.find("g")
         assert list(groups.groups["g"].members) == [old] and not groups.consumer_groups
         assert await fetched(rig) == {("t", 0): 5}
+
+
+async def test_who_is_left_with_the_classic_protocol_hears_of_a_rebalance_and_loses_nothing() -> (
+    None
+):
+    """With another generation it would give its partitions up as lost, and commit nothing."""
+    async with consumer_coordinator(group_consumer_assignment_interval_ms="0") as rig:
+        old, generation = await classic(rig)
+        assert (await rig.ask(consumer("new"), 1)).error_code == 0
+        assert (await rig.ask(beat(old, generation))).error_code == E.REBALANCE_IN_PROGRESS
+        protocol = type(PROTOCOL)(name="range", metadata=SUBSCRIPTION)
+        joined = await rig.ask(join(old, protocols=[protocol]), 8)
+        generation = joined.generation_id
+        assert (await rig.ask(sync(old, generation))).error_code == 0
+        assert (await rig.ask(beat(old, generation))).error_code == 0
+        assert (await rig.ask(consumer("new", -1), 1)).error_code == 0
+        assert (await rig.ask(beat(old, generation))).error_code == E.REBALANCE_IN_PROGRESS
+        assert await committing(rig, 5, old, generation) == 0
+        joined = await rig.ask(join(old, protocols=[protocol]), 8)
+        assert (joined.error_code, joined.generation_id) == (0, generation + 1)
 
 
 async def test_a_rebalance_under_way_ends_with_the_change_of_the_protocol() -> None:
