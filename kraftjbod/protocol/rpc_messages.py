@@ -98,6 +98,9 @@ class RpcRequest(RpcBody):
     api: ClassVar[str]
     version: ClassVar[int] = 0
     first_levels: ClassVar[Mapping[int, MetadataVersion]] = {}
+    #: An older one that does where a controller of older software, at the same level, knows no
+    #: newer one: nothing that is asked for is lost by it.
+    enough: ClassVar[int | None] = None
     Response: ClassVar[type[RpcResponse]]
 
     def again(self) -> Self:
@@ -472,6 +475,7 @@ class CreateTopicsRequest(RpcRequest):
     api = "CreateTopics"
     version = 1
     first_levels = {0: MetadataVersion.IV_3_6_IV2, 1: MetadataVersion.IV_4_3_IV0}
+    enough = 0
     Response = CreateTopicsResponse
 
     topics: tuple[NewTopic, ...] = Field(max_length=MAX_NEW_TOPICS)

@@ -186,16 +186,21 @@ class ControllerChannel:
         assert isinstance(request, RpcRequest), request
         asked: RpcRequest = request
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
-        failures = 0
+        newest, failures = request.version, 0
         while True:
             address = self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
+            version = min(newest, asked.version_at(self._level()))
             try:
                 with self._suspecting(purpose, address):
                     response = await self._client(purpose, address).call(
-                        asked, timeout_ms=remaining_ms, version=asked.version_at(self._level())
+                        asked, timeout_ms=remaining_ms, version=version
                     )
             except OperatingError as e:
+                is_too_new = e.code is ErrorCode.UNSUPPORTED_VERSION
+                if is_too_new and request.enough is not None and request.enough < version:
+                    newest = request.enough
+                    continue
                 if not _is_about_the_voter(e):
                     raise
                 self._leave(address)

@@ -16,7 +16,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     RequestTimedOutError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.node_config import Voter
 from kraftjbod.protocol.rpc_config_messages import (
@@ -28,8 +28,12 @@ from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsResponse,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     FetchMetadataRequest,
     FetchMetadataResponse,
+    NewTopic,
     RpcRequest,
     RpcResponse,
 )
@@ -193,6 +197,33 @@ async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is
         assert (await polling).high_watermark == 9
         assert {type(request) for request in other.seen} >= {type(ASK), type(POLL)}
         channel.close()
+
+
+async def test_a_controller_of_older_software_is_asked_in_words_that_it_knows() -> None:
+    """While brokers were upgraded before their controllers, nobody could create a topic."""
+    created = CreateTopicsResponse(topics=(CreatedTopic(name="t"),))
+
+    def older(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, CreateTopicsRequest)
+        if request.topic_ids:
+            raise OperatingError("version 1 is not served here", code=ErrorCode.UNSUPPORTED_VERSION)
+        return created
+
+    wanted = CreateTopicsRequest(
+        topics=(NewTopic(name="t", num_partitions=1, replication_factor=1),),
+        topic_ids=(TopicId(b"t" * 16),),
+    )
+    controller = ScriptedController(older)
+    async with serving(controller), channel_to(controller.voter()) as channel:
+        assert await channel.forward(wanted, timeout_ms=PATIENT_MS) == created
+        controller.answer = _knows_nothing
+        with pytest.raises(OperatingError) as refused:
+            await channel.forward(wanted, timeout_ms=PATIENT_MS)
+        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def _knows_nothing(_request: RpcRequest) -> RpcResponse:
+    raise OperatingError("what?", code=ErrorCode.UNSUPPORTED_VERSION)
 
 
 async def test_who_is_silent_is_left_as_soon_as_another_is_elected() -> None:
