@@ -53,6 +53,7 @@ from kraftjbod.broker.transactions.transaction_records import (
     TRANSACTIONS_TOPIC,
     TransactionFact,
     TransactionMetadata,
+    TransactionState,
     fact_of,
     record_of,
 )
@@ -65,6 +66,7 @@ from kraftjbod.core.metadata_version import TRANSACTION_VERSION
 from kraftjbod.core.telemetry import Metrics, get_logger
 
 _RESUME_AFTER_S: Final = 0.1
+_ENDINGS: Final = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,13 @@ class TransactionCoordinator:
         #: By partition.
         self._led: dict[int, _Led] = {}
         self._log = get_logger(component="transaction_coordinator")
+        self._metrics = metrics
         metrics.gauge("NumTransactionalIds", self._count_ids)
+        metrics.gauge("NumOngoingTransactions", lambda: self._count(TransactionState.ONGOING))
+        metrics.gauge("NumTransactionsAwaitingMarkers", lambda: self._count(*_ENDINGS))
+        metrics.count("TransactionsCommittedPerSec", 0)
+        metrics.count("TransactionsAbortedPerSec", 0)
+        metrics.count("TransactionsTimedOutPerSec", 0)
 
     # --- leaderships -----------------------------------------------------------------------------
 
@@ -341,6 +349,7 @@ class TransactionCoordinator:
                 producer_epoch=transaction.metadata.producer_epoch,
                 timeout_ms=transaction.metadata.timeout_ms,
             )
+            self._metrics.count("TransactionsTimedOutPerSec")
             overdue = Overdue(version=self.version, fresh_producer_id=fresh_id)
             self._carry_out(led, transaction, overdue)
 
@@ -406,6 +415,8 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
 
         def ended(done: Completion[ErrorCode]) -> None:
+            if done.result() is ErrorCode.NONE and metadata is not None:
+                self._count_end(metadata.state)
             # In a turn of its own: the machine may want more written.
             loop.call_soon(self._go_on, led, transaction, Written(done.result()))
 
@@ -431,6 +442,18 @@ class TransactionCoordinator:
 
     def _count_ids(self) -> int:
         return sum(len(led.transactions) for led in self._led.values())
+
+    def _count(self, *states: TransactionState) -> int:
+        return sum(
+            one.state in states for led in self._led.values() for one in led.transactions.values()
+        )
+
+    def _count_end(self, decided: TransactionState) -> None:
+        match decided:
+            case TransactionState.PREPARE_COMMIT:
+                self._metrics.count("TransactionsCommittedPerSec")
+            case TransactionState.PREPARE_ABORT:
+                self._metrics.count("TransactionsAbortedPerSec")
 
 
 def _loading(led: _Led) -> OperatingError:

@@ -33,8 +33,10 @@ from kraftjbod.broker.groups.consumer.consumer_group_events import (
 )
 from kraftjbod.broker.groups.consumer.group_conversion import check_upgrade, consumer_facts_of
 from kraftjbod.broker.groups.consumer.group_topics import ClusterTopics
+from kraftjbod.broker.groups.coordinator.group_figures import GroupFigures
 from kraftjbod.broker.groups.coordinator.group_log import GroupLog, Written
 from kraftjbod.broker.groups.coordinator.led_groups import CoordinatorSettings, LedGroups, Phase
+from kraftjbod.broker.groups.records.consumer_group_records import EpochFact
 from kraftjbod.broker.groups.records.group_records import Fact, GroupFact
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.loop.completion import Completion
@@ -67,6 +69,7 @@ class ConsumerGroupDriver:
         settings: CoordinatorSettings,
         configs: GroupConfigs,
         classic: ClassicSide,
+        figures: GroupFigures,
     ) -> None:
         self._cache = cache
         self._clock = clock
@@ -74,6 +77,7 @@ class ConsumerGroupDriver:
         self._settings = settings
         self._configs = configs
         self._classic = classic
+        self._figures = figures
 
     def heartbeat(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> None:
         """The token is completed with a :class:`ConsumerAnswer`."""
@@ -165,6 +169,8 @@ class ConsumerGroupDriver:
             for fact in facts if is_replicated else ():
                 if isinstance(fact, GroupFact):
                     led.groups.take(fact)
+                elif isinstance(fact, EpochFact) and fact.value is not None:
+                    self._figures.assigned_anew()
             self.handle(led, group, FactsWritten(written.code))
 
         def ended(done: Completion[Written]) -> None:

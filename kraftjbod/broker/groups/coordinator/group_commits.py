@@ -85,7 +85,7 @@ class GroupCommits:
         if code is not ErrorCode.NONE:
             return code
         with led.groups.committing(group_id):
-            return await self._log.append(led, facts, records)
+            return self._counted(len(facts), await self._log.append(led, facts, records))
 
     async def commit_in_transaction(
         self,
@@ -122,9 +122,14 @@ class GroupCommits:
         # The coordinator of the transaction is asked meanwhile, and members may come and go.
         claim = claim._replace(still_holds=check)
         try:
-            return await self._log.append(led, facts, records, producer, claim)
+            code = await self._log.append(led, facts, records, producer, claim)
+            return self._counted(len(facts), code)
         finally:
             led.groups.pending.arrived(group_id, offsets)
+
+    def _counted(self, offsets: int, code: ErrorCode) -> ErrorCode:
+        self._coordinator.figures.committed(offsets if code is ErrorCode.NONE else 0)
+        return code
 
     def _check(
         self,

@@ -48,11 +48,13 @@ from kraftjbod.broker.groups.consumer.consumer_group_events import (
     MemberRequest,
 )
 from kraftjbod.broker.groups.coordinator.consumer_group_driver import ConsumerGroupDriver, complete
+from kraftjbod.broker.groups.coordinator.group_figures import GroupFigures
 from kraftjbod.broker.groups.coordinator.group_log import GroupLog
 from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
 from kraftjbod.broker.groups.coordinator.led_groups import CoordinatorSettings, LedGroups, Phase
 from kraftjbod.broker.groups.records.group_records import (
     OFFSETS_TOPIC,
+    Fact,
     GroupFact,
     OffsetFact,
     fact_of,
@@ -101,8 +103,10 @@ class GroupCoordinator:
         self._led: dict[int, LedGroups] = {}
         #: Something may have been committed for topics that there are no more.
         self._has_orphans = asyncio.Event()
+        self.figures = GroupFigures(metrics, lambda: self._led.values())
         self._consumer = ConsumerGroupDriver(
             cache=cache,
+            figures=self.figures,
             clock=clock,
             log=records,
             settings=settings,
@@ -110,10 +114,6 @@ class GroupCoordinator:
             classic=self,
         )
         self._log = get_logger(component="group_coordinator")
-        metrics.gauge("NumGroups", lambda: sum(len(led.groups) for led in self._led.values()))
-        metrics.gauge("NumConsumerGroups", self._count_consumer_groups)
-        metrics.gauge("NumGroupMembers", self._count_members)
-        metrics.gauge("NumOffsets", self._count_offsets)
 
     # --- leaderships -----------------------------------------------------------------------------
 
@@ -279,6 +279,8 @@ class GroupCoordinator:
                 led.groups.groups.pop(group_id, None)
                 break
             code = await self._records.write(led, facts)
+            if code is ErrorCode.NONE:
+                self.figures.deleted(_offsets_in(facts))
         return code
 
     def find(self, group_id: str) -> GroupPartition:
@@ -350,6 +352,8 @@ class GroupCoordinator:
                     assert_never(action)
         if group.state is not before:
             led.groups.state_changed(group.group_id, self._clock.wall_ms())
+            if group.state is GroupState.STABLE:
+                self.figures.rebalanced()
         if group.state is not GroupState.DEAD:
             self._set_timer(led, group)
 
@@ -398,6 +402,7 @@ class GroupCoordinator:
                 code = await self._records.write(
                     led, [OffsetFact(group_id, tp, None) for tp in part]
                 )
+                self.figures.deleted(len(part) if code is ErrorCode.NONE else 0)
         return code
 
     def topics_deleted(self) -> None:
@@ -432,9 +437,11 @@ class GroupCoordinator:
         async for group_id in in_slices(led.groups.group_ids()):
             while facts := led.groups.orphaned(group_id, self._is_gone):
                 # Written at once: in between the name may have been given to another topic.
-                code = await self._records.write(led, facts[:_FACTS_AT_ONCE])
+                part = facts[:_FACTS_AT_ONCE]
+                code = await self._records.write(led, part)
                 if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
                     return
+                self.figures.deleted(len(part))
 
     def _is_gone(self, name: str, topic_id: bytes) -> bool:
         state = self._cache.state
@@ -446,9 +453,11 @@ class GroupCoordinator:
             # What is found is written at once: in between it may have been committed anew.
             facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
             while facts:
-                code = await self._records.write(led, facts[:_FACTS_AT_ONCE])
+                part = facts[:_FACTS_AT_ONCE]
+                code = await self._records.write(led, part)
                 if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
                     return  # Next time.
+                self.figures.expired(_offsets_in(part))
                 facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
             if led.groups.is_over(group_id):
                 await self._consumer.delete(led, led.groups.consumer_groups[group_id])
@@ -472,19 +481,6 @@ class GroupCoordinator:
             )
         return led
 
-    def _count_consumer_groups(self) -> int:
-        return sum(len(led.groups.consumer_groups) for led in self._led.values())
 
-    def _count_members(self) -> int:
-        return sum(
-            sum(len(group.members) for group in led.groups.groups.values())
-            + sum(len(group.state.members) for group in led.groups.consumer_groups.values())
-            for led in self._led.values()
-        )
-
-    def _count_offsets(self) -> int:
-        return sum(
-            len(led.groups.offsets(group_id))
-            for led in self._led.values()
-            for group_id in led.groups.group_ids()
-        )
+def _offsets_in(facts: Sequence[Fact]) -> int:
+    return sum(isinstance(fact, OffsetFact) for fact in facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from kraftjbod.broker.transactions.transaction_records import TransactionState
 from kraftjbod.core.errors import ErrorCode
@@ -26,6 +27,14 @@ from tests.unit.broker.transactions.transaction_rig import (
 
 E = ErrorCode
 S = TransactionState
+
+
+def figures(rig: Any) -> tuple[float, ...]:
+    """Open, ending; committed, aborted and timed out since the start."""
+    named = rig.around.metrics.snapshot()
+    ended = (f"Transactions{how}PerSec" for how in ("Committed", "Aborted", "TimedOut"))
+    names = ("NumOngoingTransactions", "NumTransactionsAwaitingMarkers", *ended)
+    return tuple(named[name] for name in names)
 
 
 async def test_a_transaction_is_ended_in_all_its_partitions(partitions: Partitions) -> None:
@@ -52,6 +61,7 @@ async def test_a_transaction_is_ended_in_all_its_partitions(partitions: Partitio
         assert (ended.error_code, ended.producer_id, ended.producer_epoch) == (0, 5_000, 2)
         await until(lambda: state_of(rig) is S.COMPLETE_ABORT)
         assert partitions.said[1:] == [(2, False, 0, 2)]
+        assert figures(rig) == (0, 0, 1, 1, 0)
 
 
 async def test_the_next_coordinator_ends_what_was_decided(partitions: Partitions) -> None:
@@ -59,7 +69,9 @@ async def test_the_next_coordinator_ends_what_was_decided(partitions: Partitions
         partitions.code = E.NOT_LEADER_OR_FOLLOWER
         producer = await init(rig)
         await adding(rig, producer, 0, 1)
+        assert figures(rig) == (1, 0, 0, 0, 0)
         await end(rig, producer, commits=False)
+        assert figures(rig) == (0, 1, 0, 1, 0)
         await lead(rig, 1, leader=2)
         assert await init(rig) == (-1, E.NOT_COORDINATOR)
         partitions.code = E.NONE
@@ -88,6 +100,7 @@ async def test_who_has_it_open_for_too_long_is_fenced(partitions: Partitions) ->
         await adding(rig, producer, 0)
         await until(lambda: state_of(rig) is S.COMPLETE_ABORT)
         assert partitions.said == [(1, False, 0, 0)]
+        assert figures(rig) == (0, 0, 0, 1, 1)
         assert (await end(rig, producer)).error_code == E.PRODUCER_FENCED
         assert await init(rig, producer_id=producer[0], producer_epoch=0) == (
             -1,
