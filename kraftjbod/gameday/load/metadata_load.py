@@ -47,6 +47,9 @@ class MetadataLoad:
             for number in itertools.count():
                 value = str(_WEEK_MS + number % 2)
                 try:
+                    if not client.metadata.brokers:
+                        # Who was named to the tool may be the one that is away next.
+                        await client.refresh_metadata([self._topic.name])
                     await incremental_alter_configs(
                         client, {self._topic: [ConfigChange(_KEY, value)]}
                     )

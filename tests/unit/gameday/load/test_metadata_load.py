@@ -22,6 +22,7 @@ async def test_a_topic_is_changed_to_and_fro_and_refusals_count_for_nothing() ->
         while load.trouble is None:
             await asyncio.sleep(0.001)
         assert load.acks == []
+        assert "Metadata" in broker.asked, "who else could be asked, should this one be away"
         broker.create("t")
         while len(load.acks) < 3:
             await asyncio.sleep(0.001)
