@@ -148,6 +148,15 @@ class Transaction:
             for one in partitions
         }
 
+    @property
+    def _is_busy(self) -> bool:
+        """Nothing else can begin now; who asks again will hear what became of it.
+
+        So as long as an end is not complete, whoever asks: its producer has the next epoch
+        already, with which it may end a transaction that it has not begun.
+        """
+        return self._is_writing or self.state.is_ending
+
     def _check_producer(self, producer_id: int, producer_epoch: int) -> ErrorCode:
         if producer_id != self.metadata.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -158,12 +167,10 @@ class Transaction:
     # --- InitProducerId --------------------------------------------------------------------------
 
     def _init(self, event: InitRequested) -> None:
-        if self._is_writing:
+        if self._is_busy:
             self._say(event.token, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif event.expected is not None and not self._may_go_on(*event.expected):
             self._say(event.token, ErrorCode.PRODUCER_FENCED)
-        elif self.state.is_ending:
-            self._say(event.token, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif self.state is TransactionState.ONGOING:
             # Who comes again finds the transaction ended, and gets an epoch of its own.
             self._fence(
@@ -226,9 +233,9 @@ class Transaction:
 
     def _add(self, event: AddRequested) -> None:
         kept = self.metadata
-        code = self._check_producer(event.producer_id, event.producer_epoch)
-        if self._is_writing or (code is ErrorCode.NONE and self.state.is_ending):
-            code = ErrorCode.CONCURRENT_TRANSACTIONS
+        code = ErrorCode.CONCURRENT_TRANSACTIONS
+        if not self._is_busy:
+            code = self._check_producer(event.producer_id, event.producer_epoch)
         is_open = self.state is TransactionState.ONGOING
         is_known = is_open and event.partitions <= kept.partitions and not self._is_in_doubt
         if code is not ErrorCode.NONE or is_known:
@@ -271,7 +278,7 @@ class Transaction:
         code = self._check_producer(event.producer_id, event.producer_epoch)
         if code is not ErrorCode.NONE:
             return code
-        if self._is_writing:
+        if self._is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         match self.state:
             case TransactionState.ONGOING:
@@ -283,7 +290,7 @@ class Transaction:
     def _check_end(self, event: EndRequested) -> ErrorCode | None:
         """As :meth:`_check_plain_end`, where each end takes the epoch further."""
         kept = self.metadata
-        if self._is_writing:
+        if self._is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_of_former = (
             event.producer_id == kept.previous_producer_id
@@ -295,8 +302,6 @@ class Transaction:
         is_same = event.producer_epoch == kept.producer_epoch and not is_of_former
         is_again = is_of_former or event.producer_epoch + 1 == kept.producer_epoch
         match self.state:
-            case TransactionState.PREPARE_COMMIT | TransactionState.PREPARE_ABORT:
-                is_valid = is_again and not is_of_former
             case TransactionState.COMPLETE_COMMIT | TransactionState.COMPLETE_ABORT:
                 # The last epoch is never a client's: there it was fenced.
                 is_fenced = kept.producer_epoch == LAST_EPOCH and not is_same
@@ -307,17 +312,15 @@ class Transaction:
             return ErrorCode.PRODUCER_FENCED
         if self.state is TransactionState.ONGOING:
             return None
-        if self.state.is_ending or is_again:
+        if is_again:
             return self._said_again(event)
         # Nothing was begun: an abort is one all the same, and takes the epoch further.
         return ErrorCode.INVALID_TXN_STATE if event.commits else None
 
     def _said_again(self, event: EndRequested) -> ErrorCode:
-        """For who asks for an end that is decided."""
-        commits = self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-        if event.commits != commits:
-            return ErrorCode.INVALID_TXN_STATE
-        return ErrorCode.CONCURRENT_TRANSACTIONS if self.state.is_ending else ErrorCode.NONE
+        """For who asks for an end that is complete."""
+        is_same = event.commits == (self.state is TransactionState.COMPLETE_COMMIT)
+        return ErrorCode.NONE if is_same else ErrorCode.INVALID_TXN_STATE
 
     def _fence(
         self,

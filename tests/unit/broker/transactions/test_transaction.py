@@ -113,8 +113,8 @@ def test_a_transaction_from_its_first_partition_to_its_last_marker(commits: bool
     assert walk.end(commits=commits) == TransactionAnswer()
     prepared = S.PREPARE_COMMIT if commits else S.PREPARE_ABORT
     assert walk.place == (prepared, 7, 0) and [one.state for one in walk.sent] == [prepared]
-    for code, again in ((E.CONCURRENT_TRANSACTIONS, commits), (E.INVALID_TXN_STATE, not commits)):
-        assert walk.end(commits=again) == refused(code)
+    for again in (commits, not commits):
+        assert walk.end(commits=again) == refused(E.CONCURRENT_TRANSACTIONS)
     assert walk.add(A) == walk.init() == refused(E.CONCURRENT_TRANSACTIONS)
     walk.do(Marked(frozenset({A})))
     assert walk.machine.unmarked == {B} and walk.place[0] is prepared
@@ -126,7 +126,7 @@ def test_a_transaction_from_its_first_partition_to_its_last_marker(commits: bool
     assert walk.add(B) == TransactionAnswer() and walk.machine.metadata.partitions == {B}
 
 
-@pytest.mark.parametrize("state", [s for s in S if s < S.DEAD])
+@pytest.mark.parametrize("state", [s for s in S if s < S.DEAD and not s.is_ending])
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_who_has_another_id_or_epoch_is_told_so(state: TransactionState, version: int) -> None:
     walk = Walk(state=state, producer_epoch=5, previous_producer_id=3, partitions=frozenset({A}))
@@ -144,6 +144,26 @@ def test_who_has_another_id_or_epoch_is_told_so(state: TransactionState, version
     assert walk.log == []
 
 
+def test_until_an_end_is_complete_everybody_has_to_ask_again() -> None:
+    """As in Kafka. franz-go aborts what it has not begun, by the epoch that it was just given:
+    refused as fenced, its producer was dead.
+    """
+    walk = Walk(state=S.ONGOING, producer_epoch=5, partitions=frozenset({A}))
+    assert walk.end(commits=True, version=NEW) == told(7, 6)
+    busy = refused(E.CONCURRENT_TRANSACTIONS)
+    for epoch in (4, 5, 6, 7):
+        for commits in (True, False):
+            assert walk.end(commits=commits, version=NEW, producer_epoch=epoch) == busy
+        assert walk.add(B, producer_epoch=epoch) == busy
+        assert walk.init(expected=(7, epoch)) == busy
+    # Of a version that does not know the next epoch, only its own producer has to.
+    assert walk.end(commits=True, producer_epoch=5) == refused(E.PRODUCER_FENCED)
+    assert walk.machine.verify(7, 5, frozenset({A})) == {A: E.PRODUCER_FENCED}
+    walk.do(Marked(frozenset({A})))
+    assert walk.end(commits=False, version=NEW, producer_epoch=6) == told(7, 7)
+    assert walk.place == (S.COMPLETE_ABORT, 7, 7)
+
+
 def test_only_what_is_part_of_the_open_transaction_is_verified() -> None:
     walk = Walk(state=S.ONGOING, producer_epoch=5, partitions=frozenset({A}))
     both = frozenset({A, B})
@@ -159,11 +179,11 @@ NEW_ENDS = [
     (S.ONGOING, True, True, E.PRODUCER_FENCED),
     (S.EMPTY, False, True, E.INVALID_TXN_STATE),
     (S.EMPTY, False, False, None),
-    (S.PREPARE_COMMIT, False, True, E.PRODUCER_FENCED),
+    (S.PREPARE_COMMIT, False, True, E.CONCURRENT_TRANSACTIONS),
     (S.PREPARE_COMMIT, True, True, E.CONCURRENT_TRANSACTIONS),
-    (S.PREPARE_COMMIT, True, False, E.INVALID_TXN_STATE),
+    (S.PREPARE_COMMIT, True, False, E.CONCURRENT_TRANSACTIONS),
     (S.PREPARE_ABORT, True, False, E.CONCURRENT_TRANSACTIONS),
-    (S.PREPARE_ABORT, True, True, E.INVALID_TXN_STATE),
+    (S.PREPARE_ABORT, True, True, E.CONCURRENT_TRANSACTIONS),
     (S.COMPLETE_COMMIT, True, True, E.NONE),
     (S.COMPLETE_COMMIT, False, True, E.INVALID_TXN_STATE),
     (S.COMPLETE_COMMIT, True, False, E.INVALID_TXN_STATE),
@@ -199,7 +219,7 @@ def test_used_up_epochs_end_in_another_producer_id(epoch: int) -> None:
     assert walk.end(commits=True, version=NEW) == refused(E.COORDINATOR_LOAD_IN_PROGRESS)
     assert walk.end(commits=True, version=NEW, fresh=9) == told(9, 0)
     assert walk.place == (S.PREPARE_COMMIT, 7, LAST_EPOCH), "markers are of the old one"
-    assert walk.add(B, producer_id=9, producer_epoch=0).code is E.INVALID_PRODUCER_ID_MAPPING
+    assert walk.add(B, producer_id=9, producer_epoch=0).code is E.CONCURRENT_TRANSACTIONS
     walk.do(Marked(frozenset({A})))
     assert walk.place == (S.COMPLETE_COMMIT, 9, 0)
     again = walk.end(commits=True, version=NEW, producer_id=7, producer_epoch=LAST_CLIENT_EPOCH)
