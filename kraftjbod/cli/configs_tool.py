@@ -2,8 +2,9 @@
 shows it.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-configs.sh``, also against a real
-Kafka. ``--bootstrap-controller`` asks the controllers of kraftjbod instead of a broker: for a
-broker that is dead. They know what was set, and take back cordons, but cannot check new ones.
+Kafka. ``--bootstrap-controller`` asks the controllers of kraftjbod instead of a broker: about
+themselves, or about a broker that is dead. Of brokers they know what was set, and take back
+cordons, but cannot check new ones.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kraftjbod.cli.clients.config_admin import (
     incremental_alter_configs,
     list_config_resources,
 )
+from kraftjbod.cli.clients.controller_admin import describe_controllers
 from kraftjbod.cli.clients.controller_client import ControllerClient
 from kraftjbod.cli.clients.first_contact import controllers_at
 from kraftjbod.cli.clients.group_admin import list_groups
@@ -43,13 +45,22 @@ from kraftjbod.cli.terminal.command import (
     timeout_option,
     tool,
 )
-from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
+from kraftjbod.core.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    KraftJbodError,
+    OperatingError,
+)
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     DescribeDynamicConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
 from kraftjbod.protocol.rpc_config_messages import ConfigChange as RpcConfigChange
+from kraftjbod.protocol.rpc_controller_messages import (
+    DescribeControllerConfigsRequest,
+    DescribedConfig,
+)
 
 _OUTSIDE_BRACKETS: Final = r"(?![^\[]*\])"
 _TYPES: Final[Mapping[str, ResourceType]] = {
@@ -102,13 +113,15 @@ class Order:
 @click.option(
     "--bootstrap-controller",
     metavar="HOST:PORT,...",
-    help="Controllers to ask instead, for a broker that is dead.",
+    help="Controllers to ask instead: about themselves, or about a broker that is dead.",
 )
 @config_option
 @timeout_option
 @click.option("--entity-type", type=click.Choice(sorted(_TYPES)), required=True)
-@click.option("--entity-name", metavar="NAME", help="Topic, id of a broker, or group.")
-@click.option("--entity-default", is_flag=True, help="What holds for all brokers.")
+@click.option(
+    "--entity-name", metavar="NAME", help="Topic, id of a broker or controller, or group."
+)
+@click.option("--entity-default", is_flag=True, help="What holds for all brokers and controllers.")
 @click.option("--describe", "action", flag_value="describe", help="Show configurations.")
 @click.option("--alter", "action", flag_value="alter", help="Change a configuration.")
 @click.option("--all", "shows_all", is_flag=True, help="Show static and default values too.")
@@ -198,8 +211,8 @@ def _require_sense(action: str | None, order: Order, *, is_controller: bool) -> 
             raise click.UsageError("--alter needs --add-config or --delete-config")
     elif order.adds or order.deletes:
         raise click.UsageError("--add-config and --delete-config belong to --alter")
-    if is_controller and order.shows_all:
-        raise click.UsageError("controllers do not know static values; --all needs a broker")
+    if is_controller and order.shows_all and not (is_broker and order.name):
+        raise click.UsageError("--all needs --entity-name with the id of a controller, or a broker")
 
 
 # --- at the brokers ------------------------------------------------------------------------------
@@ -298,21 +311,11 @@ async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order
         ControllerClient(addresses, timeout_ms=timeout_ms) as client,
         controllers_at(addresses, timeout_ms=timeout_ms, report=report),
     ):
-        names = None if order.name is None else (order.name,)
-        answer = await client.call(
-            DescribeDynamicConfigsRequest(resource_type=order.kind, names=names)
-        )
-        described = {
-            resource.name: [
-                _entry(key, value, order, resource.name)
-                for key, value in sorted(resource.values.items())
-            ]
-            for resource in answer.resources
-        }
-        if order.name is not None:
-            described.setdefault(order.name, [])
+        described = await _committed(client, order)
         if not is_alter:
-            _report(order, described)
+            if order.kind is ResourceType.BROKER:
+                described |= await _of_controllers(client, order, described, timeout_ms)
+            _report(order, dict(sorted(described.items(), key=_by_id)))
             return
         assert order.name is not None
         _require_present(order, described[order.name])
@@ -331,6 +334,75 @@ async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order
             if outcome.error_code is not ErrorCode.NONE:
                 raise OperatingError(outcome.error_message or "", code=outcome.error_code)
     _report_altered(order)
+
+
+def _by_id(described: tuple[str, object]) -> tuple[bool, int, str]:
+    """Nodes in their order, and what holds for all of them last, as Kafka's tool has it."""
+    name = described[0]
+    return name == "", int(name) if name.isdecimal() else 0, name
+
+
+async def _committed(client: ControllerClient, order: Order) -> Described:
+    """What was set, by name; an empty list where only the name was given."""
+    names = None if order.name is None else (order.name,)
+    answer = await client.call(DescribeDynamicConfigsRequest(resource_type=order.kind, names=names))
+    described = {
+        resource.name: [
+            _entry(key, value, order, resource.name)
+            for key, value in sorted(resource.values.items())
+        ]
+        for resource in answer.resources
+    }
+    if order.name is not None:
+        described.setdefault(order.name, [])
+    return described
+
+
+async def _of_controllers(
+    client: ControllerClient, order: Order, committed: Described, timeout_ms: int
+) -> Described:
+    """What the wanted controllers go by, as they say themselves; by their ids.
+
+    :raises ConfigCommandError: ``--all`` is asked of a broker.
+    """
+    cluster = await describe_controllers(client)
+    controllers = {str(each.controller_id): each.listeners for each in cluster}
+    wanted = [name for name in controllers if order.name in (None, name)]
+    if order.shows_all and not wanted:
+        raise ConfigCommandError(
+            "controllers know the static values of controllers only; --all needs a broker, or a "
+            f"controller: {', '.join(controllers) or 'none is known'}"
+        )
+    described: Described = {}
+    for name in wanted:
+        for listener in controllers[name][:1]:
+            host = f"[{listener.host}]" if ":" in listener.host else listener.host
+            async with ControllerClient(f"{host}:{listener.port}", timeout_ms=timeout_ms) as one:
+                try:
+                    answer = await one.call(DescribeControllerConfigsRequest())
+                except ConnectionLostError:
+                    # It is away: what is set for it is known all the same, but not its file.
+                    if order.shows_all:
+                        raise
+                    described[name] = committed.get(name, [])
+                    continue
+            resource = ConfigResource(order.kind, name)
+            entries = map(_said, answer.configs)
+            described[name] = [e for e in entries if order.shows_all or _is_own(e, resource)]
+    return described
+
+
+def _said(config: DescribedConfig) -> ConfigEntry:
+    return ConfigEntry(
+        name=config.name,
+        value=config.value,
+        source=ConfigSource(config.source),
+        is_read_only=config.is_read_only,
+        synonyms=tuple(
+            ConfigSynonym(synonym.name, synonym.value, ConfigSource(synonym.source))
+            for synonym in config.synonyms
+        ),
+    )
 
 
 def _entry(key: str, value: str, order: Order, name: str) -> ConfigEntry:

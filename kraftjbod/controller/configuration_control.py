@@ -1,16 +1,16 @@
 """PURE. ``ConfigurationControlManager``: what topics, brokers and groups are configured to.
 
 * A change is checked as the resource will be after it, before anything is recorded.
-* Topics take every topic-level key; brokers only what they can take over while they run, and the
-  empty broker name stands for all of them.
+* Topics take every topic-level key; brokers and controllers only what they can take over while they
+  run, and the empty broker name stands for all of them.
 * Groups need not exist; within which bounds their values are is checked by the broker that was
   asked, whose file has the bounds.
 * Each resource of a request succeeds or fails by itself; named twice, it fails both times.
 * Which directories ``cordoned.log.dirs`` may name is checked by the broker that has them. What
   comes here unchecked, for a broker that is dead, may only lift cordons (KIP-1066).
 * A change of that key changes the brokers' registrations in the same entry.
-* ``min.insync.replicas`` is a topic's or the whole cluster's, never one broker's: who may lead is
-  decided by it (KIP-966).
+* ``min.insync.replicas`` and ``unclean.leader.election.enable`` are a topic's or the whole
+  cluster's, never one node's: who may lead is decided by them (KIP-966).
 """
 
 from __future__ import annotations
@@ -27,13 +27,22 @@ from kraftjbod.controller.brokers.dynamic_cordons import (
     dynamic_value,
 )
 from kraftjbod.controller.partitions.topic_rules import RulesOf, TopicRules
+from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.core.config import CORDONED_LOG_DIRS, DYNAMIC_LIST_KEYS, DynamicBrokerConfig
+from kraftjbod.core.config import (
+    CORDONED_LOG_DIRS,
+    DYNAMIC_CONTROLLER_KEYS,
+    DYNAMIC_LIST_KEYS,
+    UNCLEAN_LEADER_ELECTION,
+    DynamicBrokerConfig,
+    DynamicControllerConfig,
+    require_dynamic,
+)
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
 from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.ids import BrokerId, DirectoryId, is_broker_id
-from kraftjbod.core.metadata_version import GROUP_VERSION
+from kraftjbod.core.metadata_version import GROUP_VERSION, MetadataVersion
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.core.request_limits import MAX_CONFIG_VALUE_BYTES
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TOPIC_LIST_KEYS, TopicConfig
@@ -69,9 +78,18 @@ class ConfigOperation(IntEnum):
 class ConfigurationControlManager:
     """Decides about configurations; reads the shared state and changes nothing."""
 
-    def __init__(self, *, state: MetadataState, defaults: TopicConfig) -> None:
+    def __init__(self, *, state: MetadataState, settings: SettingsInForce) -> None:
         self._state = state
-        self._defaults = defaults
+        self._settings = settings
+        self._known_defaults = TopicConfig()
+
+    @property
+    def _defaults(self) -> TopicConfig:
+        """Of a topic that says nothing itself, as far as controllers decide by it."""
+        is_unclean = self._settings.now.unclean_leader_election_enable
+        if is_unclean != self._known_defaults.unclean_leader_election_enable:
+            self._known_defaults = TopicConfig(unclean_leader_election_enable=is_unclean)
+        return self._known_defaults
 
     def new_topic(self, name: str, configs: Mapping[str, str | None]) -> tuple[ConfigRecord, ...]:
         """Records of a new topic's own values; a value of None means the default.
@@ -157,12 +175,13 @@ class ConfigurationControlManager:
             self._apply(change, resource_type, wanted)
         self._require_valid(resource_type, resource.name, wanted)
         if resource_type is ResourceType.BROKER:
-            if resource.name and MIN_INSYNC_REPLICAS in wanted:
-                raise _error(
-                    ErrorCode.INVALID_CONFIG,
-                    f"{MIN_INSYNC_REPLICAS} cannot differ from broker to broker; set it for all of "
-                    "them (an empty name, --entity-default), or for a topic.",
-                )
+            for key in (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION):
+                if resource.name and key in wanted:
+                    raise _error(
+                        ErrorCode.INVALID_CONFIG,
+                        f"{key} cannot differ from node to node; set it for all of them (an empty "
+                        "name, --entity-default), or for a topic.",
+                    )
             is_checked = validated_by is not None and resource.name in ("", str(validated_by))
             before, after = present.get(CORDONED_LOG_DIRS), wanted.get(CORDONED_LOG_DIRS)
             if after is not None and before != after:
@@ -180,7 +199,7 @@ class ConfigurationControlManager:
                     )
                 return ResourceType.TOPIC
             case ResourceType.BROKER:
-                self._require_broker(resource.name)
+                self._require_node(resource.name)
                 return ResourceType.BROKER
             case ResourceType.GROUP:
                 self._require_group(resource.name)
@@ -207,7 +226,7 @@ class ConfigurationControlManager:
                 "kraftjbod-features.",
             )
 
-    def _require_broker(self, name: str) -> None:
+    def _require_node(self, name: str) -> None:
         if not name:
             return
         if not is_broker_id(name):
@@ -215,7 +234,10 @@ class ConfigurationControlManager:
                 ErrorCode.INVALID_REQUEST,
                 f"'{name}' is no broker id; an empty name stands for all brokers.",
             )
-        if BrokerId(int(name)) not in self._state.brokers:
+        node_id = BrokerId(int(name))
+        is_there = node_id in self._state.brokers or node_id in self._state.controllers
+        if not is_there and (ResourceType.BROKER, name) not in self._state.configs:
+            # What is left of one that is gone can be taken back.
             raise _error(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
 
     def _apply(
@@ -271,14 +293,39 @@ class ConfigurationControlManager:
                 case ResourceType.TOPIC:
                     self._defaults.with_overrides(values, source=f"topic {name}")
                 case ResourceType.BROKER:
-                    who = f"broker {name}" if name else "all brokers"
-                    DynamicBrokerConfig.from_values(values, source=who)
+                    self._require_valid_of_node(name, values)
                 case ResourceType.GROUP:
                     GroupOverrides.from_values(values, source=f"group {name}")
                 case _:
                     assert_never(resource_type)
         except ConfigError as e:
             raise _error(ErrorCode.INVALID_CONFIG, str(e)) from e
+
+    def _require_valid_of_node(self, name: str, values: Mapping[str, str]) -> None:
+        """Of a broker, of a controller, or of all nodes, each of which takes what it knows."""
+        state, node_id = self._state, BrokerId(int(name)) if name else None
+        is_broker, is_controller = node_id in state.brokers, node_id in state.controllers
+        if is_broker or not state.metadata_version.has_controllers:
+            self._require_level_for(values)
+            source = f"broker {name}" if name else "all brokers"
+            require_dynamic(values, DynamicBrokerConfig, source=source)
+        elif is_controller:
+            source = f"controller {name}"
+            require_dynamic(values, DynamicControllerConfig, source=source, node="controller")
+        else:
+            source = f"node {name}" if name else "all nodes"
+            models = DynamicBrokerConfig, DynamicControllerConfig
+            require_dynamic(values, *models, source=source, node="broker or controller")
+
+    def _require_level_for(self, values: Mapping[str, str]) -> None:
+        """Brokers with older software could not make sense of what is for controllers."""
+        above = sorted(DYNAMIC_CONTROLLER_KEYS & values.keys())
+        if above and not self._state.metadata_version.has_controllers:
+            raise _error(
+                ErrorCode.INVALID_CONFIG,
+                f"The {above[0]} configuration value cannot be set because it requires "
+                f"metadata.version >= {MetadataVersion.IV_4_4_IV2.release}",
+            )
 
     # --- cordons (KIP-1066) ----------------------------------------------------------------------
 

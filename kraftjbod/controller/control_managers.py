@@ -20,11 +20,13 @@ from kraftjbod.controller.feature_control import FeatureControlManager
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.producer_id_control import ProducerIdControlManager
+from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.controller.quorum.registrations import registered, unregistered
 from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.controller.topic_control import TopicControlManager, TopicDefaults
+from kraftjbod.controller.topic_control import TopicControlManager
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     MIGRATING_DIR,
@@ -36,7 +38,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import METADATA_VERSION
-from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TopicConfig
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -101,22 +103,25 @@ class ControlManagers:
         self,
         *,
         cluster_id: str,
-        session_timeout_ms: int,
-        reconnect_grace_ms: int,
-        topic_config_defaults: TopicConfig,
-        topic_defaults: TopicDefaults,
-        max_partitions_per_request: int,
+        in_file: DynamicControllerConfig,
+        node_id: BrokerId | None = None,
         random_bytes: Callable[[int], bytes],
         draw_below: Callable[[int], int],
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
     ) -> None:
-        """:param controllers: those that vote; which levels each supports, as far as it said so."""
+        """
+        :param in_file: what the controller goes by where nothing is set in the metadata.
+        :param node_id: whose own values there count; None for nobody's.
+        :param controllers: those that vote; which levels each supports, as far as it said so.
+        """
         self.cluster_id = cluster_id
         self.state = MetadataState()
+        self._settings = SettingsInForce(in_file, node_id)
         self.index = ReplicaIndex()
         self._random_bytes = random_bytes
         self._heartbeats = BrokerHeartbeatManager(
-            session_timeout_ms=session_timeout_ms, reconnect_grace_ms=reconnect_grace_ms
+            session_timeout_ms=self.settings.broker_session_timeout_ms,
+            reconnect_grace_ms=self.settings.broker_reconnect_grace_ms,
         )
         self._cluster = ClusterControlManager(
             cluster_id=cluster_id,
@@ -124,9 +129,7 @@ class ControlManagers:
             index=self.index,
             heartbeats=self._heartbeats,
         )
-        self._configuration = ConfigurationControlManager(
-            state=self.state, defaults=topic_config_defaults
-        )
+        self._configuration = ConfigurationControlManager(state=self.state, settings=self._settings)
         self.rules_of = self._configuration.rules_of
         self._replication = ReplicationControlManager(
             state=self.state,
@@ -152,8 +155,7 @@ class ControlManagers:
             configuration=self._configuration,
             placer=StripedReplicaPlacer(draw_below=draw_below),
             random_bytes=random_bytes,
-            defaults=topic_defaults,
-            max_partitions_per_request=max_partitions_per_request,
+            settings=self._settings,
         )
         self._producer_ids = ProducerIdControlManager(state=self.state, cluster=self._cluster)
         self._features = FeatureControlManager(state=self.state, controllers=controllers)
@@ -376,6 +378,7 @@ class ControlManagers:
         delta = MetadataDelta()
         self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
         self.index.apply(delta, self.state)
+        self._follow_settings(delta)
         for record in records:
             if isinstance(record, BrokerRegistrationChangeRecord) and record.in_controlled_shutdown:
                 self._heartbeats.note_shutdown_offset(record.broker_id, offset)
@@ -397,6 +400,24 @@ class ControlManagers:
         delta = MetadataDelta()
         self.state.replay_part(records, offset=offset, delta=delta)
         self.index.apply(delta, self.state)
+        self._follow_settings(delta)
+
+    @property
+    def settings(self) -> DynamicControllerConfig:
+        """What this controller goes by now; another object when any of it has changed."""
+        return self._settings.now
+
+    def set_by_metadata(self) -> dict[str, object]:
+        """What it goes by otherwise than its file says, by key."""
+        return self._settings.otherwise_than_in_file()
+
+    def _follow_settings(self, delta: MetadataDelta) -> None:
+        if not any(kind is ResourceType.BROKER for kind, _ in delta.configs):
+            return
+        self._settings.follow(self.state.configs)
+        self._heartbeats.set_limits(
+            self.settings.broker_session_timeout_ms, self.settings.broker_reconnect_grace_ms
+        )
 
     def rehearse(self, records: Sequence[Record], *, offset: int, epoch: int) -> None:
         """:meth:`replay` on a copy of what ``records`` are about; raises what that would."""

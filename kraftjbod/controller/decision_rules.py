@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.records import MAX_ENTRY_BYTES, encode_entry
@@ -22,6 +24,7 @@ from kraftjbod.protocol.rpc_messages import (
     UpdateFeaturesRequest,
 )
 
+_SECOND_MS: Final = 1000
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 """Payload of an entry without effect."""
 
@@ -38,6 +41,20 @@ def grows(request: RpcRequest) -> bool:
 def needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
     """Whether all that the answer says is in the broker's own registration."""
     return not result.records and not request.want_shut_down
+
+
+IntervalOf = Callable[[DynamicControllerConfig], float]
+"""How often something is done, in milliseconds; infinite for never."""
+
+
+def preferred_interval_ms(settings: DynamicControllerConfig) -> float:
+    if not settings.auto_leader_rebalance_enable:
+        return math.inf
+    return settings.leader_imbalance_check_interval_seconds * _SECOND_MS
+
+
+def unclean_interval_ms(settings: DynamicControllerConfig) -> float:
+    return settings.unclean_leader_election_interval_ms
 
 
 def too_large(size_bytes: int) -> OperatingError:

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Final
 
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.config import DYNAMIC_CONTROLLER_KEYS
 from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId
 from kraftjbod.core.metadata_version import (
@@ -31,7 +32,7 @@ from kraftjbod.core.metadata_version import (
     SUPPORTED_FEATURES,
     MetadataVersion,
 )
-from kraftjbod.metadata.records import FeatureLevelRecord
+from kraftjbod.metadata.records import FeatureLevelRecord, ResourceType
 from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
@@ -117,6 +118,7 @@ class FeatureControlManager:
         self._require_consistency(update, updates)
         if update.name != METADATA_VERSION:
             return
+        self._require_known_configs(update)
         losses = self._losses(MetadataVersion(update.level))
         if losses and kind is not UpgradeType.UNSAFE_DOWNGRADE:
             raise _invalid(
@@ -175,6 +177,23 @@ class FeatureControlManager:
             for controller_id, found in self._state.controllers.items()
         }
         return {**{voter: {} for voter in heard}, **registered}
+
+    def _require_known_configs(self, update: FeatureUpdate) -> None:
+        """Software of that level could make nothing of what is set for controllers."""
+        if MetadataVersion(update.level).has_controllers:
+            return
+        found = sorted(
+            f"{key} of {name or 'all nodes'}"
+            for (kind, name), values in self._state.configs.items()
+            if kind is ResourceType.BROKER
+            for key in values.keys() & DYNAMIC_CONTROLLER_KEYS
+        )
+        if found:
+            raise _invalid(
+                update,
+                f"It knows no configuration of controllers: delete {_bounded(found)} first, with "
+                "kraftjbod-configs.",
+            )
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:
         """What replaying ``wanted`` would make the cluster forget."""

@@ -26,11 +26,20 @@ from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
 from kraftjbod.controller.decision_log import DecisionLog
 from kraftjbod.controller.decision_rules import NO_RECORDS as NO_RECORDS
-from kraftjbod.controller.decision_rules import grows, needs_no_write, readable, too_large
+from kraftjbod.controller.decision_rules import (
+    IntervalOf,
+    grows,
+    needs_no_write,
+    preferred_interval_ms,
+    readable,
+    too_large,
+    unclean_interval_ms,
+)
 from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
 from kraftjbod.controller.quorum.quorum_apis import QuorumApis
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.session_watch import SessionWatch
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import (
     ForeignMetadataError,
     LogDirImpairedError,
@@ -70,6 +79,8 @@ from kraftjbod.raft.proposals import Proposal
 
 _SNAPSHOT_SLICE_RECORDS: Final = 500
 _RETRY_S: Final = 0.2
+#: How often a pass looks whether its interval is another one.
+_LOOK_MS: Final = 1000
 _MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
 
 
@@ -85,10 +96,6 @@ class QuorumController:
         metrics: Metrics,
         features: Mapping[str, int],
         min_insync_replicas: int | None = None,
-        session_timeout_ms: int,
-        preferred_interval_ms: int | None,
-        unclean_interval_ms: int,
-        max_fetch_bytes: int,
         is_refused: IsRefused,
         directories: Callable[[], Mapping[BrokerId, DirectoryId]] = dict,
         replayed: Callable[[], None] = lambda: None,
@@ -97,25 +104,23 @@ class QuorumController:
         :param make_managers: called for managers that know nothing yet.
         :param features: feature levels that an empty log begins with.
         :param min_insync_replicas: the cluster's, if its metadata does not say one yet.
-        :param preferred_interval_ms: how often leaderships go back; None for never.
         :param is_refused: asked about brokers that closed their connections.
         :param directories: of the controllers, as far as they were heard of.
         :param replayed: called whenever the metadata may have changed.
         """
         #: Whoever needs them asks for them here each time, so that others can take their place.
         self._managers = make_managers()
+        self._settings = self._managers.settings
         self._driver = driver
         self._clock, self._metrics = clock, metrics
         self._features = features
         self._min_insync_replicas = min_insync_replicas
-        self._preferred_interval_ms = preferred_interval_ms
-        self._unclean_interval_ms = unclean_interval_ms
         self._make_managers = make_managers
         self._directories, self._replayed = directories, replayed
         self._is_starting = True
         self._log = get_logger(component="controller")
         self._followers = MetadataFollowers()
-        self._fetches = self._make_fetches(max_fetch_bytes)
+        self._fetches = self._make_fetches()
         self._quorum = self._make_quorum_apis()
         self._last_proposal: Proposal | None = None
         #: Of the snapshot that a start begins with.
@@ -128,7 +133,6 @@ class QuorumController:
             managers=lambda: self._managers,
             clock=clock,
             metrics=metrics,
-            session_timeout_ms=session_timeout_ms,
             is_refused=is_refused,
             do_pass=self._do_pass,
         )
@@ -147,14 +151,14 @@ class QuorumController:
         self._decisions.publish_figures(lambda: driver.committed_offset)
         metrics.gauge("ActiveControllerCount", lambda: int(self._is_active))
 
-    def _make_fetches(self, max_fetch_bytes: int) -> MetadataFetches:
+    def _make_fetches(self) -> MetadataFetches:
         return MetadataFetches(
             driver=self._driver,
             clock=self._clock,
             followers=self._followers,
             state=lambda: self._managers.state,
             require_active=self._require_active,
-            max_fetch_bytes=max_fetch_bytes,
+            max_fetch_bytes=lambda: self._managers.settings.metadata_max_fetch_bytes,
         )
 
     def _make_quorum_apis(self) -> QuorumApis:
@@ -183,6 +187,11 @@ class QuorumController:
     def state(self) -> MetadataState:
         """The metadata with all that was decided, to be looked at from outside."""
         return self._managers.state
+
+    @property
+    def settings(self) -> DynamicControllerConfig:
+        """What this controller goes by now."""
+        return self._managers.settings
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -215,11 +224,8 @@ class QuorumController:
         self._begin(self._sessions.sweep())
         self._begin(self._sessions.probe())
         self._begin(self._follow_up())
-        self._begin(self._repeat(self._unclean_interval_ms, lambda: self._managers.elect_unclean()))
-        if self._preferred_interval_ms is not None:
-            self._begin(
-                self._repeat(self._preferred_interval_ms, lambda: self._managers.elect_preferred())
-            )
+        self._begin(self._repeat(unclean_interval_ms, lambda: self._managers.elect_unclean()))
+        self._begin(self._repeat(preferred_interval_ms, lambda: self._managers.elect_preferred()))
 
     async def _activate_as_leader(self) -> None:
         """Of several; if it cannot, somebody else may. Ends with the leadership at the latest."""
@@ -430,7 +436,7 @@ class QuorumController:
                 self._broken.set_exception(e)
             raise
         self._last_proposal = proposal
-        self._replayed()
+        self._note_metadata()
         for record in records:
             if isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
                 self._last_about[record.broker_id] = proposal
@@ -468,7 +474,7 @@ class QuorumController:
         with readable(f"the metadata snapshot {snapshot.file_name}"):
             self._reader.end()
             self._managers.replay((), offset=snapshot.last_offset, epoch=snapshot.term)
-        self._replayed()
+        self._note_metadata()
 
     def on_commit(self, entry: Entry) -> None:
         """What this node proposed was replayed then; the rest comes from an earlier life."""
@@ -476,10 +482,21 @@ class QuorumController:
             with readable(f"entry {entry.offset} of the metadata log"):
                 records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
                 self._managers.replay(records, offset=entry.offset, epoch=entry.term)
-            self._replayed()
+            self._note_metadata()
         follows = not (self._driver.is_alone or self._driver.leads)
         if follows and self._driver.wants_snapshot:
             self._start_snapshot()
+
+    def _note_metadata(self) -> None:
+        """It may have changed."""
+        if self._managers.settings != self._settings:
+            self._settings = self._managers.settings
+            self._driver.set_bytes_between_snapshots(
+                self._settings.metadata_log_max_record_bytes_between_snapshots
+            )
+            changed = self._managers.set_by_metadata()
+            self._log.info("controller_config_changed", values=changed)
+        self._replayed()
 
     def on_reset(self) -> None:
         """What was decided is not so; the log says what is."""
@@ -506,9 +523,16 @@ class QuorumController:
 
     # --- periodic work ---------------------------------------------------------------------------
 
-    async def _repeat(self, interval_ms: int, decide: Callable[[], ControllerResult[None]]) -> None:
+    async def _repeat(
+        self, interval_ms: IntervalOf, decide: Callable[[], ControllerResult[None]]
+    ) -> None:
+        """The interval may change meanwhile, also to never and back."""
         while True:
-            await asyncio.sleep(interval_ms / 1000)
+            waited_ms = 0
+            while (left_ms := interval_ms(self._managers.settings) - waited_ms) > 0:
+                step_ms = min(left_ms, _LOOK_MS)
+                await asyncio.sleep(step_ms / 1000)
+                waited_ms += int(step_ms)
             await self._do_pass(decide)
 
     async def _follow_up(self) -> None:

@@ -32,7 +32,6 @@ class SessionWatch:
         managers: Callable[[], ControlManagers],
         clock: Clock,
         metrics: Metrics,
-        session_timeout_ms: int,
         is_refused: IsRefused,
         do_pass: Callable[[Decide], Awaitable[object]],
     ) -> None:
@@ -43,7 +42,6 @@ class SessionWatch:
         self._managers = managers
         self._clock = clock
         self._metrics = metrics
-        self._session_timeout_ms = session_timeout_ms
         self._do_pass = do_pass
         #: Known to be silent or gone, and not fenced yet: that may have to wait for free space.
         self._expired: set[BrokerId] = set()
@@ -105,6 +103,5 @@ class SessionWatch:
             self._log.warning("broker_gone", broker_id=broker_id)
             return
         self._metrics.count("TimedOutBrokerHeartbeatCount")
-        self._log.warning(
-            "broker_session_expired", broker_id=broker_id, timeout_ms=self._session_timeout_ms
-        )
+        timeout_ms = self._managers().settings.broker_session_timeout_ms
+        self._log.warning("broker_session_expired", broker_id=broker_id, timeout_ms=timeout_ms)

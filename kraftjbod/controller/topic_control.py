@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
@@ -19,6 +18,7 @@ from kraftjbod.controller.configuration_control import ConfigurationControlManag
 from kraftjbod.controller.partitions.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.partitions.target_directories import why_takes_none
+from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
@@ -54,14 +54,6 @@ _ASKED_ID_BYTES: Final = 12
 _UNSET: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDefaults:
-    """What a new topic gets where its request says -1."""
-
-    num_partitions: int
-    replication_factor: int
-
-
 class TopicControlManager:
     """Decides about topics; reads the shared state and changes nothing."""
 
@@ -73,16 +65,14 @@ class TopicControlManager:
         configuration: ConfigurationControlManager,
         placer: StripedReplicaPlacer,
         random_bytes: Callable[[int], bytes],
-        defaults: TopicDefaults,
-        max_partitions_per_request: int,
+        settings: SettingsInForce,
     ) -> None:
         self._state = state
         self._cluster = cluster
         self._configuration = configuration
         self._placer = placer
         self._random_bytes = random_bytes
-        self._defaults = defaults
-        self._max_partitions = max_partitions_per_request
+        self._settings = settings
 
     # --- create ----------------------------------------------------------------------------------
 
@@ -137,7 +127,7 @@ class TopicControlManager:
 
     def _partition_count(self, topic: NewTopic) -> int:
         if topic.num_partitions == _UNSET:
-            return self._defaults.num_partitions
+            return self._settings.now.num_partitions
         return topic.num_partitions
 
     def _require_free_name(self, name: str, taken: dict[str, str]) -> None:
@@ -200,7 +190,7 @@ class TopicControlManager:
             )
         factor = topic.replication_factor
         if factor == _UNSET:
-            factor = self._defaults.replication_factor
+            factor = self._settings.now.default_replication_factor
         return self._place(count, factor)
 
     def _place(self, count: int, replication_factor: int) -> list[Replicas]:
@@ -390,7 +380,7 @@ class TopicControlManager:
     # --- shared ----------------------------------------------------------------------------------
 
     def _require_few(self, counts: Iterable[int]) -> None:
-        if sum(max(count, 0) for count in counts) > self._max_partitions:
+        if sum(max(count, 0) for count in counts) > self._settings.now.max_partitions_per_request:
             raise _error(
                 ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
             )

@@ -24,9 +24,9 @@ from kraftjbod.core.config_model import (
     KIB,
     MAX_LONG,
     MIB,
+    KeyedModel,
     parse_model,
     split_list,
-    unknown_keys,
 )
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.group_config import GroupConfig
@@ -41,6 +41,7 @@ from kraftjbod.core.topic_config import (
 )
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+UNCLEAN_LEADER_ELECTION: Final = "unclean.leader.election.enable"
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
 STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not contain other values"
 
@@ -52,11 +53,12 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise ValueError(f"{text!r} is no address or network such as 10.0.0.0/8") from e
 
 
-class ControllerConfig(NodeConfig):
-    """Configuration of a controller daemon."""
+class DynamicControllerConfig(KeyedModel):
+    """What a controller takes over while it runs, from ConfigRecords of its own or of all nodes."""
 
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
-    """A broker that was not heard of for this long is fenced, and its leaders move."""
+    """A broker that was not heard of for this long is fenced, and its leaders move; at least two
+    heartbeats of each broker have to fit into it."""
     broker_reconnect_grace_ms: int = Field(default=1000, ge=0)
     """So is one whose process closed its connection, as dying ones do, and made no new one for so
     long, or whose address refuses connections meanwhile; 0 for never."""
@@ -68,31 +70,39 @@ class ControllerConfig(NodeConfig):
     """How often partitions without a leader are checked whose topics allow an unclean one."""
     metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * MIB, ge=1)
     """A snapshot of the metadata is written after this many bytes of records."""
-    metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
-    """A segment file of the metadata log is closed at this size."""
-    metadata_log_retained_entries: int = Field(default=10_000, ge=1)
-    """Entries before the newest snapshot that are kept for brokers that lag."""
-    metadata_log_min_free_bytes: int = Field(default=64 * KIB, ge=0)
-    """What is left of a full disk, so that the controller can start again on it."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
     """Largest answer with metadata to one broker."""
-    metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)
-    """The end of the metadata log that is kept in memory, for brokers that keep up."""
-    controller_max_unregistered_connections: int = Field(default=500, ge=1)
-    """Connections of others than registered brokers."""
-    controller_max_queued_events: int = Field(default=10_000, ge=1)
-    """Requests that may wait for their entry in the metadata log; beyond, new ones are refused."""
     max_partitions_per_request: int = Field(default=10_000, ge=1)
     """Partitions that one request may create."""
     num_partitions: int = Field(default=1, ge=1)
     """Of a topic whose creator named no number."""
     default_replication_factor: int = Field(default=1, ge=1)
     """Likewise."""
-    min_insync_replicas: int | None = Field(default=None, ge=1)
-    """The whole cluster's, unless it has one already."""
     unclean_leader_election_enable: bool = False
     """Of topics that say nothing themselves: whether a replica that lost data may lead when no
     other can."""
+
+
+DYNAMIC_CONTROLLER_KEYS: Final = DynamicControllerConfig.keys()
+
+
+class ControllerConfig(DynamicControllerConfig, NodeConfig):
+    """Configuration of a controller daemon."""
+
+    metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
+    """A segment file of the metadata log is closed at this size."""
+    metadata_log_retained_entries: int = Field(default=10_000, ge=1)
+    """Entries before the newest snapshot that are kept for brokers that lag."""
+    metadata_log_min_free_bytes: int = Field(default=64 * KIB, ge=0)
+    """What is left of a full disk, so that the controller can start again on it."""
+    metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)
+    """The end of the metadata log that is kept in memory, for brokers that keep up."""
+    controller_max_unregistered_connections: int = Field(default=500, ge=1)
+    """Connections of others than registered brokers."""
+    controller_max_queued_events: int = Field(default=10_000, ge=1)
+    """Requests that may wait for their entry in the metadata log; beyond, new ones are refused."""
+    min_insync_replicas: int | None = Field(default=None, ge=1)
+    """The whole cluster's, unless it has one already."""
 
     controller_quorum_election_timeout_ms: int = Field(default=1000, ge=100)
     """An active controller that was not heard of for this long, and up to as long again, is taken
@@ -180,14 +190,29 @@ class DynamicBrokerConfig(TopicDefaults):
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
         """:raises ConfigError: naming ``source`` and each key that is not dynamic, or is wrong."""
-        require_plain(values, known=cls.keys(), source=source)
-        fixed = unknown_keys(cls, values)
-        if fixed:
-            raise ConfigError(
-                f"{source}: {', '.join(fixed)} cannot change while a broker runs; "
-                f"{', '.join(sorted(cls.keys()))} can"
-            )
+        require_dynamic(values, cls, source=source)
         return parse_model(cls, values, source)
+
+
+def require_dynamic(
+    values: Mapping[str, str], *models: type[KeyedModel], source: str, node: str = "broker"
+) -> None:
+    """
+    :param models: what nodes take over while they run; a key is of one of them.
+    :param node: what kind of node that is, for the error.
+    :raises ConfigError: naming ``source`` and each key that is not dynamic, or is wrong.
+    """
+    known = frozenset[str]().union(*(model.keys() for model in models))
+    require_plain(values, known=known, source=source)
+    fixed = sorted(values.keys() - known)
+    if fixed:
+        raise ConfigError(
+            f"{source}: {', '.join(fixed)} cannot change while a {node} runs; "
+            f"{', '.join(sorted(known))} can"
+        )
+    for model in models:
+        keys = model.keys()
+        parse_model(model, {key: values[key] for key in values if key in keys}, source)
 
 
 DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()

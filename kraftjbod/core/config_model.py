@@ -100,6 +100,26 @@ def split_list(value: object) -> object:
     return value
 
 
+def config_text(value: object) -> str:
+    """A value as Kafka writes it in a properties file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    # Some are tuples and have a text of their own.
+    if isinstance(value, tuple) and type(value).__str__ is object.__str__:
+        return ",".join(map(_part_text, value))
+    return str(value)
+
+
+def _part_text(part: object) -> str:
+    match part:
+        case (str(name), str(host), int(port)):
+            return f"{name}://{host}:{port}"
+        case (int(node_id), str(host), int(port)):
+            return f"{node_id}@{host}:{port}"
+        case _:
+            return str(part)
+
+
 # --- what a key is -------------------------------------------------------------------------------
 
 

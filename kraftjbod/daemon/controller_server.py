@@ -16,8 +16,8 @@ from typing import NoReturn
 from kraftjbod.controller.brokers.cluster_action import ClusterActionGuard
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum.controller_registration import ControllerRegistration
+from kraftjbod.controller.quorum.described_settings import described_settings
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
-from kraftjbod.controller.topic_control import TopicDefaults
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import ConnectionId, Uuid
@@ -25,7 +25,6 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.core.version import package_version
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
@@ -39,7 +38,11 @@ from kraftjbod.metadata.state import MetadataState
 from kraftjbod.net.connection import is_refused
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
-from kraftjbod.protocol.rpc_controller_messages import ControllerRegistrationRequest
+from kraftjbod.protocol.rpc_controller_messages import (
+    ControllerRegistrationRequest,
+    DescribeControllerConfigsRequest,
+    DescribeControllerConfigsResponse,
+)
 from kraftjbod.protocol.rpc_messages import ListenerInfo, RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumMessagesRequest
 from kraftjbod.raft.driver import RaftDriver
@@ -55,7 +58,6 @@ from kraftjbod.storage.identity.bootstrap import (
 )
 from kraftjbod.storage.identity.dir_opener import DirOpener
 
-_SECOND_MS = 1000
 #: Kafka's goes on doubling to two minutes; a quorum that is back shall know its members soon.
 _REGISTRATION_BACKOFF_MS = (100, 10_000)
 
@@ -217,22 +219,12 @@ class ControllerServer:
         make_managers = partial(
             ControlManagers,
             cluster_id=cluster_id,
-            session_timeout_ms=config.broker_session_timeout_ms,
-            reconnect_grace_ms=config.broker_reconnect_grace_ms,
-            topic_config_defaults=TopicConfig(
-                unclean_leader_election_enable=config.unclean_leader_election_enable,
-            ),
-            topic_defaults=TopicDefaults(
-                num_partitions=config.num_partitions,
-                replication_factor=config.default_replication_factor,
-            ),
-            max_partitions_per_request=config.max_partitions_per_request,
+            in_file=config,
+            node_id=config.node_id,
             random_bytes=environment.random_bytes,
             draw_below=environment.rng.randrange,
             controllers=quorum.supported_features,
         )
-        rebalances = config.auto_leader_rebalance_enable
-        imbalance_interval_ms = config.leader_imbalance_check_interval_seconds * _SECOND_MS
         self._registration = registration = self._build_registration(cluster_id)
         return QuorumController(
             make_managers=make_managers,
@@ -241,10 +233,6 @@ class ControllerServer:
             metrics=environment.metrics,
             features=features,
             min_insync_replicas=config.min_insync_replicas,
-            session_timeout_ms=config.broker_session_timeout_ms,
-            preferred_interval_ms=imbalance_interval_ms if rebalances else None,
-            unclean_interval_ms=config.unclean_leader_election_interval_ms,
-            max_fetch_bytes=config.metadata_max_fetch_bytes,
             is_refused=is_refused,
             directories=quorum.directories,
             replayed=registration.note_metadata,
@@ -317,6 +305,13 @@ class ControllerServer:
 
     async def _handle(self, request: RpcRequest, connection: ConnectionId) -> RpcResponse:
         assert self._controller is not None, "it starts before the door"
+        if isinstance(request, DescribeControllerConfigsRequest):
+            return DescribeControllerConfigsResponse(
+                controller_id=self._config.node_id,
+                configs=described_settings(
+                    self._config, self._controller.settings, self._controller.state.configs
+                ),
+            )
         if not isinstance(request, QuorumMessagesRequest):
             response = await self._controller.handle(request, connection)
             if isinstance(response, DescribeQuorumResponse) and self._quorum is not None:

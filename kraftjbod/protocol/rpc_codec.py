@@ -37,6 +37,7 @@ from kraftjbod.protocol.rpc_config_messages import (
 from kraftjbod.protocol.rpc_controller_messages import (
     ControllerRegistrationRequest,
     DescribeClusterRequest,
+    DescribeControllerConfigsRequest,
     UnregisterControllerRequest,
 )
 from kraftjbod.protocol.rpc_messages import (
@@ -90,6 +91,7 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         ControllerRegistrationRequest,
         UnregisterControllerRequest,
         DescribeClusterRequest,
+        DescribeControllerConfigsRequest,
     )
 }
 

@@ -27,6 +27,17 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 
+class ConfigSource(IntEnum):
+    """Where a value stands; Kafka's numbers. What is set for one node goes before that for all."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
 class ConfigChange(RpcBody):
     """``operation`` is Kafka's: 0 set, 1 delete, 2 append, 3 subtract (KIP-339).
 

@@ -82,6 +82,39 @@ class DescribedController(RpcBody):
     software_version: RepeatedText = ""
 
 
+class ConfigSynonym(RpcBody):
+    """A place that could set a value, and what it says; ``source`` is a ``ConfigSource``."""
+
+    name: str
+    value: str
+    source: int
+
+
+class DescribedConfig(RpcBody):
+    """What a controller goes by for one key; the synonym that wins comes first.
+
+    ``value`` is None where nothing is set and there is no default.
+    """
+
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+
+class DescribeControllerConfigsResponse(RpcResponse):
+    controller_id: WireBrokerId
+    configs: tuple[DescribedConfig, ...]
+
+
+class DescribeControllerConfigsRequest(RpcRequest):
+    """What the controller that is asked goes by itself, whether it leads or not."""
+
+    api = "DescribeControllerConfigs"
+    Response = DescribeControllerConfigsResponse
+
+
 class DescribedFeature(RpcBody):
     """The levels that the active controller supports, and the one that holds."""
 

@@ -299,6 +299,10 @@ class RaftDriver:
             core.resign()
             self._note_change()
 
+    def set_bytes_between_snapshots(self, size_bytes: int) -> None:
+        """From now on."""
+        self._maker.bytes_between_snapshots = size_bytes
+
     def _note_change(self) -> None:
         """The machine was told something: it may have work, and lead no more."""
         core = self._required_core()

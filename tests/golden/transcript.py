@@ -12,7 +12,7 @@ from typing import Any
 
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
-from kraftjbod.controller.topic_control import TopicDefaults
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import (
     LOST_DIR,
@@ -30,7 +30,6 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
-from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.protocol import rpc_config_messages as c
@@ -147,11 +146,8 @@ class World:
     def _make_managers(self) -> ControlManagers:
         return ControlManagers(
             cluster_id=CLUSTER_ID,
-            session_timeout_ms=9000,
-            reconnect_grace_ms=1000,
-            topic_config_defaults=TopicConfig(),
-            topic_defaults=TopicDefaults(num_partitions=1, replication_factor=1),
-            max_partitions_per_request=100,
+            in_file=DynamicControllerConfig(max_partitions_per_request=100),
+            node_id=BrokerId(100),
             random_bytes=self._random_bytes,
             draw_below=lambda _: 0,
             controllers=lambda: self.heard,
@@ -537,6 +533,10 @@ class World:
     ) -> ControllerResult[Any]:
         return self._decide(n.UnregisterControllerRequest(controller_id=BrokerId(int(words[0]))))
 
+    def _do_settings(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
+        """What controller 100 goes by otherwise than its file says."""
+        return ControllerResult(response=self.managers.set_by_metadata())
+
     def _do_votes(self, words: list[str], _: dict[str, str]) -> None:
         """These vote, and said with their messages that they support level 33."""
         self.heard = {BrokerId(int(word)): {"metadata.version": (14, 33)} for word in words}
@@ -699,5 +699,7 @@ class World:
                 yield "reply: unregistered"
             case n.ControllerRegistrationResponse():
                 yield "reply: registered"
+            case dict():
+                yield f"settings: {response}"
             case _:
                 yield f"reply: {response}"

@@ -9,7 +9,12 @@ from typing import Final, NamedTuple
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from kraftjbod.core.config import DYNAMIC_BROKER_KEYS, BrokerConfig, ControllerConfig
+from kraftjbod.core.config import (
+    DYNAMIC_BROKER_KEYS,
+    DYNAMIC_CONTROLLER_KEYS,
+    BrokerConfig,
+    ControllerConfig,
+)
 from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel, config_meanings
 from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.node_config import NodeConfig
@@ -21,7 +26,7 @@ _HEAD: Final = """# Configuration
 
 A daemon reads one `.properties` file; keys are Kafka's where Kafka has one.
 A key that no model knows is logged (`unknown_config_key`) and ignored; one that asks for security is an error.
-*Dynamic* keys can be changed while brokers run, by `kraftjbod-configs --entity-type brokers`; topic keys by `--entity-type topics`, those of groups by `--entity-type groups`.
+*Dynamic* keys can be changed while brokers and controllers run, by `kraftjbod-configs --entity-type brokers` with the id of one or `--entity-default` for all; topic keys by `--entity-type topics`, those of groups by `--entity-type groups`.
 `kraftjbod-local samples --out DIR` writes a file to begin with.
 """
 _SECTIONS: Final = (
@@ -90,6 +95,8 @@ def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -
         if model is TopicConfig and key in BROKER_KEYS:
             meaning += f" [{', '.join(f'`{broker}`' for broker in BROKER_KEYS[key])}]"
         if model is BrokerConfig and key in DYNAMIC_BROKER_KEYS:
+            meaning = f"*Dynamic.* {meaning}"
+        if model is ControllerConfig and key in DYNAMIC_CONTROLLER_KEYS:
             meaning = f"*Dynamic.* {meaning}"
         yield Key(key, _kind(field), _default(field), _limits(field), meaning)
 

@@ -222,6 +222,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",
     "controller_active": "This controller decides from now on.",
+    "controller_config_changed": "What this controller goes by from now on, where that is not what "
+    "its file says.",
     "controller_registered": "A controller has started: which incarnation of it, and its version.",
     "controller_registration_failed": "This controller is not registered with the active one yet; "
     "it asks again.",

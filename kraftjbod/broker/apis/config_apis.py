@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from kraftjbod.broker.apis.admin.forwarding import forward
@@ -24,8 +23,14 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.directories.cordon_checks import checked_cordons
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.core.config import CORDONED_LOG_DIRS, BrokerConfig
-from kraftjbod.core.config_model import ConfigType, KeyedModel, config_meanings, config_types
+from kraftjbod.core.config import CORDONED_LOG_DIRS, UNCLEAN_LEADER_ELECTION, BrokerConfig
+from kraftjbod.core.config_model import (
+    ConfigType,
+    KeyedModel,
+    config_meanings,
+    config_text,
+    config_types,
+)
 from kraftjbod.core.errors import ErrorCode, OperatingError, UnknownTopicOrPartitionError
 from kraftjbod.core.group_config import GROUP_KEYS, GroupOverrides
 from kraftjbod.core.ids import BrokerId, is_broker_id
@@ -35,8 +40,6 @@ from kraftjbod.core.topic_config import (
     BROKER_KEYS,
     DEFAULT_MIN_INSYNC_REPLICAS,
     MIN_INSYNC_REPLICAS,
-    CleanupPolicy,
-    ThrottledReplicas,
     TopicConfig,
 )
 from kraftjbod.metadata.records import ResourceType
@@ -59,23 +62,13 @@ from kraftjbod.protocol.messages import (
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
+    ConfigSource,
     ResourceOutcome,
 )
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
-
-
-class ConfigSource(IntEnum):
-    """Kafka's numbers."""
-
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    GROUP = 8
 
 
 _NAMED_TWICE: Final = OperatingError(
@@ -312,8 +305,11 @@ class ConfigApis:
                 if key != MIN_INSYNC_REPLICAS:
                     dynamic = map(self._dynamic_synonyms, broker_keys)
                     synonyms[:0] = itertools.chain.from_iterable(dynamic)
+                if key == UNCLEAN_LEADER_ELECTION:
+                    # By which controllers elect.
+                    value = next((text for _, text, _ in self._dynamic_synonyms(key)), value)
                 if not broker_keys:
-                    synonyms.append((key, _text(value), ConfigSource.DEFAULT))
+                    synonyms.append((key, config_text(value), ConfigSource.DEFAULT))
                 self._default_entries.append(_Entry(key, value, synonyms, False))
         return self._default_entries
 
@@ -342,8 +338,10 @@ class ConfigApis:
             return
         dynamic = self._dynamic_configs.current.by_key()
         for key, value in self._broker_values.items():
-            synonyms = [*self._dynamic_synonyms(key), *self._broker_synonyms((key,))]
-            is_fixed = key not in dynamic
+            is_fixed, synonyms = key not in dynamic, self._broker_synonyms((key,))
+            if not is_fixed:
+                # What controllers go by stands there under the same names.
+                synonyms[:0] = self._dynamic_synonyms(key)
             yield _Entry(key, dynamic.get(key, value), synonyms, is_fixed, BrokerConfig)
 
     def _dynamic_synonyms(self, key: str) -> Iterable[_Synonym]:
@@ -360,8 +358,11 @@ class ConfigApis:
         ]
         by_default = [(key, default) for key in keys if (default := _DEFAULTS[key]) is not None]
         return [
-            *((k, _text(self._broker_values[k]), ConfigSource.STATIC_BROKER) for k in in_file),
-            *((k, _text(default), ConfigSource.DEFAULT) for k, default in by_default),
+            *(
+                (k, config_text(self._broker_values[k]), ConfigSource.STATIC_BROKER)
+                for k in in_file
+            ),
+            *((k, config_text(default), ConfigSource.DEFAULT) for k, default in by_default),
         ]
 
 
@@ -471,7 +472,7 @@ def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
     meanings = config_meanings(entry.model) if asked.include_documentation else {}
     return Entry(
         name=entry.key,
-        value=None if entry.value is None else _text(entry.value),
+        value=None if entry.value is None else config_text(entry.value),
         read_only=entry.read_only,
         config_source=entry.synonyms[0][2] if entry.synonyms else ConfigSource.DEFAULT,
         synonyms=[
@@ -481,26 +482,3 @@ def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
         config_type=config_types(entry.model).get(entry.key, ConfigType.STRING),
         documentation=meanings.get(entry.key),
     )
-
-
-def _text(value: Any) -> str:
-    """A value as Kafka writes it in a properties file."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case ThrottledReplicas() | CleanupPolicy():
-            return str(value)
-        case tuple():
-            return ",".join(_part_text(part) for part in value)
-        case _:
-            return str(value)
-
-
-def _part_text(part: Any) -> str:
-    match part:
-        case (str(name), str(host), int(port)):
-            return f"{name}://{host}:{port}"
-        case (int(node_id), str(host), int(port)):
-            return f"{node_id}@{host}:{port}"
-        case _:
-            return str(part)

@@ -12,6 +12,7 @@ from kraftjbod.protocol.rpc_config_messages import UnregisterBrokerRequest
 from kraftjbod.protocol.rpc_controller_messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribedController,
     UnregisterControllerRequest,
 )
 from kraftjbod.protocol.rpc_messages import (
@@ -26,6 +27,16 @@ async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
     found = await client.call(DescribeClusterRequest())
     assert isinstance(found, DescribeClusterResponse), found
     return found
+
+
+async def describe_controllers(client: ControllerClient) -> tuple[DescribedController, ...]:
+    """Those that vote or are registered; none, if they are older than that."""
+    try:
+        return (await describe_cluster(client)).controllers
+    except OperatingError as e:
+        if e.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return ()
 
 
 async def describe_features(client: ControllerClient) -> ClusterFeatures:

@@ -111,9 +111,13 @@ class BrokerHeartbeatManager:
 
     def __init__(self, *, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
         """:param reconnect_grace_ms: 0 if closed connections mean nothing."""
+        self.set_limits(session_timeout_ms, reconnect_grace_ms)
+        self._contacts: dict[BrokerId, _Contact] = {}
+
+    def set_limits(self, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
+        """Of sessions that go on as well."""
         self._session_timeout_ms = session_timeout_ms
         self._reconnect_grace_ms = reconnect_grace_ms
-        self._contacts: dict[BrokerId, _Contact] = {}
 
     def touch(
         self,

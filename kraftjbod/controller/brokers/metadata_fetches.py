@@ -40,7 +40,7 @@ class MetadataFetches:
         followers: MetadataFollowers,
         state: Callable[[], MetadataState],
         require_active: Callable[[], None],
-        max_fetch_bytes: int,
+        max_fetch_bytes: Callable[[], int],
     ) -> None:
         """
         :param state: that of now.
@@ -69,7 +69,7 @@ class MetadataFetches:
             end=self._driver.committed_offset + 1,
             wall_ms=self._clock.wall_ms(),
         )
-        max_bytes = min(request.max_bytes, self._max_fetch_bytes)
+        max_bytes = min(request.max_bytes, self._max_fetch_bytes())
         if request.snapshot_offset >= 0:
             return await self._snapshot_piece(
                 request.snapshot_offset, request.snapshot_position, max_bytes

@@ -45,7 +45,7 @@ class SnapshotMaker:
         self._store = store
         self._space = space
         self._log = log
-        self._bytes_between_snapshots = bytes_between_snapshots
+        self.bytes_between_snapshots = bytes_between_snapshots
         self._committed = committed
         self._installed = installed
         self._bytes_since_snapshot = 0
@@ -60,7 +60,7 @@ class SnapshotMaker:
     @property
     def is_due(self) -> bool:
         """Enough was written since the last one, none is being made, and it finds space."""
-        is_due = self._bytes_since_snapshot >= self._bytes_between_snapshots
+        is_due = self._bytes_since_snapshot >= self.bytes_between_snapshots
         return not self.is_busy and is_due and self._space.has(self._needs_bytes)
 
     def note_written(self, size_bytes: int) -> None:
@@ -87,7 +87,7 @@ class SnapshotMaker:
                 needed_bytes = part.size_bytes + len(piece)
                 if not self._space.has(needed_bytes):
                     self._needs_bytes = needed_bytes
-                    self._bytes_since_snapshot += self._bytes_between_snapshots
+                    self._bytes_since_snapshot += self.bytes_between_snapshots
                     self._log.warning(
                         "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
                     )

@@ -9,7 +9,7 @@ import pytest
 
 from kraftjbod.cli.clients.config_admin import ConfigEntry, ConfigSource, ConfigSynonym
 from kraftjbod.cli.configs_tool import entry_line, main, parse_added
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
@@ -20,6 +20,7 @@ from kraftjbod.protocol.rpc_config_messages import (
     IncrementalAlterConfigsResponse,
     ResourceOutcome,
 )
+from kraftjbod.protocol.rpc_controller_messages import DescribeClusterRequest
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker, invoke, mini_broker
@@ -158,7 +159,7 @@ async def test_a_program_reads_json() -> None:
         (("--bootstrap-server", "h:1", "--alter", "--entity-default"), "needs --add-config"),
         (("--bootstrap-server", "h:1", "--describe", "--add-config", "a=1"), "belong to --alter"),
         (("--bootstrap-server", "h:1", "--describe", "--entity-name", "x"), "valid integer"),
-        (("--bootstrap-controller", "h:1", "--describe", "--all"), "--all needs a broker"),
+        (("--bootstrap-controller", "h:1", "--describe", "--all"), "--all needs --entity-name"),
     ],
 )
 async def test_what_makes_no_sense(words: tuple[str, ...], why: str) -> None:
@@ -179,6 +180,8 @@ class DeadBroker:
         self.changes: list[ConfigChange] = []
 
     def answer(self, request: RpcRequest) -> RpcResponse:
+        if isinstance(request, DescribeClusterRequest):
+            raise OperatingError("its software is older", code=ErrorCode.UNSUPPORTED_VERSION)
         if isinstance(request, DescribeDynamicConfigsRequest):
             names = request.names or ("2",)
             found = [DescribedResource(name=n, values=self.values) for n in names if n == "2"]

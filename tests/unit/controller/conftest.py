@@ -10,11 +10,10 @@ import pytest
 
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum_controller import NO_RECORDS, QuorumController
-from kraftjbod.controller.topic_control import TopicDefaults
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
@@ -50,11 +49,15 @@ class Node:
         self.log_dir = open_dir(vfs, clock=self.clock, reserve_bytes=reserve_bytes)
         self.managers = ControlManagers(
             cluster_id="c",
-            session_timeout_ms=9000,
-            reconnect_grace_ms=500,
-            topic_config_defaults=TopicConfig(),
-            topic_defaults=TopicDefaults(num_partitions=1, replication_factor=1),
-            max_partitions_per_request=100,
+            # The passes come more often than a file may say.
+            in_file=DynamicControllerConfig.model_construct(
+                **{
+                    **DynamicControllerConfig(broker_reconnect_grace_ms=500).model_dump(),
+                    **{"leader_imbalance_check_interval_seconds": 0.01},
+                    **{"unclean_leader_election_interval_ms": 10},
+                    **{"metadata_max_fetch_bytes": max_fetch_bytes},
+                }
+            ),
             random_bytes=lambda count: bytes(count - 1) + b"\xff",
             draw_below=lambda _: 0,
         )
@@ -82,10 +85,6 @@ class Node:
             clock=self.clock,
             metrics=self.metrics,
             features={"metadata.version": level},
-            session_timeout_ms=9000,
-            preferred_interval_ms=10,
-            unclean_interval_ms=10,
-            max_fetch_bytes=max_fetch_bytes,
             is_refused=self.is_refused,
             directories=lambda: {BrokerId(ids[0]): directory("m")},
         )

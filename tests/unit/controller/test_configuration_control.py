@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
+from kraftjbod.controller.quorum.controller_settings import SettingsInForce
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_config_messages as m
@@ -15,8 +16,8 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 def _manager(state: MetadataState, *, unclean: bool = False) -> ConfigurationControlManager:
-    defaults = TopicConfig(unclean_leader_election_enable=unclean)
-    return ConfigurationControlManager(state=state, defaults=defaults)
+    settings = SettingsInForce(DynamicControllerConfig(unclean_leader_election_enable=unclean))
+    return ConfigurationControlManager(state=state, settings=settings)
 
 
 def test_only_given_values_are_recorded() -> None:

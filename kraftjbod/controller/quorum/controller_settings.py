@@ -1,0 +1,62 @@
+"""PURE. What a controller goes by: its file, and on top of that what is set while it runs.
+
+A value that is set for this controller wins over one that is set for all nodes, and that over the
+file (KIP-919). It is read from the metadata, so that a controller that starts anew, and whoever
+leads next, goes by it as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kraftjbod.core.config import DYNAMIC_CONTROLLER_KEYS, DynamicControllerConfig
+from kraftjbod.core.config_model import parse_model
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.records import ResourceType
+from kraftjbod.metadata.state import Configs
+
+_FIELDS = {key: key.replace(".", "_") for key in DYNAMIC_CONTROLLER_KEYS}
+
+
+class SettingsInForce:
+    """Of one controller; ``now`` is another object whenever any of it has changed."""
+
+    def __init__(self, in_file: DynamicControllerConfig, node_id: BrokerId | None = None) -> None:
+        """:param node_id: whose own values count; None for nobody's."""
+        self._in_file = in_file
+        self._node_id = node_id
+        self.now = settings_in_force(in_file, {}, node_id)
+
+    def follow(self, configs: Configs) -> None:
+        found = settings_in_force(self._in_file, configs, self._node_id)
+        if found != self.now:
+            self.now = found
+
+    def otherwise_than_in_file(self) -> dict[str, object]:
+        """By key."""
+        in_file = self._in_file.by_key()
+        return {key: value for key, value in self.now.by_key().items() if value != in_file[key]}
+
+
+def settings_in_force(
+    in_file: DynamicControllerConfig, configs: Configs, node_id: BrokerId | None
+) -> DynamicControllerConfig:
+    """What was checked before it was committed and cannot be read here is passed over."""
+    values = {field: getattr(in_file, field) for field in _FIELDS.values()}
+    for name in ("", *(() if node_id is None else (str(node_id),))):
+        values.update(_readable(configs.get((ResourceType.BROKER, name), {})))
+    return DynamicControllerConfig.model_construct(**values)
+
+
+def _readable(texts: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Values by field."""
+    for key, text in texts.items():
+        field = _FIELDS.get(key)
+        if field is None:
+            continue
+        try:
+            yield field, getattr(parse_model(DynamicControllerConfig, {key: text}, key), field)
+        except ConfigError:
+            continue
