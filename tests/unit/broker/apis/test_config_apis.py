@@ -560,7 +560,7 @@ async def test_what_a_whole_configuration_does_not_name_is_removed() -> None:
         assert changes == [
             ("segment.ms", 1, None),
             ("retention.ms", 0, "5"),
-            ("cleanup.policy", 1, None),
+            ("cleanup.policy", 0, None),
             (OTHER_RATE, 0, "9"),
         ]
         answer_ = [(r.resource_name, r.error_code, r.error_message) for r in response.responses]
