@@ -24,7 +24,16 @@ from kraftjbod.protocol.rpc_messages import (
 
 async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
     """:raises OperatingError: UNSUPPORTED_VERSION, if the controllers are older than that."""
-    found = await client.call(DescribeClusterRequest())
+    try:
+        found = await client.call(DescribeClusterRequest())
+    except OperatingError as e:
+        if e.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        raise OperatingError(
+            "the controllers run an older version, which cannot be asked this; ask a broker, with "
+            "--bootstrap-server",
+            code=e.code,
+        ) from e
     assert isinstance(found, DescribeClusterResponse), found
     return found
 

@@ -290,6 +290,40 @@ async def test_a_broker_with_very_many_partitions_comes_and_goes_in_several_entr
     await again.controller.stop()
 
 
+async def test_what_is_set_while_it_runs_is_gone_by_at_once_and_after_a_restart(
+    vfs: FaultVfs,
+) -> None:
+    """Snapshots come as often as that says, and leaders go home when it says so."""
+    node = Node(vfs, level=33)
+    await node.controller.start()
+    for key, value in (
+        ("auto.leader.rebalance.enable", "false"),
+        ("metadata.log.max.record.bytes.between.snapshots", "1"),
+    ):
+        change = c.ConfigChange(name=key, operation=0, value=value)
+        resource = c.AlteredResource(resource_type=4, name="", changes=(change,))
+        await node.controller.handle(c.IncrementalAlterConfigsRequest(resources=(resource,)))
+    while await node.driver.committed.newest_snapshot() is None:
+        await node.register("a")
+        await asyncio.sleep(0.01)
+    passes = 0
+
+    def elect_preferred() -> ControllerResult[None]:
+        nonlocal passes
+        passes += 1
+        return ControllerResult(response=None)
+
+    node.managers.elect_preferred = elect_preferred  # type: ignore[method-assign]
+    await asyncio.sleep(0.05)
+    assert passes == 0
+    await node.controller.stop()
+    again = Node(vfs, level=33)
+    await again.controller.start()
+    assert not again.controller.settings.auto_leader_rebalance_enable
+    assert again.controller.settings.metadata_log_max_record_bytes_between_snapshots == 1
+    await again.controller.stop()
+
+
 async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) -> None:
     """Beyond 64 MiB it could be written, and neither a controller nor a broker could start."""
     node = Node(vfs, max_fetch_bytes=8 << 20)

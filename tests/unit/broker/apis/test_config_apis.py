@@ -233,6 +233,22 @@ async def test_all_brokers_are_described_by_what_was_set_for_all_of_them(apis: C
     assert {entry.config_source for entry in entries.values()} == {DYNAMIC_DEFAULT_BROKER}
 
 
+async def test_what_controllers_go_by_is_not_said_to_be_a_broker_s_own(apis: ConfigApis) -> None:
+    """Both have keys of the same name; only of topics the controllers' value is in force."""
+    timeout, unclean = "broker.session.timeout.ms", "unclean.leader.election.enable"
+    of_all = apis._cache.state.configs[ResourceType.BROKER, ""]
+    of_all |= {timeout: "1234", unclean: "true"}
+    _, entries = await described(apis, BROKER, "7")
+    for key in (timeout, unclean):
+        assert entries[key].read_only
+        assert DYNAMIC_DEFAULT_BROKER not in [source for *_, source in synonyms_of(entries[key])]
+    _, entries = await described(apis, BROKER, "")
+    assert (entries[timeout].value, entries[unclean].value) == ("1234", "true")
+    _, entries = await described(apis, TOPIC, "t")
+    entry = entries[unclean]
+    assert (entry.value, entry.config_source) == ("true", DYNAMIC_DEFAULT_BROKER)
+
+
 async def test_throttled_replicas_are_described_as_they_are_set(apis: ConfigApis) -> None:
     _, entries = await described(apis, TOPIC, "t")
     entry = entries["leader.replication.throttled.replicas"]

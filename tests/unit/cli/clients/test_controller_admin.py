@@ -9,7 +9,7 @@ import pytest
 
 from kraftjbod.cli.cluster import cluster_tool
 from kraftjbod.cli.features_tool import main as features
-from kraftjbod.core.errors import NotControllerError
+from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.protocol.rpc_controller_messages import (
@@ -138,6 +138,18 @@ async def test_a_refusal_gives_the_reason_of_the_one_that_was_refused(
     code, out, err = await _ask(features, World(), *words)
     assert (code, err) == (1, "error: 2 out of 2 operation(s) failed.\n")
     assert out.startswith(said)
+
+
+async def test_controllers_with_older_software_are_told_from_refusals() -> None:
+    def older(_: RpcRequest) -> RpcResponse:
+        raise OperatingError("not served here", code=ErrorCode.UNSUPPORTED_VERSION)
+
+    controller = ScriptedController(older)
+    async with serving(controller):
+        address = f"127.0.0.1:{controller.server.port}"
+        done = await invoke(features, "--bootstrap-controller", address, "describe")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "an older version" in done.stderr
 
 
 async def test_nobody_active_is_an_error_of_its_own() -> None:
