@@ -476,13 +476,18 @@ class ReplicaManager:
         return changes
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write what is committed to each directory's checkpoint."""
+        """Write what is committed to each directory's checkpoint.
+
+        What is not to be here by the metadata, and is not, is forgotten: a topic to come may have
+        the name, and would be taken for one that has lost its log.
+        """
         await self._logs.checkpoint_high_watermarks(
             {
                 replica.topic_partition: replica.partition.high_watermark
                 for replica in self._replicas
                 if replica.partition is not None and replica.handle is not None
-            }
+            },
+            is_gone=lambda tp: not self._is_wanted(tp),
         )
 
     # --- directories -----------------------------------------------------------------------------
@@ -539,6 +544,11 @@ class ReplicaManager:
         )
 
     # --- what is where ---------------------------------------------------------------------------
+
+    def _is_wanted(self, topic_partition: TopicPartition) -> bool:
+        topic = self._cache.state.topic(topic_partition.topic)
+        registration = None if topic is None else topic.partitions.get(topic_partition.partition)
+        return registration is not None and registration.directory_of(self._broker_id) is not None
 
     def _named(self, key: TopicIdPartition) -> TopicPartition:
         return TopicPartition(self._cache.state.topics[key.topic_id].name, key.partition)

@@ -441,10 +441,15 @@ class LogManager:
     # -- checkpoints ------------------------------------------------------------------------
 
     async def checkpoint_high_watermarks(
-        self, high_watermarks: Mapping[TopicPartition, int]
+        self,
+        high_watermarks: Mapping[TopicPartition, int],
+        is_gone: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
-        """Write them, dir by dir; dirs that are or go offline are passed over."""
-        await self._checkpoints.write_high_watermarks(high_watermarks)
+        """Write them, dir by dir; dirs that are or go offline are passed over.
+
+        :param is_gone: whether nobody wants a log of that name here, so that it may be forgotten.
+        """
+        await self._checkpoints.write_high_watermarks(high_watermarks, is_gone)
 
     async def _checkpoint(self, log_dir: LogDir) -> None:
         if log_dir in self._loaded:

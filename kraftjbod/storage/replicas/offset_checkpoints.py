@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from kraftjbod.core.errors import OperatingError
@@ -44,8 +45,15 @@ class OffsetCheckpoints:
         #: Of whom the files of each dir speak, or may speak.
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
 
-    async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Dir by dir; dirs that are or go offline are passed over."""
+    async def write_high_watermarks(
+        self,
+        high_watermarks: Mapping[TopicPartition, int],
+        is_gone: Callable[[TopicPartition], bool],
+    ) -> None:
+        """Dir by dir; dirs that are or go offline are passed over.
+
+        What no log here has and ``is_gone`` is forgotten: a topic to come may have its name.
+        """
         by_dir: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
         for tp, high_watermark in high_watermarks.items():
             if (handle := self._registry.handles.get(tp)) is not None:
@@ -54,6 +62,20 @@ class OffsetCheckpoints:
             self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, offsets)
             for log_dir, offsets in by_dir.items()
         )
+        await each_online(
+            self._forget(log_dir, gone)
+            for log_dir, named in list(self._named.items())
+            if log_dir.is_online and (gone := self._unheld(log_dir, named, is_gone))
+        )
+
+    def _unheld(
+        self,
+        log_dir: LogDir,
+        named: Iterable[TopicPartition],
+        is_gone: Callable[[TopicPartition], bool],
+    ) -> set[TopicPartition]:
+        here = {handle.topic_partition for handle in self._registry.every_handle_in(log_dir)}
+        return {tp for tp in named if tp not in here and is_gone(tp)}
 
     async def write_recovery_points(self, log_dir: LogDir) -> None:
         """And log starts.
@@ -87,14 +109,17 @@ class OffsetCheckpoints:
 
         :raises KafkaStorageError: if the dir is or goes offline.
         """
-        if tp not in self._named[log_dir]:
-            return
+        if tp in self._named[log_dir]:
+            await self._forget(log_dir, {tp})
+
+    async def _forget(self, log_dir: LogDir, gone: AbstractSet[TopicPartition]) -> None:
+        """Let the files of a dir speak of who is there, and of ``gone`` no more."""
         here = self._registry.every_handle_in(log_dir)
         watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
         await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks)
         await self.write_recovery_points(log_dir)
         now = self._registry.every_handle_in(log_dir)
-        self._named[log_dir] &= {handle.topic_partition for handle in (*here, *now)}
+        self._named[log_dir] -= gone - {handle.topic_partition for handle in (*here, *now)}
 
     async def announce(
         self, log_dir: LogDir, tp: TopicPartition, view: LogView, high_watermark: int

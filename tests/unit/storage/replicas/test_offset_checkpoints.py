@@ -35,6 +35,30 @@ async def test_a_replica_to_be_is_announced_beside_those_that_are():
     assert offsets == ({TP: 0, other: 4}, {}, {TP: 1, other: 4})
 
 
+async def test_what_is_gone_is_forgotten_though_nothing_else_is_in_its_dir():
+    """A topic to come may have its name, and would be taken for one that lost its log."""
+    node = await start()
+    handle = await create(node, 2)
+    await handle.flush()
+    await checkpoint(node.manager)
+    await node.manager.checkpoint_high_watermarks({TP: 2})
+    await node.manager.delete(TP)
+    await node.manager.checkpoint_high_watermarks({}, is_gone=lambda _: False)
+    assert node.manager.remembers(TP)
+    await node.manager.checkpoint_high_watermarks({}, is_gone=lambda tp: tp == TP)
+    assert await read_offsets(node.source) == ({}, {}, {})
+    assert not node.manager.remembers(TP)
+
+
+async def test_of_what_is_there_nothing_is_forgotten():
+    node = await start()
+    await create(node, 2)
+    await checkpoint(node.manager)
+    await node.manager.checkpoint_high_watermarks({TP: 2}, is_gone=lambda _: True)
+    assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
+    assert node.manager.remembers(TP)
+
+
 async def test_a_damaged_file_is_reported_and_done_without():
     node = await start()
     await create(node, 2)
