@@ -39,7 +39,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     RequestTimedOutError,
 )
-from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId, TopicPartition
+from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.registrations import PartitionRegistration
@@ -313,7 +313,7 @@ class LogDirAdmin:
         self._cordons.renew()
         loaded.log_dir.take_into_service()
         try:
-            await arrivals.settle(arrival)
+            await arrivals.settle(arrival, self._disowned_by)
             await self._leftovers.resolve(self._is_taken)
         finally:
             self._publisher.reconcile_again(offline_too=True)
@@ -325,6 +325,11 @@ class LogDirAdmin:
             replica.handle is not None or replica.state is ReplicaState.MAKING
         )
         return is_ours or self._logs.maker.is_making(topic_partition)
+
+    def _disowned_by(self, topic_id: TopicId) -> Uuid | None:
+        """The metadata log, if the topic is not in it: deleted, maybe for another of its name."""
+        state = self._cache.state
+        return None if topic_id in state.topics else state.metadata_log_id
 
     def _leads_in(self, directory_id: DirectoryId) -> bool:
         return any(

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from kraftjbod.core.errors import KafkaStorageError, OperatingError
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import TopicId, TopicPartition, Uuid
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import ReplicaDirKind
 from kraftjbod.storage.dirs.log_dir import LogDir
@@ -27,6 +27,7 @@ from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir, LoadPr
 from kraftjbod.storage.replicas.offset_checkpoints import OffsetCheckpoints
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.replicas.replica_swap import ReplicaSwap
+from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.replicas.swap_recovery import SwapRecovery
 
 
@@ -52,7 +53,9 @@ class DirArrivals:
         equip: Callable[[LogDir], None],
         begin: Callable[[LogDir], None],
         end: Callable[[LogDir], None],
-        move_aside: Callable[[LogHandle, ReplicaDirKind], Awaitable[None]],
+        move_aside: Callable[
+            [LogHandle, ReplicaDirKind, StrayReason, Uuid | None], Awaitable[None]
+        ],
         found_strays: Callable[[Iterable[Stray]], None],
     ) -> None:
         self._registry = registry
@@ -113,15 +116,21 @@ class DirArrivals:
         remaining = loaded._replace(handles=kept, moved_here=moved, futures=futures)
         return Arrival(remaining, superseded, old)
 
-    async def settle(self, arrival: Arrival) -> None:
-        """Sort out copies and moves; a dir that dies over this is OFFLINE, and the rest goes on."""
+    async def settle(
+        self, arrival: Arrival, disowned_by: Callable[[TopicId], Uuid | None] = lambda _: None
+    ) -> None:
+        """Sort out copies and moves; a dir that dies over this is OFFLINE, and the rest goes on.
+
+        :param disowned_by: the metadata log that does not know the topic of that id, if it does
+            not: what is set aside says so, and goes after a while.
+        """
         await self._recovery.settle([arrival.loaded])
         for future in arrival.superseded_futures:
             await self._swap.remove_unneeded(future)
         for handle in arrival.superseded:
-            await self._supersede(handle)
+            await self._supersede(handle, disowned_by(handle.topic_id))
 
-    async def _supersede(self, handle: LogHandle) -> None:
+    async def _supersede(self, handle: LogHandle, disowned_by: Uuid | None) -> None:
         tp, where = handle.topic_partition, handle.log_dir.path
         served = self._registry.handles.get(tp)
         is_older = (
@@ -130,11 +139,13 @@ class DirArrivals:
             and served.log_end_offset >= handle.log_end_offset
         )
         kind = ReplicaDirKind.DELETE if is_older else ReplicaDirKind.STRAY
+        is_unknown = disowned_by is not None
+        reason = StrayReason.TOPIC_UNKNOWN if is_unknown else StrayReason.SUPERSEDED
         self._log.warning(
             "replica_copy_superseded", partition=str(tp), log_dir=where, kept=not is_older
         )
         try:
-            await self._move_aside(handle, kind)
+            await self._move_aside(handle, kind, reason, disowned_by)
         except OperatingError as e:
             self._log.warning("superseded_copy_not_removed", log_dir=where, reason=e.message)
 

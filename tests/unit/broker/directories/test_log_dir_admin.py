@@ -16,10 +16,11 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.directories.log_dir_admin import LogDirOperation, LogDirOutcome
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import UNASSIGNED_DIR, BrokerEpoch, TopicId, TopicPartition
+from kraftjbod.core.ids import UNASSIGNED_DIR, BrokerEpoch, TopicId, TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.metadata.records import (
     ConfigRecord,
+    FeatureLevelRecord,
     PartitionChangeRecord,
     RemoveTopicRecord,
     ResourceType,
@@ -34,6 +35,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.identity.known_dirs import read_known_dirs
+from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, batch, directory_id, format_dir
@@ -278,6 +280,28 @@ async def test_a_topic_that_was_deleted_and_made_anew_is_not_served_from_the_old
         assert log_end(rig) == 0
         names = [e.name for e in vfs.inner.list_dir("/d2") if e.is_dir]
         assert [name.endswith("-stray") for name in names] == [True]
+
+
+async def test_a_copy_of_a_deleted_topic_whose_name_is_served_goes_after_a_while():
+    """It is set aside by metadata that does not know its topic, and says so."""
+    log_id = Uuid(b"l" * 16)
+    async with registered() as rig:
+        life = FeatureLevelRecord(
+            name="metadata.version", feature_level=30, metadata_log_id=log_id
+        )
+        await rig.follow(life, topic(), partition(directories=[TWO]))
+        await appended(rig)
+        await die(rig)
+        fresh = TopicId(b"u" * 16)
+        await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
+        await rig.follow(topic(topic_id=fresh), partition(topic_id=fresh, directories=[ONE]))
+        await perform(rig, "reattach", "/d2")
+        (stray,) = rig.logs.strays.all()
+        assert stray.mark is not None
+        assert (stray.mark.reason, stray.mark.metadata_log_id) == (
+            StrayReason.TOPIC_UNKNOWN,
+            log_id,
+        )
 
 
 async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_directory_comes():
