@@ -119,6 +119,25 @@ async def test_of_two_copies_the_one_that_metadata_names_is_served():
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
+async def test_of_two_copies_one_of_an_earlier_topic_of_that_name_is_none():
+    """However long it is, and though metadata names neither directory yet."""
+    disks = (MemVfs(), MemVfs())
+    old = TopicId(b"o" * 16)
+    async with brokers(1, *disks) as (rig,):
+        await rig.follow(topic(topic_id=old), partition(topic_id=old, directories=[dir_of(1, 1)]))
+        assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+    disks[0].rename("/d1/t-0", "/d1/hidden")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        await rig.logs.create(TP, TOPIC_ID, dir_of(1, 2))
+    disks[0].rename("/d1/hidden", "/d1/t-0")
+    async with brokers(1, *disks, opens=False) as (rig,):
+        assert list(rig.logs.duplicates) == [TP]
+        rig.replay(topic(), partition(directories=[UNASSIGNED_DIR]))
+        await rig.parts.leftovers.resolve()
+        handle = rig.logs.get(TP)
+        assert handle is not None and handle.topic_id == TOPIC_ID
+
+
 async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start():
     disks = (MemVfs(), MemVfs())
     for n in (1, 2):
