@@ -45,7 +45,8 @@ class LeftoverCopies:
     async def resolve(self, is_taken: Callable[[TopicPartition], bool] = lambda _: False) -> None:
         """Choose; a directory that dies over this is judged by itself.
 
-        ``is_taken`` says of a replica that it is served, or being made: nothing takes its place.
+        ``is_taken`` says of a replica that it is served, or being made: nothing takes its place,
+        and what is on its way out and of its topic stays.
         """
         await self._resolve_duplicates()
         for stray in self._logs.strays.all():
@@ -57,7 +58,7 @@ class LeftoverCopies:
             except OperatingError as e:
                 self._log.warning("stray_not_taken_back", partition=str(tp), reason=str(e))
         for orphan in self._logs.orphans:
-            if is_taken(orphan.topic_partition):
+            if is_taken(orphan.topic_partition) and self._is_of_topic(orphan):
                 continue
             try:
                 await self._resolve_orphan(orphan)
@@ -85,10 +86,12 @@ class LeftoverCopies:
 
     async def _resolve_orphan(self, orphan: Orphan) -> None:
         tp = orphan.topic_partition
-        topic = self._cache.state.topic(tp.topic)
         registration = self._cache.state.partition_named(tp)
-        is_meant = topic is not None and topic.topic_id == orphan.topic_id
-        if not is_meant or registration is None or not registration.counts_on(self._broker_id):
+        if (
+            not self._is_of_topic(orphan)
+            or registration is None
+            or not registration.counts_on(self._broker_id)
+        ):
             await self._logs.discard_deleted(orphan)
             return
         named = registration.directory_of(self._broker_id)
@@ -99,6 +102,11 @@ class LeftoverCopies:
             await self._logs.discard_deleted(orphan)
         else:
             self._log.warning("deleted_replica_kept", partition=str(tp), path=orphan.directory)
+
+    def _is_of_topic(self, orphan: Orphan) -> bool:
+        """And not of an earlier one of that name."""
+        topic = self._cache.state.topic(orphan.topic_partition.topic)
+        return topic is not None and topic.topic_id == orphan.topic_id
 
     # --- strays ----------------------------------------------------------------------------------
 

@@ -91,6 +91,20 @@ async def test_a_copy_on_its_way_out_that_nobody_needs_goes(records: tuple[objec
         assert not rig.logs.orphans and rig.logs.get(TP) is None
 
 
+async def test_beside_a_replica_only_a_copy_of_its_own_topic_stays_on_its_way_out():
+    """The directory has come while another topic of that name is served, or being made."""
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(topic(), partition())
+        await rig.parts.leftovers.resolve(lambda tp: tp == TP)
+        assert len(rig.logs.orphans) == 1
+    async with brokers(1, *disks, opens=False) as (rig,):
+        other = TopicId(b"2" * 16)
+        rig.replay(topic(topic_id=other), partition(topic_id=other))
+        await rig.parts.leftovers.resolve(lambda tp: tp == TP)
+        assert not rig.logs.orphans
+
+
 async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_up_the_start():
     disks = await disks_with_a_doomed_copy()
     sick = FaultVfs(disks[0])
