@@ -58,6 +58,7 @@ class StrayRetention:
 
     async def purge_due(self) -> None:
         """Remove what is due; a directory that does not let go of it is asked again next time."""
+        await self._logs.strays.write_owed_marks()
         for stray in self._logs.strays.all():
             if not self._is_due(stray) or self._is_needed(stray):
                 continue

@@ -4,11 +4,13 @@ return.
 * A copy that nobody wants is marked with the reason, renamed, and remembered here.
 * It is opened again only when somebody who knows the metadata says so, and removed likewise.
 * A dir that goes OFFLINE takes its strays along; they are found anew when it comes back.
+* The mark that a full dir does not take is owed, and written when there is room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import TopicIdPartition, TopicPartition, Uuid
@@ -38,6 +40,8 @@ class StrayReplicas:
         self._loading = loading
         self._clock = clock
         self._strays: list[Stray] = []
+        #: By the strays' directories.
+        self._owed_marks: dict[str, StrayMark] = {}
         self._log = get_logger(component="stray_replicas")
 
     def all(self) -> Sequence[Stray]:
@@ -65,6 +69,9 @@ class StrayReplicas:
         self._strays += strays
 
     def forget_all_in(self, log_dir: LogDir) -> None:
+        for stray in self._strays:
+            if stray.log_dir is log_dir:
+                self._owed_marks.pop(stray.directory, None)
         self._strays = [stray for stray in self._strays if stray.log_dir is not log_dir]
 
     async def set_aside(
@@ -83,11 +90,13 @@ class StrayReplicas:
             log_start_offset=handle.log_start_offset,
             high_watermark=handle.high_watermark,
         )
+        is_marked = True
         try:
             await log_dir.run(
                 OpKind.CHECKPOINT, lambda: write_stray_mark(log_dir.vfs, directory, mark)
             )
         except LogDirImpairedError as e:
+            is_marked = False
             self._log.warning("stray_not_marked", directory=directory, reason=e.message)
         tp = handle.topic_partition
         target = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
@@ -95,6 +104,23 @@ class StrayReplicas:
         await handle.close_files()
         found = await log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
         self._strays.append(Stray.of(log_dir, target, tp, found, self._clock.now_ms()))
+        if not is_marked:
+            self._owed_marks[target] = mark
+
+    async def write_owed_marks(self) -> None:
+        """Where there is room by now; a stray without a mark would stay for ever."""
+        for stray in self.all():
+            mark = self._owed_marks.get(stray.directory)
+            if mark is None:
+                continue
+            write = partial(write_stray_mark, stray.log_dir.vfs, stray.directory, mark)
+            try:
+                await stray.log_dir.run(OpKind.CHECKPOINT, write)
+            except OperatingError:
+                continue  # It is full still, or has gone, and its strays with it.
+            self._owed_marks.pop(stray.directory, None)
+            if stray in self._strays:
+                self._strays[self._strays.index(stray)] = stray._replace(mark=mark)
 
     async def take_back(self, stray: Stray) -> LogHandle:
         """Let a stray be the replica again, recovered as after a crash; there must be none.
@@ -118,6 +144,7 @@ class StrayReplicas:
             self._strays.append(stray._replace(topic_id=None))
             raise OperatingError(f"{stray.directory} is no replica any more: {e}") from e
         await handle.come_back(f"{log_dir.path}/{tp}")
+        self._owed_marks.pop(stray.directory, None)
         self._strays.remove(stray)
         self._registry.handles[tp] = handle
         path = f"{handle.directory}/{STRAY_MARK}"
@@ -132,5 +159,6 @@ class StrayReplicas:
         """
         log_dir = stray.log_dir
         await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(stray.directory))
+        self._owed_marks.pop(stray.directory, None)
         if stray in self._strays:
             self._strays.remove(stray)

@@ -14,6 +14,7 @@ from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, directory_id, format_dir, headers_of, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.unit.broker.gates import until
 
 TP = TopicPartition("t", 3)
 TOPIC_ID = TopicId(b"t" * 16)
@@ -71,7 +72,7 @@ async def test_a_stray_that_was_emptied_meanwhile_is_not_taken_for_the_replica()
     assert len(manager.strays.unreadable(TP)) == 1
 
 
-async def test_on_a_full_disk_a_stray_has_no_mark() -> None:
+async def test_on_a_full_disk_a_stray_has_no_mark_until_there_is_room() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await node_on(vfs)
     await manager.create(TP, TOPIC_ID, directory_id(1))
@@ -79,8 +80,17 @@ async def test_on_a_full_disk_a_stray_has_no_mark() -> None:
     with capture_logs() as logged:
         await manager.rename_stray(TP, StrayReason.NOT_A_REPLICA, LIFE)
     assert "stray_not_marked" in [line["event"] for line in logged]
+    await manager.strays.write_owed_marks()
     (stray,) = manager.strays.of(KEY)
     assert stray.mark is None
+    vfs.clear()
+    stray.log_dir.check_disk()
+    await until(lambda: stray.log_dir.is_online and not stray.log_dir.is_busy)
+    await manager.strays.write_owed_marks()
+    (stray,) = manager.strays.of(KEY)
+    assert stray.mark is not None and stray.mark.metadata_log_id == LIFE
+    (found,) = (await node_on(vfs.inner)).strays.of(KEY)
+    assert found.mark == stray.mark
 
 
 async def test_a_dead_directory_takes_its_strays_along_and_a_removal_is_for_good() -> None:
