@@ -361,7 +361,7 @@ MEANINGS: Final[Mapping[str, str]] = {
         "Whose records these are is not known any more; they are kept, not served."
     ),
     "stray_not_marked": (
-        "A stray is set aside without the note that says whose it is, as its directory takes none."
+        "A stray is set aside without the note that says whose it is: its directory takes none yet."
     ),
     "swap_mended": "A swap of two copies that a crash broke off was completed.",
     "swap_not_mended": "It could not be; the replica waits for its disk.",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
-from kraftjbod.core.ids import BrokerId, DirectoryId, TopicPartition
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.controller_server import ControllerServer
@@ -25,10 +25,11 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster, Sim
 
 
 class NamedPartition(NamedTuple):
-    """A partition as metadata has it, with its topic's name."""
+    """A partition as metadata has it, with its topic's name and id."""
 
     tp: TopicPartition
     registration: PartitionRegistration
+    topic_id: TopicId
 
 
 class ClusterView:
@@ -187,10 +188,13 @@ class ClusterView:
         state = self.decided()
         if state is None:
             return []
-        return sorted(
-            NamedPartition(TopicPartition(state.topics[key.topic_id].name, key.partition), one)
+        found = [
+            NamedPartition(
+                TopicPartition(state.topics[key.topic_id].name, key.partition), one, key.topic_id
+            )
             for key, one in state.partitions()
-        )
+        ]
+        return sorted(found, key=lambda one: one.tp)
 
     def not_whole(self, dirs: int) -> list[str]:
         """What keeps the cluster from being as if nothing ever happened, one sentence each."""
@@ -204,8 +208,8 @@ class ClusterView:
             missing += self._broker_not_whole(state, broker_id, dirs)
         if missing:
             return missing
-        for tp, one in self.partitions():
-            missing += self._partition_not_whole(tp, one)
+        for one in self.partitions():
+            missing += self._partition_not_whole(*one)
         return missing
 
     def not_replayed(self) -> list[str]:
@@ -223,7 +227,7 @@ class ClusterView:
     def left_behind(self) -> list[str]:
         """Partitions whose copies do not end at the same offset, one sentence each."""
         missing = []
-        for tp, one in self.partitions():
+        for tp, one, _ in self.partitions():
             found = [self.replica(broker_id, tp) for broker_id in one.replicas]
             ends = [
                 None if r is None or r.handle is None else r.handle.log_end_offset for r in found
@@ -257,7 +261,9 @@ class ClusterView:
             missing.append(f"{name} moves replicas")
         return missing
 
-    def _partition_not_whole(self, tp: TopicPartition, one: PartitionRegistration) -> list[str]:
+    def _partition_not_whole(
+        self, tp: TopicPartition, one: PartitionRegistration, topic_id: TopicId
+    ) -> list[str]:
         if not one.has_leader:
             return [f"{tp} has no leader"]
         if set(one.isr) != set(one.replicas):
@@ -269,6 +275,8 @@ class ClusterView:
             replica = self.replica(broker_id, tp)
             if replica is None or replica.handle is None or replica.partition is None:
                 missing.append(f"{tp} has no log in broker {broker_id}")
+            elif replica.topic_id != topic_id:
+                missing.append(f"{tp} is of another topic in broker {broker_id}")
             elif replica.handle.log_dir.directory_id != directory_id:
                 missing.append(f"{tp} is in another directory of broker {broker_id} than named")
             elif replica.partition.partition_epoch != one.partition_epoch:

@@ -16,7 +16,7 @@ def test_it_says_what_keeps_a_cluster_from_being_whole() -> None:
         client = cluster.client("alice")
         client.run(create_topic(client.kafka, "t", partitions=2, replication_factor=3))
         cluster.wait_for(lambda: not view.not_whole(2), "the topic is there")
-        assert [str(tp) for tp, _ in view.partitions()] == ["t-0", "t-1"]
+        assert [str(one.tp) for one in view.partitions()] == ["t-0", "t-1"]
         assert view.left_behind() == view.not_replayed() == []
         entries = list(view.entries_from(0))
         assert entries[-1].offset == view.committed_offset()

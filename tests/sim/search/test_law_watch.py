@@ -4,36 +4,48 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.ids import TopicId, TopicPartition, Uuid
 from kraftjbod.metadata.records import TopicRecord
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.storage.dir_names import future_dir_name
+from kraftjbod.storage.checkpoints import format_offsets, format_partition_metadata
+from kraftjbod.storage.dir_names import (
+    LOG_START_CHECKPOINT,
+    ReplicaDirKind,
+    doomed_dir_name,
+    future_dir_name,
+)
+from kraftjbod.storage.replicas.stray_mark import StrayMark, StrayReason, write_stray_mark
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.search.law_watch import LawWatch, records_of
-from kraftjbod.testing.simulation.search.ledger import Ledger, Stream, value_of
+from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Stream, value_of
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.faults.rig import stamped
 
 _VALUES = [value_of("t-0-0", number) for number in range(3)]
 
 
-def _log(values: list[bytes]) -> bytes:
+def _log(values: list[bytes], first: int = 0) -> bytes:
     return b"".join(
         stamped(build_batch([Record(value=value)]), base_offset=offset, leader_epoch=0)
-        for offset, value in enumerate(values)
+        for offset, value in enumerate(values, first)
     )
 
 
-def _disk(*copies: tuple[str, list[bytes]]) -> MemVfs:
+def _disk(*copies: tuple[str, list[bytes]], first: int = 0) -> MemVfs:
+    """:param first: the offset of the first record of each."""
     vfs = MemVfs()
     for name, values in copies:
         vfs.make_dirs(f"/d/{name}")
-        file = vfs.open(f"/d/{name}/{0:020}.log", OpenMode.CREATE)
-        file.write_at(0, [_log(values)])
+        file = vfs.open(f"/d/{name}/{first:020}.log", OpenMode.CREATE)
+        file.write_at(0, [_log(values, first)])
     return vfs
 
 
-def _judge(*disks: MemVfs, acked: int = 3) -> list[str]:
-    ledger = Ledger()
+def _write(vfs: MemVfs, path: str, data: bytes) -> None:
+    vfs.open(path, OpenMode.CREATE).write_at(0, [data])
+
+
+def _judge(*disks: MemVfs, acked: int = 3, ledger: Ledger | None = None) -> list[str]:
+    ledger = ledger or Ledger()
     stream = ledger.add(Stream(name="t-0-0", topic="t", partition=0))
     for number in range(acked):
         stream.take_ack(number, number, at_ms=0)
@@ -88,3 +100,57 @@ def test_a_broker_that_takes_what_empty_controllers_write_is_found() -> None:
             "broker 1 serves by metadata that knows nothing of topics gone, after a majority of it "
             "was lost"
         ]
+
+
+def test_copies_start_at_the_same_offset_where_that_was_asked_for() -> None:
+    ledger = Ledger()
+    ledger.asks_start("t", 0, 2)
+    whole, shorter = _disk(("t-0", _VALUES)), _disk(("t-0", _VALUES[2:]), first=2)
+    (other,) = _judge(whole, shorter, ledger=ledger)
+    assert other == ("the copies of t-0 start at different offsets: {'broker 1': 0, 'broker 2': 2}")
+    # What is hidden may lie there still.
+    starts = format_offsets({TopicPartition("t", 0): 2})
+    _write(whole, f"/d/{LOG_START_CHECKPOINT}", starts)
+    ledger = Ledger()
+    ledger.asks_start("t", 0, 2)
+    assert _judge(whole, shorter, ledger=ledger) == []
+    assert "nobody asked for more than 0" in _judge(whole, shorter)[0]
+
+
+def test_by_retention_copies_start_where_they_like_and_keep_what_they_may() -> None:
+    whole, shorter = _disk(("t-0", _VALUES)), _disk(("t-0", _VALUES[2:]), first=2)
+    ledger = Ledger()
+    ledger.retained_bytes["t"] = 10
+    assert _judge(whole, shorter, ledger=ledger) == []
+    ledger = Ledger()
+    ledger.retained_bytes["t"] = 1_000
+    (little,) = _judge(whole, shorter, ledger=ledger)
+    assert little.startswith("retention left ") and little.endswith("broker 2, not 1000")
+    ledger = Ledger()
+    ledger.retained_bytes["t"] = 10
+    (differ,) = _judge(_disk(("t-0", [*_VALUES[:2], b"x:1"])), shorter, acked=0, ledger=ledger)
+    assert differ.startswith("the copies of t-0 differ")
+
+
+def test_what_is_left_of_a_topic_that_is_gone_is_found() -> None:
+    findings: list[str] = []
+    here, gone = TopicId(bytes(15) + b"1"), TopicId(bytes(15) + b"2")
+    tp = TopicPartition("t", 0)
+    doomed = doomed_dir_name(tp, ReplicaDirKind.DELETE, Uuid(bytes(16)))
+    disk = _disk(("t-0", []), ("u-0", []), (doomed, []))
+    _write(disk, "/d/t-0/partition.metadata", format_partition_metadata(here))
+    _write(disk, f"/d/{doomed}/partition.metadata", format_partition_metadata(gone))
+    _write(disk, f"/d/{LOG_START_CHECKPOINT}", format_offsets({tp: 0, TopicPartition("v", 0): 1}))
+    with SimulatedCluster(1) as cluster:
+        watch = LawWatch(ClusterView(cluster), Ledger(), found=findings.append)
+        watch.metadata.take([TopicRecord(name="t", topic_id=here)], offset=0, epoch=1)
+        assert watch.left_over({1: {"/d": disk}}, lambda _: 0) == [
+            f"/d/{name} of broker 1 is of a topic that is gone" for name in (doomed, "u-0")
+        ]
+        mark = StrayMark(reason=StrayReason.TOPIC_UNKNOWN, set_aside_ms=7)
+        write_stray_mark(disk, f"/d/{doomed}", mark)
+        (other,) = watch.left_over({1: {"/d": disk}}, lambda _: 6)
+        assert "u-0" in other
+        assert len(watch.left_over({1: {"/d": disk}}, lambda _: 7)) == 2
+        watch.judge_at_rest({1: {"/d": disk}})
+    assert findings == [f"/d/{LOG_START_CHECKPOINT} of broker 1 speaks of v-0, which is gone"]

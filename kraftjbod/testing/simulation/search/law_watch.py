@@ -8,26 +8,55 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
 
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition
 from kraftjbod.core.topic_config import DEFAULT_MIN_INSYNC_REPLICAS, MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.registrations import TopicRegistration
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.record_batch import batches
 from kraftjbod.protocol.records import read_records
 from kraftjbod.raft.machine.messages import EntryKind
-from kraftjbod.storage.dir_names import LOG_SUFFIX, ReplicaDirKind, parse_replica_dir
+from kraftjbod.storage.checkpoints import parse_offsets, parse_partition_metadata
+from kraftjbod.storage.dir_names import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    STRAY_MARK,
+    ReplicaDirKind,
+    parse_offset_file,
+    parse_replica_dir,
+)
+from kraftjbod.storage.replicas.stray_mark import parse_stray_mark
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.ledger import Ledger
+from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
+from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.metadata_laws import MetadataLaws
 
 _INTERVAL_S: Final = 0.1
 #: After a decision: who joins an in-sync set with too little has caught up soon after.
 _CLOSE_INTERVAL_S: Final = 0.003
 _CLOSE_LOOKS: Final = 30
+_CHECKPOINTS: Final = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+)
+
+
+class Copy(NamedTuple):
+    """What lies in a replica's directory: its segments one after the other, and where its log
+    starts."""
+
+    data: bytes
+    start: int
 
 
 class LawWatch:
@@ -41,16 +70,18 @@ class LawWatch:
         found: Callable[[str], None],
         keeps_promise: bool = True,
         is_metadata_lost: Callable[[], bool] = lambda: False,
+        topics: TopicLedger | None = None,
     ) -> None:
         self._view = view
         self._ledger = ledger
+        self._topics = topics or TopicLedger()
         self._keeps_promise = keeps_promise
         self._is_metadata_lost = is_metadata_lost
         self._report = found
         self._said: set[str] = set()
         self.metadata = MetadataLaws(min_isr)
         #: Which broker led a partition in an epoch, by the brokers' own word.
-        self._leaders: dict[tuple[TopicPartition, int], int] = {}
+        self._leaders: dict[tuple[TopicIdPartition, int], int] = {}
 
     async def run(self) -> None:
         """Until cancelled: now and then, and closely for a while after each decision."""
@@ -70,6 +101,8 @@ class LawWatch:
         self._one_leader_per_epoch()
         if self._keeps_promise:
             self._acknowledged_is_held()
+            self._deleted_stays_so()
+            self._topics_are_as_told()
 
     def _found(self, key: str, sentence: str) -> None:
         if key not in self._said:
@@ -110,7 +143,7 @@ class LawWatch:
                 partition = replica.partition
                 if partition is None or not partition.is_leader:
                     continue
-                key = replica.topic_partition, int(partition.leader_epoch)
+                key = replica.key, int(partition.leader_epoch)
                 first = self._leaders.setdefault(key, broker_id)
                 if first != broker_id:
                     sentence = (
@@ -121,12 +154,15 @@ class LawWatch:
 
     def _acknowledged_is_held(self) -> None:
         """Whoever counts as in sync, and has its log open, holds all that was acknowledged."""
-        for tp, registration in self._view.partitions():
-            end = self._ledger.acked_end(tp.topic, tp.partition)
+        for tp, registration, topic_id in self._view.partitions():
+            key = self._ledger.key_of(tp.topic, topic_id)
+            end = self._ledger.acked_end(key, tp.partition)
             for broker_id in registration.isr if end else ():
                 replica = self._view.replica(broker_id, tp)
                 if replica is None or replica.handle is None or replica.partition is None:
                     continue
+                if replica.topic_id != topic_id:
+                    continue  # It has not heard that there is another one of that name.
                 if replica.partition.leader_epoch != registration.leader_epoch:
                     continue  # It has not heard the latest, and may be told to truncate no more.
                 if replica.handle.log_end_offset < end:
@@ -136,6 +172,29 @@ class LawWatch:
                         f"{replica.handle.log_end_offset} (leader {registration.leader} in epoch "
                         f"{registration.leader_epoch}, in sync {registration.isr})",
                     )
+
+    def _deleted_stays_so(self) -> None:
+        """Where a partition's log starts that is led: as acknowledged, as far as was asked for."""
+        for tp, registration, topic_id in self._view.partitions():
+            replica = (
+                self._view.replica(registration.leader, tp) if registration.leader > 0 else None
+            )
+            if replica is None or replica.handle is None or replica.partition is None:
+                continue
+            epoch = replica.partition.leader_epoch
+            if replica.topic_id != topic_id or epoch != registration.leader_epoch:
+                continue
+            key, start = self._ledger.key_of(tp.topic, topic_id), replica.handle.log_start_offset
+            if wrong := self._ledger.wrong_start(key, tp.partition, start):
+                sentence = f"{wrong} (leader {registration.leader} in epoch {epoch})"
+                self._found(f"start {key} {tp.partition} {epoch}", sentence)
+
+    def _topics_are_as_told(self) -> None:
+        state = self._view.decided()
+        if state is not None:
+            counts = {topic_id: len(one.partitions) for topic_id, one in state.topics.items()}
+            for finding in self._topics.judge(counts):
+                self._found(finding, finding)
 
     # --- at rest ---------------------------------------------------------------------------------
 
@@ -150,53 +209,140 @@ class LawWatch:
                 sentence = f"broker {broker_id} has replayed to another state than the controller"
                 self._found(sentence, sentence)
 
+    def left_over(
+        self,
+        disks: Mapping[int, Mapping[str, Vfs]],
+        wall_ms: Callable[[int], int],
+    ) -> list[str]:
+        """What lies on disks, by broker and path, of topics that are gone; one sentence each.
+
+        :param wall_ms: the time by a broker's clock. It may have jumped: what was set aside later
+            than that stays as long.
+        """
+        known = {topic_id: topic.name for topic_id, topic in self._known_topics().items()}
+        return [
+            f"{path}/{entry.name} of broker {broker_id} is of a topic that is gone"
+            for broker_id, by_path in disks.items()
+            for path, vfs in by_path.items()
+            for entry in vfs.list_dir(path)
+            if entry.is_dir
+            and _is_of_another(vfs, path, entry.name, known)
+            and not _is_set_aside_after(wall_ms(broker_id), vfs, f"{path}/{entry.name}")
+        ]
+
+    def _known_topics(self) -> Mapping[TopicId, TopicRegistration]:
+        state = self._view.decided() or self.metadata.state
+        return state.topics
+
     def judge_at_rest(self, disks: Mapping[int, Mapping[str, Vfs]]) -> None:
         """What lies on the disks of stopped brokers, by broker and path.
 
-        All copies of a partition are equal, hold what was promised, and lie once in each broker.
+        All copies of a partition are equal, hold what was promised, and lie once in each broker;
+        of topics that are gone nothing is left.
         """
-        copies: defaultdict[TopicPartition, dict[str, bytes]] = defaultdict(dict)
+        copies: defaultdict[TopicPartition, dict[str, Copy]] = defaultdict(dict)
         for broker_id, by_path in disks.items():
             places: defaultdict[TopicPartition, list[str]] = defaultdict(list)
             for path, vfs in by_path.items():
+                here: set[TopicPartition] = set()
                 for entry in vfs.list_dir(path):
                     named = parse_replica_dir(entry.name) if entry.is_dir else None
                     if named is None or named.topic_partition is None:
                         continue
                     if named.kind in (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE):
                         places[named.topic_partition].append(f"{path}/{entry.name}")
+                        here.add(named.topic_partition)
+                self._judge_checkpoints(broker_id, path, vfs, here)
             for tp, found in places.items():
                 if len(found) > 1:
                     sentence = f"{tp} lies in broker {broker_id} in {', '.join(found)}"
                     self._found(sentence, sentence)
                 where = f"broker {broker_id}"
-                copies[tp][where] = log_bytes(by_path_of(by_path, found[0]), found[0])
+                copies[tp][where] = copy_in(by_path_of(by_path, found[0]), found[0], tp)
         for tp, found_copies in sorted(copies.items()):
             self._judge_copies(tp, found_copies)
+
+    def _judge_checkpoints(
+        self, broker_id: int, path: str, vfs: Vfs, here: Collection[TopicPartition]
+    ) -> None:
+        known = {topic.name for topic in self.metadata.state.topics.values()}
+        for name in _CHECKPOINTS:
+            for tp in sorted(_offsets_in(vfs, f"{path}/{name}")):
+                if tp not in here and tp.topic not in known:
+                    sentence = f"{path}/{name} of broker {broker_id} speaks of {tp}, which is gone"
+                    self._found(sentence, sentence)
 
     def _is_compacted(self, topic: str) -> bool:
         overrides = self.metadata.state.topic_overrides(topic)
         return "compact" in overrides.get("cleanup.policy", "")
 
-    def _judge_copies(self, tp: TopicPartition, copies: Mapping[str, bytes]) -> None:
+    def _judge_copies(self, tp: TopicPartition, copies: Mapping[str, Copy]) -> None:
+        topic = self.metadata.state.topic(tp.topic)
+        key = self._ledger.key_of(tp.topic, None if topic is None else topic.topic_id)
         if self._is_compacted(tp.topic):
             # Each replica is cleaned by itself.
-            newest = {where: newest_by_key(data) for where, data in copies.items()}
+            newest = {where: newest_by_key(one.data) for where, one in copies.items()}
             first = next(iter(newest.values()))
             for where, one in newest.items():
                 if one != first:
                     sentence = f"the copies of {tp} have other values for the same keys: {where}"
                     self._found(sentence, sentence)
-        elif len(set(copies.values())) > 1:
-            sizes = ", ".join(f"{where}: {len(data)} bytes" for where, data in copies.items())
-            sentence = f"the copies of {tp} differ: {sizes}"
-            self._found(sentence, sentence)
+        else:
+            self._judge_equal(tp, key, copies)
         if self._keeps_promise:
-            for where, data in copies.items():
-                findings = self._ledger.judge(tp.topic, tp.partition, records_of(data))
+            for where, copy in copies.items():
+                log = {
+                    offset: value
+                    for offset, value in records_of(copy.data).items()
+                    if offset >= copy.start
+                }
+                findings = self._ledger.judge(key, tp.partition, log, copy.start)
                 if findings:
                     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
                     self._found(f"{where}: {findings[0]}", f"{where}: {findings[0]}{more}")
+
+    def _judge_equal(self, tp: TopicPartition, key: str, copies: Mapping[str, Copy]) -> None:
+        """From where the last one starts on; by retention each may start where it likes, as long as
+        that has left enough."""
+        starts = {where: one.start for where, one in copies.items()}
+        retained = self._ledger.retained_bytes.get(key)
+        if retained is None and len(set(starts.values())) > 1:
+            sentence = f"the copies of {tp} start at different offsets: {starts}"
+            self._found(sentence, sentence)
+        for where, one in copies.items():
+            if retained is not None and one.start > 0 and len(one.data) < retained:
+                self._found(
+                    f"retained {where} {tp}",
+                    f"retention left {len(one.data)} bytes of {tp} in {where}, not {retained}",
+                )
+        begin = max(starts.values())
+        same = {where: bytes_from(one.data, begin) for where, one in copies.items()}
+        if len(set(same.values())) > 1:
+            sizes = ", ".join(f"{where}: {len(data)} bytes" for where, data in same.items())
+            sentence = f"the copies of {tp} differ: {sizes}"
+            self._found(sentence, sentence)
+
+
+def _is_of_another(vfs: Vfs, path: str, name: str, known: Mapping[TopicId, str]) -> bool:
+    """Whether a directory is a replica's, of a topic that is not ``known``."""
+    named = parse_replica_dir(name)
+    if named is None:
+        return False
+    data = vfs.read_if_exists(f"{path}/{name}/{PARTITION_METADATA}")
+    if data is not None:
+        return parse_partition_metadata(data.decode(), path) not in known
+    return named.topic_partition is None or named.topic_partition.topic not in known.values()
+
+
+def _is_set_aside_after(wall_ms: int, vfs: Vfs, directory: str) -> bool:
+    data = vfs.read_if_exists(f"{directory}/{STRAY_MARK}")
+    mark = None if data is None else parse_stray_mark(data.decode())
+    return mark is not None and mark.set_aside_ms > wall_ms
+
+
+def _offsets_in(vfs: Vfs, path: str) -> dict[TopicPartition, int]:
+    data = vfs.read_if_exists(path)
+    return {} if data is None else parse_offsets(data.decode(), path)
 
 
 def newest_by_key(data: bytes) -> dict[bytes, bytes]:
@@ -217,11 +363,23 @@ def by_path_of(by_path: Mapping[str, Vfs], path: str) -> Vfs:
     return by_path[path.rpartition("/")[0]]
 
 
-def log_bytes(vfs: Vfs, directory: str) -> bytes:
+def copy_in(vfs: Vfs, directory: str, tp: TopicPartition) -> Copy:
     """All segments of a replica, one after the other: equal however they are cut into segments."""
     names = sorted(entry.name for entry in vfs.list_dir(directory))
-    wanted = [name for name in names if name.endswith(LOG_SUFFIX)]
-    return b"".join(vfs.read_if_exists(f"{directory}/{name}") or b"" for name in wanted)
+    found = [(name, parse_offset_file(name)) for name in names if name.endswith(LOG_SUFFIX)]
+    segments = [(name, parsed[0]) for name, parsed in found if parsed is not None]
+    data = b"".join(vfs.read_if_exists(f"{directory}/{name}") or b"" for name, _ in segments)
+    path = f"{directory.rpartition('/')[0]}/{LOG_START_CHECKPOINT}"
+    first = segments[0][1] if segments else 0
+    return Copy(data, max(first, _offsets_in(vfs, path).get(tp, 0)))
+
+
+def bytes_from(data: bytes, offset: int) -> bytes:
+    """From the batch that holds ``offset`` on."""
+    for position, header in batches(data):
+        if header.next_offset > offset:
+            return data[position:]
+    return b""
 
 
 def records_of(data: bytes) -> dict[int, bytes]:

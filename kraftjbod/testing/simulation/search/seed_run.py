@@ -37,9 +37,11 @@ from kraftjbod.testing.simulation.search.faults.stage import Stage
 from kraftjbod.testing.simulation.search.faults.voter_faults import VoterFaults
 from kraftjbod.testing.simulation.search.gap_law import silences
 from kraftjbod.testing.simulation.search.law_watch import LawWatch
+from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
 from kraftjbod.testing.simulation.search.workload import LoadedTopic, MetadataWrites, Workload
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
 SAFE: Final = "safe"
 """A topic whose producers ask for acks=all: what is promised is asked of it."""
@@ -88,6 +90,8 @@ CONFIG: Final = {
     "log.segment.bytes": "4096",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "1500",
+    "log.retention.check.interval.ms": "2000",
+    "log.stray.retention.ms": "5000",
     "log.flush.offset.checkpoint.interval.ms": "3000",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
@@ -219,12 +223,15 @@ class SeedRun:
             now_ms=lambda: self._cluster.now_ms,
             found=self._found_if_promised,
         )
-        self._applications = chosen.make_applications(
+        told = TopicLedger()
+        #: What runs beside the plain load.
+        self.applications = chosen.make_applications(
             applications,
             seed,
             self._surroundings,
             (SAFE, shape.partitions),
-            partial(self._workload.ledger.acked_end, SAFE),
+            self._workload.ledger,
+            told,
         )
         self._quorum = QuorumLaws(self._view, found=self._found)
         self._watch = LawWatch(
@@ -233,6 +240,7 @@ class SeedRun:
             found=self._found,
             keeps_promise=keeps_promise,
             is_metadata_lost=lambda: self._quorum.is_lost,
+            topics=told,
         )
         self._writes: MetadataWrites | None = None
         stage = Stage(
@@ -283,7 +291,7 @@ class SeedRun:
             watching.append(asyncio.create_task(self._quorum.run(), name="laws of the quorum"))
             watching.append(asyncio.create_task(self._writes.run(), name="writer"))
         self._workload.start()
-        for application in self._applications:
+        for application in self.applications:
             application.start()
         try:
             await self._break()
@@ -296,7 +304,7 @@ class SeedRun:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             await self._workload.close()
-            for application in self._applications:
+            for application in self.applications:
                 await application.close()
         if self._is_whole:
             await self._stop_and_judge()
@@ -322,7 +330,7 @@ class SeedRun:
 
     def _partitions_by_topic(self) -> dict[str, int]:
         topics = {name: topic.partitions for name, topic in self._topics.items()}
-        for application in self._applications:
+        for application in self.applications:
             topics |= application.topics
         return topics
 
@@ -347,7 +355,7 @@ class SeedRun:
         try:
             async with asyncio.timeout(_STOP_MS / 1000):
                 await self._workload.stop_producing()
-                for application in self._applications:
+                for application in self.applications:
                     await application.stop()
         except TimeoutError:
             self._found_if_promised("a producer was not answered")
@@ -358,13 +366,13 @@ class SeedRun:
 
     def _silent_since(self, since_ms: int) -> list[str]:
         silent = self._workload.silent_since(since_ms)
-        for application in self._applications:
+        for application in self.applications:
             silent += application.silent_since(since_ms)
         return silent
 
     async def _judge_applications(self) -> None:
         """Without the promise what was acknowledged may be lost, transactions with it."""
-        for application in self._applications if self._keeps_promise else ():
+        for application in self.applications if self._keeps_promise else ():
             if await self._within(_STOP_MS, application.unsettled):
                 for finding in await application.judge():
                     self._found(finding)
@@ -392,6 +400,11 @@ class SeedRun:
             self._quorum.judge_replays()
             self._quorum.judge_answers(self._writes.answered)
         hosts = self._cluster.brokers
+        disks = {
+            number: {path: self._cluster.disks[path].vfs for path in host.log_dirs}
+            for number, host in hosts.items()
+        }
+        await self._within(_STOP_MS, lambda: self._watch.left_over(disks, self._wall_ms))
         processes = [host.process for host in hosts.values() if host.process is not None]
         for process in processes:
             self._judge_leaks(process.name, process.thread_names, process.tasks, _MOST_TASKS)
@@ -402,12 +415,11 @@ class SeedRun:
         )
         for process in processes:
             self._judge_leaks(f"ended {process.name}", process.thread_names, process.tasks, 0)
-        self._watch.judge_at_rest(
-            {
-                number: {path: self._cluster.disks[path].vfs for path in host.log_dirs}
-                for number, host in hosts.items()
-            }
-        )
+        self._watch.judge_at_rest(disks)
+
+    def _wall_ms(self, broker: int) -> int:
+        offset_ms = self._cluster.brokers[broker].wall_offset_ms
+        return WORLD_BEGAN_MS + self._cluster.now_ms + offset_ms
 
     def _judge_leaks(
         self, name: str, threads: Sequence[str], tasks: Sequence[str], most_tasks: int

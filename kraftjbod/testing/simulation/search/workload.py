@@ -29,7 +29,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.protocol.messages import FetchResponse
 from kraftjbod.protocol.records import Record
-from kraftjbod.testing.simulation.search.ledger import Ledger, Stream, value_of
+from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Stream, value_of
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
 _FOREVER_MS: Final = 3_600_000

@@ -286,9 +286,7 @@ async def test_a_copy_of_a_deleted_topic_whose_name_is_served_goes_after_a_while
     """It is set aside by metadata that does not know its topic, and says so."""
     log_id = Uuid(b"l" * 16)
     async with registered() as rig:
-        life = FeatureLevelRecord(
-            name="metadata.version", feature_level=30, metadata_log_id=log_id
-        )
+        life = FeatureLevelRecord(name="metadata.version", feature_level=30, metadata_log_id=log_id)
         await rig.follow(life, topic(), partition(directories=[TWO]))
         await appended(rig)
         await die(rig)

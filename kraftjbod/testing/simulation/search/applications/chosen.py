@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from kraftjbod.testing.simulation.search.applications.application import (
@@ -14,7 +15,11 @@ from kraftjbod.testing.simulation.search.applications.application import (
 from kraftjbod.testing.simulation.search.applications.classic_members import ClassicMembers
 from kraftjbod.testing.simulation.search.applications.consumer_members import ConsumerMembers
 from kraftjbod.testing.simulation.search.applications.copier import Copier
+from kraftjbod.testing.simulation.search.applications.expiring import Expiring
+from kraftjbod.testing.simulation.search.applications.fleeting import Fleeting
 from kraftjbod.testing.simulation.search.applications.transactors import Transactors
+from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
+from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 
 #: So often each of them runs.
 _CHANCE: Final = 0.35
@@ -28,6 +33,8 @@ class Kind(StrEnum):
     GROUP = "group"
     TRANSACTIONS = "transactions"
     COPIES = "copies"
+    FLEETING = "fleeting"
+    EXPIRING = "expiring"
 
 
 def draw_applications(seed: int) -> frozenset[Kind]:
@@ -40,11 +47,12 @@ def make_applications(
     seed: int,
     surroundings: Callable[[], Surroundings],
     source: tuple[str, int],
-    end_of: Callable[[int], int],
+    ledger: Ledger,
+    topics: TopicLedger,
 ) -> list[Application]:
     """
     :param source: what is copied: a topic and its partitions.
-    :param end_of: after the last record of a partition that has to be copied.
+    :param ledger: knows how far it has to be copied, and is told of other topics.
     """
 
     def make(kind: Kind) -> Application:
@@ -56,6 +64,10 @@ def make_applications(
             case Kind.TRANSACTIONS:
                 return Transactors(rng, around)
             case Kind.COPIES:
-                return Copier(rng, around, source, end_of)
+                return Copier(rng, around, source, partial(ledger.acked_end, source[0]))
+            case Kind.FLEETING:
+                return Fleeting(rng, around, ledger, topics)
+            case Kind.EXPIRING:
+                return Expiring(rng, around, ledger)
 
     return [make(kind) for kind in Kind if kind in kinds]

@@ -126,7 +126,7 @@ class HostFaults:
         """What others that serve hold too, in sync."""
         return {
             tp
-            for tp, one in self._stage.view.partitions()
+            for tp, one, _ in self._stage.view.partitions()
             if any(other != broker and self._stage.view.is_serving(other) for other in one.isr)
         }
 

@@ -171,7 +171,8 @@ class OperatorWork:
         await self._alter(resource, ConfigChange(name, value))
         await wait(fault)
         back = ConfigChange(name, None, ConfigOperation.DELETE)
-        while await self._alter(resource, back) is not None:
+        # With a topic that is deleted its configuration goes.
+        while await self._alter(resource, back) not in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             await asyncio.sleep(POLL_S)
 
     async def _alter(self, resource: ConfigResource, change: ConfigChange) -> ErrorCode | None:

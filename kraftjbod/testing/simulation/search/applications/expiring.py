@@ -1,0 +1,95 @@
+"""WIRE. ``Expiring``: a topic of which little is kept, written and read all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
+from kraftjbod.core.ids import TopicId
+from kraftjbod.testing.simulation.search.applications.application import Surroundings
+from kraftjbod.testing.simulation.search.applications.topic_load import TopicLoad
+from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
+
+TOPIC: Final = "expiring"
+PARTITIONS: Final = 1
+_RETAINED_BYTES: Final = 3_000
+_SEGMENT_BYTES: Final = 1_024
+_RECORD_PAUSE_S: Final = (0.15, 0.5)
+_FILLER: Final = bytes(150)
+
+
+class Expiring:
+    """See :class:`~.application.Application`."""
+
+    topics: Mapping[str, int] = MappingProxyType({TOPIC: PARTITIONS})
+
+    def __init__(self, rng: random.Random, around: Surroundings, ledger: Ledger) -> None:
+        self._pause_s = rng.uniform(*_RECORD_PAUSE_S)
+        self._around = around
+        self._ledger = ledger
+        self._client = around.client("expiring")
+        self._load: TopicLoad | None = None
+        self._starting: asyncio.Task[None] | None = None
+        ledger.retained_bytes[TOPIC] = _RETAINED_BYTES
+
+    @property
+    def latest_start(self) -> int:
+        """Up to where consumers saw that records are gone."""
+        return 0 if self._load is None else self._load.latest_start
+
+    def start(self) -> None:
+        self._starting = self._around.begin(self._begin(), "expiring")
+
+    async def _begin(self) -> None:
+        changes = [
+            ConfigChange("retention.bytes", str(_RETAINED_BYTES)),
+            ConfigChange("segment.bytes", str(_SEGMENT_BYTES)),
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC)
+        await self._client.retry(
+            lambda: incremental_alter_configs(self._client, {resource: changes}), topics=[TOPIC]
+        )
+        await self._client.retry(lambda: self._client.refresh_metadata([TOPIC]))
+        self._load = TopicLoad(
+            self._around,
+            self._ledger,
+            TOPIC,
+            TopicId(self._client.metadata.topic(TOPIC).topic_id),
+            key=TOPIC,
+            writer=self._client,
+            reader=self._around.client("expiring-reader"),
+            pause_s=self._pause_s,
+            filler=_FILLER,
+        )
+        for _ in range(PARTITIONS):
+            self._load.begin()
+
+    def silent_since(self, since_ms: int) -> list[str]:
+        acked_ms = -1 if self._load is None else self._load.acked_ms
+        is_silent = acked_ms <= since_ms
+        return [f"{TOPIC} has no acknowledgement since {since_ms / 1000:.3f} s"] * is_silent
+
+    async def stop(self) -> None:
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
+        if self._load is not None:
+            await self._load.stop_writing()
+
+    def unsettled(self) -> list[str]:
+        return [] if self._load is None else self._load.unread()
+
+    async def judge(self) -> list[str]:
+        """What there is to be judged lies on the disks."""
+        return []
+
+    async def close(self) -> None:
+        await self._around.close()

@@ -1,0 +1,219 @@
+"""WIRE. ``TopicLoad``: writes to one topic and reads it, as long as it is this very topic.
+
+* While another one has the name it waits: what is written to one is not for the other, by whose
+  metadata it goes. Once a topic is deleted, that is until it is ended.
+* A reader whose position is gone begins where the log does now. Whether it may start there is what
+  the ledger says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_admin import EARLIEST, list_offsets
+from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, may_pass
+from kraftjbod.cli.clients.consumer import Consumer, FetchedRecords
+from kraftjbod.cli.clients.producer import Producer
+from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutError
+from kraftjbod.core.ids import TopicId
+from kraftjbod.protocol.messages import FetchResponse
+from kraftjbod.protocol.records import Record
+from kraftjbod.testing.simulation.search.applications.application import Surroundings
+from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Stream, value_of
+from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
+
+_FOREVER_MS: Final = 3_600_000
+_POLL_MS: Final = 1_000
+_PAUSE_S: Final = 0.2
+
+
+def require_topic(client: ClusterClient, name: str, topic_id: TopicId) -> None:
+    """:raises OperatingError: UNKNOWN_TOPIC_ID, by the client's metadata the name is another one's
+    still, or now; or nobody's."""
+    if client.metadata.topic(name).topic_id != topic_id:
+        raise kafka_error(ErrorCode.UNKNOWN_TOPIC_ID, f"{name} of id {topic_id}")
+
+
+class _Writer(Producer):
+    def __init__(self, client: ClusterClient, name: str, topic_id: TopicId) -> None:
+        super().__init__(
+            client,
+            name,
+            request_timeout_ms=client.request_timeout_ms,
+            delivery_timeout_ms=_FOREVER_MS,
+        )
+        self._topic_id = topic_id
+
+    async def _produce(self, partition: int, batch: bytes) -> int:
+        require_topic(self._client, self._topic, self._topic_id)
+        return await super()._produce(partition, batch)
+
+
+class _Reader(Consumer):
+    def __init__(self, client: ClusterClient, name: str, topic_id: TopicId) -> None:
+        super().__init__(client, name, {}, retry_timeout_ms=_FOREVER_MS)
+        self._topic_id = topic_id
+        #: The latest offset at which a partition was said to start.
+        self.latest_start = 0
+
+    def _read(self, result: FetchResponse.PartitionData) -> FetchedRecords | None:
+        self.latest_start = max(self.latest_start, result.log_start_offset)
+        return super()._read(result)
+
+    async def _fetch(self, leader: int, partitions: list[int]) -> list[FetchedRecords]:
+        require_topic(self._client, self._topic, self._topic_id)
+        return await super()._fetch(leader, partitions)
+
+    async def go_on_from_the_earliest(self) -> None:
+        """:raises OperatingError: it could not be found out."""
+        await self._client.refresh_metadata([self._topic])
+        require_topic(self._client, self._topic, self._topic_id)
+        starts = await list_offsets(self._client, self._topic, [*self.positions], EARLIEST)
+        require_topic(self._client, self._topic, self._topic_id)
+        for partition, start in starts.items():
+            self.positions[partition] = max(start, self.positions[partition])
+
+
+class TopicLoad:
+    """:meth:`begin` a partition, one after the other; :meth:`stop_writing`, :meth:`end`."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        ledger: Ledger,
+        name: str,
+        topic_id: TopicId,
+        *,
+        key: str,
+        writer: ClusterClient,
+        reader: ClusterClient,
+        pause_s: float,
+        filler: bytes | None = None,
+    ) -> None:
+        """
+        :param key: what the ledger calls the topic.
+        :param writer: and ``reader`` may be those of other topics, too.
+        :param pause_s: between an acknowledgement and the next record of a partition.
+        :param filler: the key of each record.
+        """
+        self.name, self.topic_id, self.key = name, topic_id, key
+        self.acked_ms = -1
+        #: Its deletion is asked for: it may be refused.
+        self.is_ending = False
+        self._around = around
+        self._ledger = ledger
+        self._writer_client, self._reader_client = writer, reader
+        self._pause_s = pause_s
+        self._filler = filler
+        self._is_stopping = False
+        self._reader = _Reader(reader, name, topic_id)
+        self._writing: dict[int, asyncio.Task[None]] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def partitions(self) -> int:
+        return len(self._writing)
+
+    @property
+    def latest_start(self) -> int:
+        """The latest offset at which consumers saw a partition start."""
+        return self._reader.latest_start
+
+    def begin(self) -> None:
+        """With one more partition, which there must be."""
+        partition = self.partitions
+        writing = self._write(partition)
+        self._writing[partition] = self._around.begin(writing, f"{self.key}-{partition}-writer")
+        self._reader.positions[partition] = 0
+        if self._reading is None:
+            self._reading = self._around.begin(self._read(), f"{self.key}-reader")
+
+    async def stop_writing(self) -> None:
+        """What is on its way is answered first."""
+        self._is_stopping = True
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
+
+    async def end(self) -> None:
+        """At once."""
+        tasks = [*self._writing.values(), *filter(None, [self._reading])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._reader.close()
+
+    def unread(self) -> list[str]:
+        """What was acknowledged and is not read yet, one sentence per partition."""
+        missing = []
+        for partition, position in self._reader.positions.items():
+            end = self._ledger.acked_end(self.key, partition)
+            if position < end:
+                missing.append(f"{self.key}-{partition} is read up to {position} of {end}")
+        return missing
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def _write(self, partition: int) -> None:
+        """Streams one after the other: one that is in doubt ends, and the next begins."""
+        lives = 0
+        while not self._is_stopping:
+            name = f"{self.key}-{partition}-{lives}"
+            lives += 1
+            stream = self._ledger.add(Stream(name=name, topic=self.key, partition=partition))
+            writer = _Writer(self._writer_client, self.name, self.topic_id)
+            try:
+                await self._stream(writer, stream)
+            except OperatingError as e:
+                if not may_pass(e) and not isinstance(e, RequestTimedOutError):
+                    self._require_ending(e)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _stream(self, writer: Producer, stream: Stream) -> None:
+        while not self._is_stopping:
+            number = stream.next_number
+            stream.next_number += 1
+            stream.in_doubt.add(number)
+            record = Record(
+                key=self._filler,
+                value=value_of(stream.name, number),
+                timestamp_ms=WORLD_BEGAN_MS + self._around.now_ms(),
+            )
+            offset = await writer.send(stream.partition, [record])
+            stream.in_doubt.discard(number)
+            self.acked_ms = self._around.now_ms()
+            if wrong := stream.take_ack(number, offset, self.acked_ms):
+                self._around.found(wrong)
+            await asyncio.sleep(self._pause_s)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                fetched = await self._reader.poll(_POLL_MS)
+            except OperatingError as e:
+                if e.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    await self._read_on()
+                elif not may_pass(e):
+                    self._require_ending(e)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            for records in fetched:
+                for _, record in records:
+                    self._saw(records.partition, record)
+
+    async def _read_on(self) -> None:
+        try:
+            await self._reader.go_on_from_the_earliest()
+        except OperatingError as e:
+            if not may_pass(e):
+                self._require_ending(e)
+
+    def _saw(self, partition: int, record: Record) -> None:
+        wrong = self._ledger.saw(self.key, partition, record.offset, record.value or b"")
+        if wrong:
+            self._around.found(wrong)
+
+    def _require_ending(self, error: Exception) -> None:
+        if not self.is_ending:
+            self._around.found(f"{self.key}: {error}")

@@ -1,0 +1,1 @@
+"""What clients were told, for whoever judges it."""

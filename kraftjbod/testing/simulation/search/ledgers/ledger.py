@@ -1,0 +1,226 @@
+"""PURE. ``Ledger``: what producers were told and consumers saw, and whether a log agrees.
+
+* A record's value names its stream and its number there, so that it is unique and says where it
+  belongs. What was sent and never answered is in doubt: it may be in the log, once.
+* Topics are known by their names. Those that are made anew under the same name are known by a key
+  of each incarnation, :func:`incarnation`, which :meth:`Ledger.key_of` finds by the topic id.
+* A log may start later where somebody asked for it (DeleteRecords, KIP-107), or by retention; once
+  that is acknowledged it never starts earlier again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kraftjbod.core.ids import TopicId
+
+#: A log may start wherever it likes.
+ANYWHERE: Final = 2**63 - 1
+
+
+class Ack(NamedTuple):
+    """The cluster said that record ``number`` of its stream is at ``offset``."""
+
+    number: int
+    offset: int
+    at_ms: int
+
+
+def incarnation(topic: str, topic_id: TopicId) -> str:
+    """What a ledger calls a topic of which there may be others of that name."""
+    return f"{topic}@{topic_id}"
+
+
+def value_of(stream: str, number: int) -> bytes:
+    return f"{stream}:{number}".encode()
+
+
+def parse_value(value: bytes) -> tuple[str, int]:
+    stream, _, number = value.decode().rpartition(":")
+    return stream, int(number)
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """One producer's records of one partition; ``name`` is unique."""
+
+    name: str
+    topic: str
+    partition: int
+    acks_all: bool = True
+    acks: list[Ack] = field(default_factory=list)
+    next_number: int = 0
+    #: Numbers of records whose fate nobody was told.
+    in_doubt: set[int] = field(default_factory=set)
+
+    @property
+    def end_offset(self) -> int:
+        """After the last acknowledged record."""
+        return self.acks[-1].offset + 1 if self.acks else 0
+
+    def take_ack(self, number: int, offset: int, at_ms: int) -> str:
+        """Note an acknowledgement; what is wrong with it, or an empty text."""
+        wrong = ""
+        if self.acks and offset <= self.acks[-1].offset:
+            wrong = (
+                f"{self.name}: record {number} was acknowledged at offset {offset}, and record "
+                f"{self.acks[-1].number} before it at {self.acks[-1].offset}"
+            )
+        self.acks.append(Ack(number, offset, at_ms))
+        return wrong
+
+
+class Ledger:
+    """All streams, what consumers saw of each partition, and where logs may start."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, Stream] = {}
+        self._streams_of: defaultdict[tuple[str, int], list[Stream]] = defaultdict(list)
+        #: By topic and partition, then by offset.
+        self.seen: defaultdict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
+        #: By topic and partition: where DeleteRecords said that the log starts.
+        self.starts: dict[tuple[str, int], int] = {}
+        #: By topic and partition: up to where somebody may have asked for that.
+        self._asked_starts: dict[tuple[str, int], int] = {}
+        #: ``retention.bytes`` by topic, of those that have it: each copy may start where it likes.
+        self.retained_bytes: dict[str, int] = {}
+        #: Incarnations by their topic id.
+        self._keys: dict[TopicId, str] = {}
+
+    @property
+    def acked(self) -> int:
+        return sum(len(stream.acks) for stream in self.streams.values())
+
+    def add(self, stream: Stream) -> Stream:
+        assert stream.name not in self.streams, stream
+        self.streams[stream.name] = stream
+        self._streams_of[stream.topic, stream.partition].append(stream)
+        return stream
+
+    def add_incarnation(self, topic: str, topic_id: TopicId) -> str:
+        """Its key."""
+        return self._keys.setdefault(topic_id, incarnation(topic, topic_id))
+
+    def key_of(self, topic: str, topic_id: TopicId | None) -> str:
+        """What the ledger calls the topic of that id."""
+        return topic if topic_id is None else self._keys.get(topic_id, topic)
+
+    def acked_end(self, topic: str, partition: int) -> int:
+        """After the last record of the partition that acks=all acknowledged."""
+        streams = self._streams_of.get((topic, partition), ())
+        return max((one.end_offset for one in streams if one.acks_all), default=0)
+
+    def acked_ms(self, topic: str, partition: int) -> list[int]:
+        """When records of the partition were acknowledged, in order."""
+        streams = self._streams_of.get((topic, partition), ())
+        return sorted(ack.at_ms for stream in streams for ack in stream.acks)
+
+    def saw(self, topic: str, partition: int, offset: int, value: bytes) -> str:
+        """A consumer read ``value``; what is wrong with that, or an empty text."""
+        before = self.seen[topic, partition].setdefault(offset, value)
+        if before != value:
+            return (
+                f"{topic}-{partition} offset {offset} was read as {before.decode()} and later as "
+                f"{value.decode()}"
+            )
+        return self._astray(topic, partition, offset, value)
+
+    # --- where logs start ------------------------------------------------------------------------
+
+    def asks_start(self, topic: str, partition: int, offset: int) -> None:
+        """From now on the log may start there, or before."""
+        key = topic, partition
+        self._asked_starts[key] = max(self._asked_starts.get(key, 0), offset)
+
+    def may_start(self, topic: str, partition: int) -> int:
+        """The latest offset at which the log may start."""
+        if topic in self.retained_bytes:
+            return ANYWHERE
+        return self._asked_starts.get((topic, partition), 0)
+
+    def take_start(self, topic: str, partition: int, asked: int, start: int) -> str:
+        """DeleteRecords up to ``asked`` was acknowledged with ``start``; what is wrong with it."""
+        before = self.starts.get((topic, partition), 0)
+        self.starts[topic, partition] = max(before, start)
+        if start < max(before, asked):
+            return (
+                f"{topic}-{partition}: DeleteRecords up to {asked} is said to start at {start}, "
+                f"and an earlier one at {before}"
+            )
+        return ""
+
+    def wrong_start(self, topic: str, partition: int, start: int) -> str:
+        """What is wrong with a log that starts there, or an empty text."""
+        least, most = self.starts.get((topic, partition), 0), self.may_start(topic, partition)
+        if start < least:
+            return f"{topic}-{partition} starts at {start}, and was acknowledged to at {least}"
+        if start > most:
+            return f"{topic}-{partition} starts at {start}, and nobody asked for more than {most}"
+        return ""
+
+    # --- a log -----------------------------------------------------------------------------------
+
+    def judge(
+        self, topic: str, partition: int, log: Mapping[int, bytes], start: int = 0
+    ) -> list[str]:
+        """What is wrong with a partition whose records are these, by offset; one sentence each.
+
+        :param start: of the log; what is before it may be there or not.
+        """
+        name = f"{topic}-{partition}"
+        wrong = self.wrong_start(topic, partition, start)
+        findings = [wrong] if wrong else []
+        findings += [
+            f"{name} offset {offset}: a consumer read {value.decode()}, now "
+            + (log[offset].decode() if offset in log else "nothing is there")
+            for offset, value in self.seen[topic, partition].items()
+            if offset >= start and log.get(offset) != value
+        ]
+        for offset, value in log.items():
+            if stray := self._astray(topic, partition, offset, value):
+                findings.append(stray)
+        for stream in self._streams_of[topic, partition]:
+            if stream.acks_all:
+                findings += _lost(stream, name, log, start)
+                findings += _doubled(stream, name, log.items())
+        return findings
+
+    def _astray(self, topic: str, partition: int, offset: int, value: bytes) -> str:
+        """What is wrong with a record there that was written to another partition."""
+        stream = self.streams.get(value.decode(errors="replace").rpartition(":")[0])
+        if stream is None or (stream.topic, stream.partition) == (topic, partition):
+            return ""
+        return (
+            f"{topic}-{partition} offset {offset}: {value.decode()} is of "
+            f"{stream.topic}-{stream.partition}"
+        )
+
+
+def _lost(stream: Stream, name: str, log: Mapping[int, bytes], start: int) -> list[str]:
+    findings = []
+    for ack in stream.acks:
+        if ack.offset < start:
+            continue
+        wanted, found = value_of(stream.name, ack.number), log.get(ack.offset)
+        if found != wanted:
+            held = "nothing" if found is None else found.decode()
+            findings.append(
+                f"{name} offset {ack.offset}: {wanted.decode()} was acknowledged at "
+                f"{ack.at_ms / 1000:.3f} s, and {held} is there"
+            )
+    return findings
+
+
+def _doubled(stream: Stream, name: str, log: Iterable[tuple[int, bytes]]) -> list[str]:
+    """An idempotent producer's records are there once, and in the order in which it sent them."""
+    findings, last = [], -1
+    for offset, value in log:
+        of, number = parse_value(value)
+        if of == stream.name:
+            if number <= last:
+                findings.append(f"{name} offset {offset}: {value.decode()} comes after {last}")
+            last = number
+    return findings

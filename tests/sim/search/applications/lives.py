@@ -1,0 +1,36 @@
+"""An application in a run of its own, with all laws, and whatever a test has broken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kraftjbod.testing.simulation.search.applications.application import Application
+from kraftjbod.testing.simulation.search.applications.chosen import Kind
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Shape
+from kraftjbod.testing.simulation.search.faults.schedule import Kind as FaultKind
+from kraftjbod.testing.simulation.search.seed_run import SeedRun
+
+LIFE_MS = 14_000
+
+
+def live(
+    kind: Kind, faults: Sequence[FaultKind] = (FaultKind.RESET,)
+) -> tuple[Application, list[str]]:
+    """The application, and what was found; the faults end with its life."""
+    schedule = tuple(
+        Fault(
+            number=number,
+            at_ms=LIFE_MS - 5_000 * (len(faults) - number),
+            kind=fault,
+            broker=2,
+            dir=1,
+            other=3,
+            for_ms=800,
+            choice=number,
+        )
+        for number, fault in enumerate(faults, 1)
+    )
+    run = SeedRun(11, Shape(partitions=2), schedule, [kind], is_light=True)
+    outcome = run.run()
+    (application,) = run.applications
+    return application, outcome.findings

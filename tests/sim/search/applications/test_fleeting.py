@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
+from kraftjbod.controller.topic_control import TopicControlManager
+from kraftjbod.metadata.registrations import TopicRegistration
+from kraftjbod.protocol.rpc_messages import TopicRef
+from kraftjbod.storage.manager.housekeeping import Housekeeping
+from kraftjbod.testing.simulation.search.applications.chosen import Kind
+from kraftjbod.testing.simulation.search.applications.fleeting import TOPIC, Fleeting
+from kraftjbod.testing.simulation.search.faults.schedule import Kind as FaultKind
+from tests.sim.search.applications.lives import live
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def test_a_topic_comes_and_goes_while_a_broker_and_a_disk_die() -> None:
+    fleeting, findings = live(Kind.FLEETING, [FaultKind.KILL, FaultKind.EIO])
+    assert findings == []
+    assert isinstance(fleeting, Fleeting)
+    assert fleeting.played["make"] > 2
+    steps = {"make", "grow", "delete", "delete again", "delete records"}
+    assert set(fleeting.played) == steps
+
+
+def _acknowledge_and_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start_at(*arguments: int) -> int:
+        return max(0, arguments[2])
+
+    monkeypatch.setattr(RecordDeletionApis, "_start_at", start_at)
+
+
+def _delete_whoever_has_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = TopicControlManager._find_topic
+
+    def find_by_name(self: TopicControlManager, ref: TopicRef) -> TopicRegistration:
+        return self._state.topic(TOPIC) or find(self, ref)
+
+    monkeypatch.setattr(TopicControlManager, "_find_topic", find_by_name)
+
+
+def _leave_it_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Housekeeping, "purge_replica", lambda *_: None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("broken", "law"),
+    [
+        (_acknowledge_and_do_nothing, "and was acknowledged to at"),
+        (_delete_whoever_has_the_name, "nobody deleted it, and it is gone"),
+        (_leave_it_on_the_disk, "is of a topic that is gone"),
+    ],
+)
+def test_what_breaks_its_laws_is_found(
+    broken: Break, law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    _, findings = live(Kind.FLEETING)
+    assert any(law in finding for finding in findings), findings

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from kraftjbod.core.ids import TopicId
+from kraftjbod.testing.simulation.search.ledgers.ledger import ANYWHERE, Ledger, Stream, value_of
+
+
+def _ledger(*offsets: int) -> tuple[Ledger, Stream]:
+    ledger = Ledger()
+    stream = ledger.add(Stream(name="t-0-0", topic="t", partition=0))
+    for number, offset in enumerate(offsets):
+        assert not stream.take_ack(number, offset, at_ms=number)
+    return ledger, stream
+
+
+def test_what_was_acknowledged_is_there_once_in_order_and_unchanged() -> None:
+    ledger, stream = _ledger(0, 1, 3)
+    zero, one, two = (value_of(stream.name, number) for number in range(3))
+    assert ledger.acked_end("t", 0) == 4
+    assert ledger.judge("t", 0, {0: zero, 1: one, 2: b"other:7", 3: two}) == []
+    (lost,) = ledger.judge("t", 0, {0: zero, 1: one})
+    assert "offset 3: t-0-0:2 was acknowledged" in lost and "nothing is there" in lost
+    (doubled,) = ledger.judge("t", 0, {0: zero, 1: one, 2: zero, 3: two})
+    assert "offset 2: t-0-0:0 comes after 1" in doubled
+    assert len(ledger.judge("t", 0, {0: one, 1: zero, 3: two})) == 3
+
+
+def test_what_a_consumer_read_stays() -> None:
+    ledger, _ = _ledger()
+    assert not ledger.saw("t", 0, 5, b"a:1")
+    assert "read as a:1 and later as a:2" in ledger.saw("t", 0, 5, b"a:2")
+    assert "a consumer read a:1, now nothing" in ledger.judge("t", 0, {})[0]
+
+
+def test_offsets_of_one_producer_grow() -> None:
+    _, stream = _ledger(4)
+    assert "record 1 was acknowledged at offset 4" in stream.take_ack(1, 4, at_ms=9)
+
+
+def test_a_log_starts_where_that_was_acknowledged_and_no_later_than_asked_for() -> None:
+    ledger, stream = _ledger(0, 1, 2)
+    log = {offset: value_of(stream.name, offset) for offset in range(3)}
+    assert "starts at 1, and nobody asked for more than 0" in ledger.wrong_start("t", 0, 1)
+    ledger.asks_start("t", 0, 2)
+    assert ledger.judge("t", 0, {2: log[2]}, start=2) == []
+    assert ledger.take_start("t", 0, asked=2, start=2) == ""
+    assert "starts at 1, and was acknowledged to at 2" in ledger.wrong_start("t", 0, 1)
+    assert ledger.judge("t", 0, log)[0] == ledger.wrong_start("t", 0, 0)
+    assert "up to 1 is said to start at 1, and an earlier one at 2" in ledger.take_start(
+        "t", 0, asked=1, start=1
+    )
+    (lost,) = ledger.judge("t", 0, {}, start=2)
+    assert "t-0 offset 2: t-0-0:2 was acknowledged" in lost
+    ledger.retained_bytes["t"] = 100
+    assert ledger.may_start("t", 0) == ANYWHERE
+
+
+def test_what_was_written_to_a_topic_is_of_no_other_one_of_its_name() -> None:
+    ledger = Ledger()
+    old, new = (ledger.add_incarnation("t", TopicId(bytes(15) + one)) for one in (b"1", b"2"))
+    assert ledger.key_of("t", TopicId(bytes(15) + b"2")) == new != old
+    assert ledger.key_of("t", TopicId(bytes(16))) == ledger.key_of("t", None) == "t"
+    stream = ledger.add(Stream(name=f"{old}-0-0", topic=old, partition=0))
+    ledger.add(Stream(name=f"{new}-0-0", topic=new, partition=0))
+    stray = value_of(stream.name, 0)
+    assert ledger.saw(old, 0, 0, stray) == ""
+    assert f"{new}-0 offset 0: {stray.decode()} is of {old}-0" in ledger.saw(new, 0, 0, stray)
+    assert ledger.judge(new, 0, {0: stray}) == [ledger.saw(new, 0, 0, stray)]
