@@ -9,10 +9,12 @@ return.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import Final, TypeVar
 
-from kraftjbod.core.errors import LogDirImpairedError, OperatingError
+from kraftjbod.core.errors import LogDirImpairedError, OperatingError, OverloadedError
 from kraftjbod.core.ids import TopicIdPartition, TopicPartition, Uuid
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
@@ -30,6 +32,9 @@ from kraftjbod.storage.replicas.stray_mark import (
     examine_stray,
     write_stray_mark,
 )
+
+T = TypeVar("T")
+_ASK_AGAIN_S: Final = 0.1
 
 
 class StrayReplicas:
@@ -79,7 +84,8 @@ class StrayReplicas:
     ) -> None:
         """Mark and rename a replica, which takes no more requests.
 
-        :raises OverloadedError: too much waits for its dir; it is what it was.
+        :raises OverloadedError: too much waits for its dir, or it stands still; the replica is
+            what it was. Once it has its new name that is waited for.
         :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
         """
         log_dir, directory = handle.log_dir, handle.directory
@@ -101,8 +107,11 @@ class StrayReplicas:
         tp = handle.topic_partition
         target = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
         await handle.move_aside(target)
-        await handle.close_files()
-        found = await log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
+        # It is no replica any more, and so is waited for: until its dir answers, or is offline.
+        await _until_taken(handle.close_files)
+        found = await _until_taken(
+            lambda: log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
+        )
         self._strays.append(Stray.of(log_dir, target, tp, found, self._clock.now_ms()))
         if not is_marked:
             self._owed_marks[target] = mark
@@ -162,3 +171,11 @@ class StrayReplicas:
         self._owed_marks.pop(stray.directory, None)
         if stray in self._strays:
             self._strays.remove(stray)
+
+
+async def _until_taken(step: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await step()
+        except OverloadedError:
+            await asyncio.sleep(_ASK_AGAIN_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from errno import ENOSPC
 
 import pytest
@@ -14,7 +15,8 @@ from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, directory_id, format_dir, headers_of, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.unit.broker.gates import until
+from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.impaired_dirs import answer, stall
 
 TP = TopicPartition("t", 3)
 TOPIC_ID = TopicId(b"t" * 16)
@@ -91,6 +93,23 @@ async def test_on_a_full_disk_a_stray_has_no_mark_until_there_is_room() -> None:
     assert stray.mark is not None and stray.mark.metadata_log_id == LIFE
     (found,) = (await node_on(vfs.inner)).strays.of(KEY)
     assert found.mark == stray.mark
+
+
+async def test_a_disk_that_stands_still_once_a_stray_has_its_name_does_not_hide_it() -> None:
+    vfs = FaultVfs(MemVfs())
+    manager = await node_on(vfs)
+    handle = await manager.create(TP, TOPIC_ID, directory_id(1))
+    with Gate(vfs, "rename", "/d1/t-3") as gate:
+        setting = asyncio.ensure_future(manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE))
+        await gate.reached()
+        stall(handle.log_dir)
+        gate.open()
+        await until(lambda: not vfs.inner.exists("/d1/t-3"))
+        await asyncio.sleep(0)
+    await answer(handle.log_dir)
+    await setting
+    assert manager.get(TP) is None
+    assert [stray.topic_partition for stray in manager.strays.of(KEY)] == [TP]
 
 
 async def test_a_dead_directory_takes_its_strays_along_and_a_removal_is_for_good() -> None:
