@@ -128,7 +128,7 @@ class LogMaker:
         if not log_dir.is_online:
             # It died after that, and was forgotten before there was something to forget.
             raise log_dir.offline_error()
-        self._registry.handles[tp] = handle
+        self._registry.put(handle)
         return handle
 
     def _made(self, topic_partition: TopicPartition, done: asyncio.Future[LogHandle]) -> None:

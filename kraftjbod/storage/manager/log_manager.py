@@ -253,7 +253,7 @@ class LogManager:
         """
         copies = self._registry.held_aside.pop(topic_partition)
         assert winner in copies, (winner, copies)
-        self._registry.handles[topic_partition] = winner
+        self._registry.put(winner)
         for copy in copies:
             if copy is winner:
                 continue
@@ -387,7 +387,7 @@ class LogManager:
             async with self._cleaning_pauses.paused(topic_partition, by="a removal"):
                 await self._move_aside(handle, kind, reason, metadata_log_id)
         except OverloadedError:
-            self._registry.handles[topic_partition] = handle
+            self._registry.put(handle)
             raise
         self._cleaner_offsets.drop(topic_partition)
 

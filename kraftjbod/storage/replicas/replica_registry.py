@@ -48,6 +48,15 @@ class ReplicaRegistry:
             self.held_aside[tp] = [self.handles.pop(tp), handle]
         else:
             self.handles[tp] = handle
+        handle.set_config(self.config_of(tp.topic))
+
+    def put(self, handle: LogHandle) -> None:
+        """The one current copy of its replica from now on.
+
+        Its log was opened by a configuration that may have changed since.
+        """
+        self.handles[handle.topic_partition] = handle
+        handle.set_config(self.config_of(handle.topic_partition.topic))
 
     def handles_in(self, log_dir: LogDir) -> list[LogHandle]:
         return [handle for handle in self.handles.values() if handle.log_dir is log_dir]

@@ -184,7 +184,7 @@ class ReplicaSwap:
         if not target.is_online:
             raise target.offline_error()
         self._registry.futures.pop(tp, None)
-        self._registry.handles[tp] = handle
+        self._registry.put(handle)
         return handle
 
     # -- the swap ---------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class ReplicaSwap:
             checkpointed_high_watermark=source.high_watermark,
             checkpointed_recovery_point=carried.view.log_end_offset,
         )
-        self._registry.handles[tp] = handle
+        self._registry.put(handle)
         if source.log_dir.is_online:
             self._purge_later(source.log_dir, aside, source)
         return handle

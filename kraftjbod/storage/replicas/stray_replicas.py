@@ -155,7 +155,7 @@ class StrayReplicas:
         await handle.come_back(f"{log_dir.path}/{tp}")
         self._owed_marks.pop(stray.directory, None)
         self._strays.remove(stray)
-        self._registry.handles[tp] = handle
+        self._registry.put(handle)
         path = f"{handle.directory}/{STRAY_MARK}"
         await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.unlink_if_exists(path), replica=tp)
         return handle

@@ -134,7 +134,7 @@ class SwapRecovery:
         )
         await handle.come_back(plain)
         self.orphans.remove(orphan)
-        self._registry.handles[tp] = handle
+        self._registry.put(handle)
         return handle
 
     async def discard(self, orphan: Orphan) -> None:
@@ -250,7 +250,7 @@ class SwapRecovery:
             else:
                 await replaced.come_back(f"{log_dir.path}/{tp}")
                 found.deleted.remove(doomed)
-                self._registry.handles[tp] = replaced
+                self._registry.put(replaced)
         except (CorruptCheckpointError, OperatingError) as e:
             self._log.error("swap_not_mended", partition=str(tp), reason=str(e))
             return

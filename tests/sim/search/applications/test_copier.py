@@ -9,9 +9,14 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.producer import Producer
 from kraftjbod.protocol.records import Record
 from kraftjbod.testing.simulation.search.applications.copier import Copier
+from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications.app_rig import Rig, rig
 
 _RECORDS = 30
+
+
+def _record(value: bytes) -> Record:
+    return Record(value=value, timestamp_ms=WORLD_BEGAN_MS)
 
 
 def _copy(around: Rig) -> None:
@@ -24,14 +29,14 @@ def _copy(around: Rig) -> None:
         await kafka.refresh_metadata(["source"])
         producer = Producer(kafka, "source")
         for number in range(_RECORDS):
-            await producer.send(0, [Record(value=b"%d" % number)])
+            await producer.send(0, [_record(b"%d" % number)])
             await asyncio.sleep(0.4)
             if number == _RECORDS // 2:
                 around.cluster.broker(3).kill()
         around.cluster.broker(3).start()
         # One more, for whoever asks whether it goes on.
         asyncio.get_running_loop().call_later(
-            1, lambda: asyncio.ensure_future(producer.send(0, [Record(value=b"last")]))
+            1, lambda: asyncio.ensure_future(producer.send(0, [_record(b"last")]))
         )
 
     around.play(copier, write)

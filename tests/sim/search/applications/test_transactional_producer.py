@@ -7,6 +7,7 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.testing.simulation.search.applications.transactional_producer import (
     TransactionalProducer,
 )
+from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications.app_rig import Rig, rig
 
 _TP = TopicPartition("t", 0)
@@ -27,12 +28,12 @@ def test_transactions_one_after_the_other_until_somebody_takes_over(*, grows_epo
             await first.init()
             for committed in (True, False, True):
                 epoch = first.epoch
-                await first.send(_TP, [b"a", b"b"], 0)
-                await first.send(_TP, [b"c"], 0)
+                await first.send(_TP, [b"a", b"b"], WORLD_BEGAN_MS)
+                await first.send(_TP, [b"c"], WORLD_BEGAN_MS)
                 await first.send_offsets("g", {_TP: 3})
                 await first.end(committed=committed)
                 assert first.epoch == epoch + grows_epoch
-            await first.send(_TP, [b"d"], 0)
+            await first.send(_TP, [b"d"], WORLD_BEGAN_MS)
             await second.init()
             assert second.epoch > first.epoch
             with pytest.raises(OperatingError) as refused:

@@ -30,6 +30,7 @@ from tests.faults.rig import (
     open_dir,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.unit.broker.gates import Gate
 
 
 async def start(*vfss: MemVfs | FaultVfs) -> LogManager:
@@ -59,6 +60,17 @@ async def test_a_replica_counts_in_its_dir_while_it_is_made():
     assert manager.get(TP) is await second
     assert not manager.maker.is_making(TP)
     assert not manager.maker.is_making_in(two)
+
+
+async def test_a_replica_follows_a_configuration_that_came_while_it_was_made():
+    vfs = FaultVfs(MemVfs())
+    manager = await start(vfs)
+    with Gate(vfs, "open", "/d1/t-0*") as gate:
+        making = asyncio.create_task(manager.create(TP, TOPIC_ID))
+        await gate.reached()
+        manager.update_config(TP.topic, TopicConfig(retention_ms=5), [TP.partition])
+        gate.open()
+        assert (await making).config.retention_ms == 5
 
 
 async def test_replicas_spread_over_dirs_of_equal_size():

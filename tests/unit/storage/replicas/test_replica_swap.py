@@ -41,6 +41,7 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.unit.broker.gates import Gate
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=1000)
@@ -177,6 +178,19 @@ async def test_the_copy_needs_no_scan_and_no_index_is_made_anew():
     for was, now in zip(old.view.segments, new.view.segments, strict=True):
         assert now.indexes().to_files() == was.indexes().to_files()
     assert fault.seen < 2 * len(new.view.segments)
+
+
+async def test_a_copy_follows_a_configuration_that_came_while_it_took_the_replicas_place():
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    with Gate(node.vfss[1], "rename", f"/d2/t-0.{MOVE.hex()}-future") as gate:
+        promoting = asyncio.ensure_future(promote(node))
+        await gate.reached()
+        changed = CONFIG.model_copy(update={"retention_ms": 5})
+        node.manager.update_config(TP.topic, changed, [TP.partition])
+        gate.open()
+        assert (await promoting).config.retention_ms == 5
 
 
 async def test_a_read_that_began_before_the_swap_ends_after_it():

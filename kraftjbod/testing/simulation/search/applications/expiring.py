@@ -21,9 +21,9 @@ from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
 
 TOPIC: Final = "expiring"
 PARTITIONS: Final = 1
-_RETAINED_BYTES: Final = 3_000
+_RETAINED_BYTES: Final = 2_000
 _SEGMENT_BYTES: Final = 1_024
-_RECORD_PAUSE_S: Final = (0.15, 0.5)
+_RECORD_PAUSE_S: Final = (0.1, 0.3)
 _FILLER: Final = bytes(150)
 
 
