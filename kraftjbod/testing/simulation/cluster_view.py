@@ -224,6 +224,19 @@ class ClusterView:
             if its is None or its.offset != state.offset
         ]
 
+    def misconfigured(self) -> list[str]:
+        """Logs with another configuration than their topics have, one sentence each."""
+        wrong = []
+        for broker_id in self.broker_ids:
+            if (rooms := self.rooms(broker_id)) is None:
+                continue
+            for replica in self.replicas(broker_id):
+                tp, handle = replica.topic_partition, replica.handle
+                wanted = rooms.cluster.topic_configs.get(tp.topic)
+                if handle is not None and handle.config != wanted:
+                    wrong.append(f"{tp} has another configuration in broker {broker_id}")
+        return wrong
+
     def left_behind(self) -> list[str]:
         """Partitions whose copies do not end at the same offset, one sentence each."""
         missing = []

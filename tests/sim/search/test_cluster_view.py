@@ -23,6 +23,11 @@ def test_it_says_what_keeps_a_cluster_from_being_whole() -> None:
 
         replica = view.replica(2, TopicPartition("t", 0))
         assert replica is not None and replica.handle is not None
+        assert view.misconfigured() == []
+        config = replica.handle.config
+        replica.handle.set_config(config.model_copy(update={"retention_ms": 7}))
+        assert view.misconfigured() == ["t-0 has another configuration in broker 2"]
+        replica.handle.set_config(config)
         path = replica.handle.log_dir.path
         cluster.disks[path].faults.begin(DiskFault.EIO)
         cluster.run_for(2_000)

@@ -199,7 +199,9 @@ class LawWatch:
     # --- at rest ---------------------------------------------------------------------------------
 
     def judge_replays(self) -> None:
-        """All nodes have replayed to the same state."""
+        """All nodes have replayed to the same state, and logs follow what is configured."""
+        for finding in self._view.misconfigured():
+            self._found(finding, finding)
         decided = self._view.decided()
         assert decided is not None
         wanted = list(decided.snapshot_records())
