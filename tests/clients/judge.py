@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import kafka
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
@@ -37,8 +38,38 @@ def read_all(client: Client, start: Start, topic: str, count: int) -> Running:
     return reader
 
 
-def committed(cluster: LocalCluster, group: str) -> int:
+def committed_numbers(cluster: LocalCluster, topic: str, count: int) -> list[int]:
+    """All that transactions committed in a topic, at least ``count`` of them."""
+    reader = kafka.KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap_servers.split(","),
+        group_id=None,
+        isolation_level="read_committed",
+    )
+    parts = [kafka.TopicPartition(topic, number) for number in range(PARTITIONS)]
+    reader.assign(parts)
+    reader.seek_to_beginning()
+    numbers: list[int] = []
+    deadline = time.monotonic() + WAIT_S
+    try:
+        # The last markers are written after their producer was answered.
+        while len(numbers) < count or not _is_at_end(reader, parts):
+            assert time.monotonic() < deadline, f"{len(numbers)} of {count}"
+            for records in reader.poll(timeout_ms=200).values():
+                numbers += [int(record.value) for record in records]
+    finally:
+        reader.close()
+    return numbers
+
+
+def _is_at_end(reader: kafka.KafkaConsumer, parts: list[kafka.TopicPartition]) -> bool:
+    ends = reader.end_offsets(parts)
+    return all(reader.position(part) >= ends[part] for part in parts)
+
+
+def committed(cluster: LocalCluster, group: str, *, at_least: int = 0) -> int:
     """The sum of a group's committed offsets, as a client of one kind has it.
+
+    :param at_least: what is waited for: a transaction's offsets hold a moment after its end.
 
     confluent-kafka 2.16 would crash where there are none, at Kafka's answer as well as at ours.
     """
@@ -53,6 +84,9 @@ def committed(cluster: LocalCluster, group: str) -> int:
                 if time.monotonic() > deadline:
                     raise
             else:
-                return sum(each.offset for each in found.values())
+                total = sum(each.offset for each in found.values())
+                if total >= at_least or time.monotonic() > deadline:
+                    return total
+                time.sleep(0.1)
     finally:
         admin.close()

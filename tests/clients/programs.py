@@ -13,10 +13,11 @@ well. The verbs, and what they print:
 * ``group TOPIC GROUP``: subscribed; commits what it has printed, and leaves when its standard
   input ends. ``owns: [partition, ...]`` at each change, ``read`` as above, ``uncommitted: why``
   if a commit was refused, ``left`` at last.
-* ``committed TOPIC COUNT``, ``copy FROM TO ID COUNT``, ``fence TOPIC ID`` (Java): as ``read``, of
-  what transactions committed; copies numbers in transactions, a third of which are aborted;
-  has one producer fence another. ``committed: n`` or ``aborted: n`` of each transaction,
-  ``fenced`` and ``ended`` whether the first could go on.
+* ``copy FROM TO ID COUNT``: copies numbers in transactions, as a group that commits with them, and
+  aborts a third of them, whose numbers come once more. ``committed: n`` or ``aborted: n`` of each
+  transaction.
+* ``committed TOPIC COUNT``, ``fence TOPIC ID`` (Java): as ``read``, of what transactions committed;
+  has one producer fence another, ``fenced`` and ``ended`` whether the first could go on.
 * ``admin TOPIC GROUP``: makes, changes and deletes the topic, asks for and deletes the group.
   A line for each deed says what was found after it: :data:`ADMIN`.
 
@@ -281,6 +282,7 @@ CLIENTS: Final[Sequence[Client]] = (
         build=_kcat,
         lacks={
             "admin": "no administration",
+            "copy": "no transactions",
             COMMITS: "no commits but those that it makes by itself, now and then of a record that "
             "it has not printed, where members come and go",
         },

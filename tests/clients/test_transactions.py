@@ -1,4 +1,6 @@
-"""What a producer of Kafka's own reads and writes is one thing, and its predecessor is fenced."""
+"""What producers read and write in transactions is one thing, whoever's they are; and what Kafka's
+own do at each level, whose predecessors are fenced.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,12 @@ import pytest
 from kraftjbod.testing.local_cluster import LocalCluster
 from tests.checkout import ROOT
 from tests.clients.conftest import Start
-from tests.clients.judge import PARTITIONS, committed
+from tests.clients.judge import PARTITIONS, committed, committed_numbers
+from tests.clients.programs import Client
 
 RECORDS = 600
+#: By each client.
+COPIED = 300
 
 
 @pytest.fixture(params=[2, 1])
@@ -32,6 +37,23 @@ def set_level(cluster: LocalCluster, level: int) -> None:
         return
     verb = "upgrade" if level == 2 else "downgrade"
     subprocess.run([*tool, *server, verb, "--feature", f"transaction.version={level}"], check=True)
+
+
+@pytest.mark.scenario("transacts")
+def test_a_copy_is_there_once(client: Client, cluster: LocalCluster, start: Start) -> None:
+    if "copy" in client.lacks:
+        pytest.skip(f"{client} has {client.lacks['copy']}")
+    source, copy = f"source-{client}", f"copy-{client}"
+    for topic in (source, copy):
+        cluster.create_topic(topic, partitions=PARTITIONS)
+    sender = start("produce", source, 0, COPIED, 20)
+    copier = start("copy", source, copy, copy, COPIED)
+    sender.wait()
+    copier.wait()
+    assert copier.told("aborted")
+    assert sum(copier.told("committed")) == COPIED
+    assert sorted(committed_numbers(cluster, copy, COPIED)) == list(range(COPIED))
+    assert committed(cluster, copy, at_least=COPIED) == COPIED
 
 
 @pytest.mark.trial("kafka-clients (Java)", "transactions")

@@ -11,6 +11,8 @@ const kafka = new Kafka({
   retry: { retries: 20, maxRetryTime: 2000 },
 })
 const BURST = 20
+// Every so many transactions one is aborted.
+const ABORTED = 3
 
 const tell = (name, value = null) => process.stdout.write(`${JSON.stringify({ [name]: value })}\n`)
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
@@ -66,6 +68,43 @@ async function group(topic, name) {
       }
     },
   })
+}
+
+// Copies the numbers of one topic to another in transactions, until so many are there by its doing.
+async function copy(source, target, name, count) {
+  const writer = kafka.producer({ transactionalId: name, idempotent: true, maxInFlightRequests: 1 })
+  const reader = kafka.consumer({ groupId: name, sessionTimeout: 10000, heartbeatInterval: 500 })
+  await writer.connect()
+  await reader.connect()
+  await reader.subscribe({ topics: [source], fromBeginning: true })
+  let [copied, turn] = [0, 0]
+  const once = async (messages, partition) => {
+    const commits = ++turn % ABORTED !== 0
+    const transaction = await writer.transaction()
+    await transaction.send({ topic: target, acks: -1, messages })
+    const offset = `${Number(messages.at(-1).offset) + 1}`
+    await transaction.sendOffsets({
+      consumerGroupId: name, topics: [{ topic: source, partitions: [{ partition, offset }] }],
+    })
+    await (commits ? transaction.commit() : transaction.abort())
+    tell(commits ? 'committed' : 'aborted', messages.length)
+    return commits
+  }
+  const done = new Promise((resolve) => reader.run({
+    autoCommit: false,
+    eachBatch: async ({ batch, heartbeat, resolveOffset }) => {
+      for (let from = 0; from < batch.messages.length; from += BURST) {
+        const messages = batch.messages.slice(from, from + BURST)
+        while (!await once(messages, batch.partition)) await heartbeat()
+        resolveOffset(messages.at(-1).offset)
+        copied += messages.length
+      }
+      if (copied >= count) resolve()
+    },
+  }))
+  await done
+  await reader.disconnect()
+  await writer.disconnect()
 }
 
 // What is found as soon as it is wanted: brokers hear of a change a moment later.
@@ -128,6 +167,7 @@ const verbs = {
   produce: (topic, ...numbers) => produce(false, topic, ...numbers.map(Number)),
   idempotent: (topic, ...numbers) => produce(true, topic, ...numbers.map(Number)),
   group,
+  copy: (source, target, name, count) => copy(source, target, name, Number(count)),
   admin,
 }
 verbs[verb](...given).catch((error) => {

@@ -14,6 +14,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from tests.clients.python.lines import (
+    ABORTED,
+    BURST,
     HEARTBEAT_MS,
     SESSION_TIMEOUT_MS,
     SETTLING_S,
@@ -84,6 +86,38 @@ async def group(topic: str, name: str) -> None:
     tell("left")
 
 
+async def copy(source: str, target: str, name: str, count: str) -> None:
+    reader = aiokafka.AIOKafkaConsumer(
+        source,
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+    )
+    writer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
+    copied, turn = 0, 0
+    async with reader, writer:
+        while copied < int(count):
+            found = await reader.getmany(timeout_ms=200, max_records=BURST)
+            records = list(itertools.chain(*found.values()))
+            offsets = {where: own[-1].offset + 1 for where, own in found.items()}
+            is_copied = not records
+            while not is_copied:
+                turn += 1
+                is_copied = turn % ABORTED != 0
+                await writer.begin_transaction()
+                for one in records:
+                    await writer.send(target, key=one.key, value=one.value)
+                await writer.send_offsets_to_transaction(offsets, name)
+                await writer.flush()
+                await (writer.commit_transaction if is_copied else writer.abort_transaction)()
+                tell("committed" if is_copied else "aborted", len(records))
+            copied += len(records)
+
+
 async def admin(topic: str, name: str) -> None:
     """It cannot delete groups."""
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
@@ -136,6 +170,5 @@ match verb:
     case "idempotent":
         asyncio.run(produce(*arguments, enable_idempotence=True))
     case _:
-        asyncio.run(
-            {"produce": produce, "read": read, "group": group, "admin": admin}[verb](*arguments)
-        )
+        verbs = {"produce": produce, "read": read, "group": group, "copy": copy, "admin": admin}
+        asyncio.run(verbs[verb](*arguments))

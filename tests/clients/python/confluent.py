@@ -20,6 +20,8 @@ from confluent_kafka.admin import (
 )
 
 from tests.clients.python.lines import (
+    ABORTED,
+    BURST,
     HEARTBEAT_MS,
     SESSION_TIMEOUT_MS,
     bursts,
@@ -107,6 +109,38 @@ def group(topic: str, name: str) -> None:
     tell("left")
 
 
+def copy(source: str, target: str, name: str, count: str) -> None:
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **PROTOCOL,
+        }
+    )
+    reader.subscribe([source])
+    writer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+    writer.init_transactions()
+    copied, turn = 0, 0
+    while copied < int(count):
+        records = [one for one in reader.consume(BURST, 0.2) if one.error() is None]
+        is_copied = not records
+        while not is_copied:
+            turn += 1
+            is_copied = turn % ABORTED != 0
+            writer.begin_transaction()
+            for one in records:
+                writer.produce(target, key=one.key(), value=one.value())
+            offsets = reader.position(reader.assignment())
+            writer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata())
+            writer.flush()
+            (writer.commit_transaction if is_copied else writer.abort_transaction)()
+            tell("committed" if is_copied else "aborted", len(records))
+        copied += len(records)
+    reader.close()
+
+
 def admin(topic: str, name: str) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap})
     resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -153,4 +187,5 @@ match verb:
     case "idempotent":
         produce(*arguments, **{"enable.idempotence": True})
     case _:
-        {"produce": produce, "read": read, "group": group, "admin": admin}[verb](*arguments)
+        verbs = {"produce": produce, "read": read, "group": group, "copy": copy, "admin": admin}
+        verbs[verb](*arguments)

@@ -19,6 +19,8 @@ from kafka.admin import (
 from kafka.errors import KafkaError
 
 from tests.clients.python.lines import (
+    ABORTED,
+    BURST,
     HEARTBEAT_MS,
     SESSION_TIMEOUT_MS,
     bursts,
@@ -90,6 +92,43 @@ def group(topic: str, name: str) -> None:
     tell("left")
 
 
+def copy(source: str, target: str, name: str, count: str) -> None:
+    reader = kafka.KafkaConsumer(
+        source,
+        bootstrap_servers=SERVERS,
+        group_id=name,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+    )
+    writer = kafka.KafkaProducer(bootstrap_servers=SERVERS, transactional_id=name)
+    writer.init_transactions()
+    copied, turn = 0, 0
+    while copied < int(count):
+        found = reader.poll(timeout_ms=200, max_records=BURST)
+        records = list(itertools.chain(*found.values()))
+        offsets = {
+            where: kafka.OffsetAndMetadata(own[-1].offset + 1, "", -1)
+            for where, own in found.items()
+        }
+        is_copied = not records
+        while not is_copied:
+            turn += 1
+            is_copied = turn % ABORTED != 0
+            writer.begin_transaction()
+            for one in records:
+                writer.send(target, key=one.key, value=one.value)
+            writer.send_offsets_to_transaction(offsets, reader.group_metadata())
+            writer.flush()
+            (writer.commit_transaction if is_copied else writer.abort_transaction)()
+            tell("committed" if is_copied else "aborted", len(records))
+        copied += len(records)
+    reader.close()
+    writer.close()
+
+
 def admin(topic: str, name: str) -> None:
     client = KafkaAdminClient(bootstrap_servers=SERVERS)
     resource = (ConfigResourceType.TOPIC, topic)
@@ -132,4 +171,5 @@ match verb:
     case "idempotent":
         produce(*arguments, enable_idempotence=True)
     case _:
-        {"produce": produce, "read": read, "group": group, "admin": admin}[verb](*arguments)
+        verbs = {"produce": produce, "read": read, "group": group, "copy": copy, "admin": admin}
+        verbs[verb](*arguments)

@@ -14,6 +14,8 @@ BURST: Final = 20
 SESSION_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_MS: Final = 500
 SETTLING_S: Final = 20
+#: Every so many transactions one is aborted.
+ABORTED: Final = 3
 
 _telling: Final = threading.Lock()
 

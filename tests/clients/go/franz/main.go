@@ -106,6 +106,44 @@ func group(topic, name string) {
 	lines.Tell("left", nil)
 }
 
+func copyAll(source, target, name string, count int) {
+	session, err := kgo.NewGroupTransactSession(
+		kgo.SeedBrokers(servers...),
+		kgo.TransactionalID(name),
+		kgo.ConsumerGroup(name),
+		kgo.ConsumeTopics(source),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.RequireStableFetchOffsets(),
+		kgo.SessionTimeout(lines.SessionTimeoutMs*time.Millisecond),
+		kgo.HeartbeatInterval(lines.HeartbeatMs*time.Millisecond),
+	)
+	lines.Check(err)
+	// What is aborted is read again.
+	for copied, turn := 0, 1; copied < count; {
+		fetches := session.PollRecords(background, lines.Burst)
+		lines.Check(fetches.Err())
+		if fetches.Empty() {
+			continue
+		}
+		commits := turn%lines.Aborted != 0
+		turn++
+		lines.Check(session.Begin())
+		fetches.EachRecord(func(record *kgo.Record) {
+			session.Produce(background, &kgo.Record{Topic: target, Key: record.Key, Value: record.Value}, nil)
+		})
+		committed, err := session.End(background, kgo.TransactionEndTry(commits))
+		lines.Check(err)
+		if committed {
+			copied += fetches.NumRecords()
+			lines.Tell("committed", fetches.NumRecords())
+		} else {
+			lines.Tell("aborted", fetches.NumRecords())
+		}
+	}
+	session.Close()
+}
+
 func admin(topic, name string) {
 	asked := kadm.NewClient(client())
 	retention := func() string {
@@ -184,6 +222,8 @@ func main() {
 		read(arguments[0], lines.Number(arguments[1]))
 	case "group":
 		group(arguments[0], arguments[1])
+	case "copy":
+		copyAll(arguments[0], arguments[1], arguments[2], lines.Number(arguments[3]))
 	case "admin":
 		admin(arguments[0], arguments[1])
 	}

@@ -19,6 +19,9 @@ import (
 // Burst is how many records are under way at once; then all of them are waited for.
 const Burst = 20
 
+// Aborted is how many transactions there are to one that is aborted.
+const Aborted = 3
+
 const (
 	SessionTimeoutMs = 10_000
 	HeartbeatMs      = 500

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"clients/lines"
@@ -127,6 +128,86 @@ func group(topic, name string) {
 	lines.Tell("left", nil)
 }
 
+// copier is asked by sarama as member is; its claims share a producer, one transaction at a time.
+type copier struct {
+	source, target, name string
+	mutex                sync.Mutex
+	writer               sarama.SyncProducer
+	copied, count, turn  int
+	end                  context.CancelFunc
+}
+
+func (*copier) Setup(sarama.ConsumerGroupSession) error   { return nil }
+func (*copier) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+func (c *copier) ConsumeClaim(
+	session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim,
+) error {
+	for {
+		select {
+		case record, is := <-claim.Messages():
+			if !is {
+				return nil
+			}
+			records := []*sarama.ConsumerMessage{record}
+			for len(records) < lines.Burst && len(claim.Messages()) > 0 {
+				records = append(records, <-claim.Messages())
+			}
+			for !c.once(records) {
+			}
+		case <-session.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (c *copier) once(records []*sarama.ConsumerMessage) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.turn++
+	commits := c.turn%lines.Aborted != 0
+	lines.Check(c.writer.BeginTxn())
+	for _, record := range records {
+		key, value := sarama.ByteEncoder(record.Key), sarama.ByteEncoder(record.Value)
+		_, _, err := c.writer.SendMessage(&sarama.ProducerMessage{Topic: c.target, Key: key, Value: value})
+		lines.Check(err)
+		lines.Check(c.writer.AddMessageToTxn(record, c.name, nil))
+	}
+	if !commits {
+		lines.Check(c.writer.AbortTxn())
+		lines.Tell("aborted", len(records))
+		return false
+	}
+	lines.Check(c.writer.CommitTxn())
+	lines.Tell("committed", len(records))
+	c.copied += len(records)
+	if c.copied >= c.count {
+		c.end()
+	}
+	return true
+}
+
+func copyAll(source, target, name string, count int) {
+	settings := config()
+	settings.Producer.Idempotent = true
+	settings.Producer.Transaction.ID = name
+	settings.Net.MaxOpenRequests = 1
+	settings.Consumer.IsolationLevel = sarama.ReadCommitted
+	writer, err := sarama.NewSyncProducer(servers, settings)
+	lines.Check(err)
+	joined, err := sarama.NewConsumerGroup(servers, name, settings)
+	lines.Check(err)
+	ended, end := context.WithCancel(context.Background())
+	one := &copier{source: source, target: target, name: name, writer: writer, count: count, end: end}
+	for ended.Err() == nil {
+		if err := joined.Consume(ended, []string{source}, one); err != nil && err != context.Canceled {
+			lines.Check(err)
+		}
+	}
+	lines.Check(joined.Close())
+	lines.Check(writer.Close())
+}
+
 func admin(topic, name string) {
 	settings := config()
 	client, err := sarama.NewClient(servers, settings)
@@ -216,6 +297,8 @@ func main() {
 		read(arguments[0], lines.Number(arguments[1]))
 	case "group":
 		group(arguments[0], arguments[1])
+	case "copy":
+		copyAll(arguments[0], arguments[1], arguments[2], lines.Number(arguments[3]))
 	case "admin":
 		admin(arguments[0], arguments[1])
 	}

@@ -14,11 +14,13 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{
     BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance,
 };
-use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::producer::{BaseProducer, BaseRecord, FutureProducer, FutureRecord, Producer};
 use rdkafka::{ClientConfig, ClientContext, Message, Offset, TopicPartitionList};
 use serde_json::{json, Value};
 
 const BURST: i64 = 20;
+/// Every so many transactions one is aborted.
+const ABORTED: i64 = 3;
 const WAIT: Duration = Duration::from_secs(10);
 
 fn tell(name: &str, value: Value) {
@@ -112,6 +114,45 @@ fn group(config: ClientConfig, topic: &str) {
     tell("left", Value::Null);
 }
 
+/// Copies the numbers of one topic to another in transactions, until so many are there by its doing.
+fn copy(reads: ClientConfig, writes: ClientConfig, from: &str, to: &str, count: i64) {
+    let reader: BaseConsumer = reads.create().unwrap();
+    reader.subscribe(&[from]).unwrap();
+    let writer: BaseProducer = writes.create().unwrap();
+    writer.init_transactions(WAIT).unwrap();
+    let (mut copied, mut turn) = (0, 0);
+    while copied < count {
+        let mut records = Vec::new();
+        while records.len() < BURST as usize {
+            match reader.poll(Duration::from_millis(100)) {
+                Some(found) => records.push(found.unwrap().detach()),
+                None => break,
+            }
+        }
+        let mut is_copied = records.is_empty();
+        while !is_copied {
+            turn += 1;
+            is_copied = turn % ABORTED != 0;
+            writer.begin_transaction().unwrap();
+            for record in &records {
+                let (key, value) = (record.key().unwrap(), record.payload().unwrap());
+                writer.send(BaseRecord::to(to).key(key).payload(value)).unwrap();
+            }
+            let offsets = reader.position().unwrap();
+            let group = reader.group_metadata().unwrap();
+            writer.send_offsets_to_transaction(&offsets, &group, WAIT).unwrap();
+            if is_copied {
+                writer.commit_transaction(WAIT).unwrap();
+            } else {
+                writer.flush(WAIT).unwrap();
+                writer.abort_transaction(WAIT).unwrap();
+            }
+            tell(if is_copied { "committed" } else { "aborted" }, json!(records.len()));
+        }
+        copied += records.len() as i64;
+    }
+}
+
 /// What is found as soon as it is wanted: brokers hear of a change a moment later.
 async fn settled(ask: impl AsyncFn() -> Value, wanted: Value) -> Value {
     for _ in 0..200 {
@@ -194,6 +235,17 @@ async fn main() {
                 ("heartbeat.interval.ms", "500"),
             ];
             group(config(bootstrap, &with), topic);
+        }
+        "copy" => {
+            let name = given[5].as_str();
+            let reads = [
+                ("group.id", name),
+                ("auto.offset.reset", "earliest"),
+                ("enable.auto.commit", "false"),
+                ("session.timeout.ms", "10000"),
+            ];
+            let writes = config(bootstrap, &[("transactional.id", name)]);
+            copy(config(bootstrap, &reads), writes, topic, &given[4], number(6));
         }
         "admin" => admin(config(bootstrap, &[]), topic, &given[4]).await,
         _ => panic!("{verb}"),
