@@ -45,7 +45,7 @@ _kraftjbod_words() {
     "kraftjbod-storage format") echo "--cluster-id --config --feature --help --ignore-formatted --initial-controllers --json --no-initial-controllers --release-version --replace-lost --standalone" ;;
     "kraftjbod-storage info") echo "--config --help --json" ;;
     "kraftjbod-storage random-uuid") echo "--help --json" ;;
-    "kraftjbod-topics") echo "--alter --bootstrap-server --command-config --config --create --delete --describe --exclude-internal --help --if-exists --if-not-exists --json --list --partitions --replica-assignment --replication-factor --timeout --topic --unavailable-partitions --under-replicated-partitions --version" ;;
+    "kraftjbod-topics") echo "--alter --at-min-isr-partitions --bootstrap-server --command-config --config --create --delete --describe --exclude-internal --help --if-exists --if-not-exists --json --list --partitions --replica-assignment --replication-factor --timeout --topic --topic-id --topics-with-overrides --unavailable-partitions --under-min-isr-partitions --under-replicated-partitions --version" ;;
     "kraftjbod-transactions") echo "abort describe describe-producers find-hanging forceTerminateTransaction list --bootstrap-server --command-config --help --timeout --version" ;;
     "kraftjbod-transactions abort") echo "--coordinator-epoch --help --json --partition --producer-epoch --producer-id --start-offset --topic" ;;
     "kraftjbod-transactions describe") echo "--help --json --transactional-id" ;;
@@ -284,6 +284,7 @@ _kraftjbod_values() {
     "kraftjbod-topics --replication-factor") echo "@value" ;;
     "kraftjbod-topics --replica-assignment") echo "@value" ;;
     "kraftjbod-topics --config") echo "@value" ;;
+    "kraftjbod-topics --topic-id") echo "@value" ;;
     "kraftjbod-transactions --bootstrap-server") echo "@value" ;;
     "kraftjbod-transactions --command-config") echo "@file" ;;
     "kraftjbod-transactions --timeout") echo "@value" ;;

@@ -26,7 +26,13 @@ from kraftjbod.cli.clients.cluster_admin import (
     describe_eligible,
 )
 from kraftjbod.cli.clients.cluster_client import ClusterClient, PartitionMetadata, TopicMetadata
-from kraftjbod.cli.clients.config_admin import topic_configs
+from kraftjbod.cli.clients.config_admin import (
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+    describe_configs,
+    own_configs,
+)
 from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
@@ -36,6 +42,7 @@ from kraftjbod.cli.terminal.command import (
 )
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicId
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 
 _ACTIONS: Final = ("create", "delete", "list", "describe", "alter")
 _COLLISION: Final = (
@@ -60,7 +67,11 @@ class Options:
     if_exists: bool
     if_not_exists: bool
     under_replicated_partitions: bool
+    under_min_isr_partitions: bool
+    at_min_isr_partitions: bool
     unavailable_partitions: bool
+    topics_with_overrides: bool
+    topic_id: str | None
     exclude_internal: bool
     as_json: bool
 
@@ -80,7 +91,17 @@ class Options:
 @click.option("--if-exists", is_flag=True, help="A missing topic is no error.")
 @click.option("--if-not-exists", is_flag=True, help="An existing topic is no error.")
 @click.option("--under-replicated-partitions", is_flag=True, help="Only those not fully in sync.")
+@click.option(
+    "--under-min-isr-partitions", is_flag=True, help="Only those with fewer in sync than needed."
+)
+@click.option(
+    "--at-min-isr-partitions", is_flag=True, help="Only those with just as many as needed."
+)
 @click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
+@click.option(
+    "--topics-with-overrides", is_flag=True, help="Only topics with a configuration of their own."
+)
+@click.option("--topic-id", help="--describe: the topic by its id, not its name.")
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @json_option
 def main(
@@ -102,6 +123,8 @@ def _require_sense(action: str, options: Options) -> None:
         raise click.UsageError(f"--{action} needs --topic")
     if action == "alter" and options.partitions is None:
         raise click.UsageError("--alter needs --partitions")
+    if options.topic_id is not None and (action != "describe" or options.topic is not None):
+        raise click.UsageError("--topic-id is for --describe, without --topic")
     if options.replica_assignment and (options.partitions or options.replication_factor):
         raise click.UsageError(
             "--replica-assignment decides --partitions and --replication-factor itself"
@@ -181,8 +204,12 @@ async def _matching(
     found = [
         topic
         for name, topic in sorted(metadata.topics.items())
-        if pattern.fullmatch(name) and not (options.exclude_internal and topic.is_internal)
+        if pattern.fullmatch(name)
+        and not (options.exclude_internal and topic.is_internal)
+        and options.topic_id in (None, str(TopicId(topic.topic_id)))
     ]
+    if not found and options.topic_id and not options.if_exists:
+        raise TopicCommandError(f"TopicId '{options.topic_id}' does not exist as expected")
     if not found and options.topic and not (options.if_exists or may_be_none):
         raise TopicCommandError(f"Topic '{options.topic}' does not exist as expected")
     return found
@@ -198,37 +225,57 @@ def _list(topics: Iterable[TopicMetadata], options: Options) -> None:
 
 
 async def _describe(client: ClusterClient, topics: list[TopicMetadata], options: Options) -> None:
-    configs: Mapping[str, Mapping[str, str | None]] = {}
+    in_force: Mapping[ConfigResource, Mapping[str, ConfigEntry]] = {}
     if topics:
-        configs = await client.retry(
-            lambda: topic_configs(client, [topic.name for topic in topics])
-        )
+        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in topics]
+        in_force = await client.retry(lambda: describe_configs(client, resources))
+    configs = own_configs(in_force)
+    if options.topics_with_overrides:
+        topics = [topic for topic in topics if configs[topic.name]]
+    needed = {one.name: _min_isr(entries) for one, entries in in_force.items()}
     eligible = await client.retry(
         lambda: describe_eligible(client, [topic.name for topic in topics])
     )
-    shown = [(topic, _shown_partitions(topic, options)) for topic in topics]
+    shown = [(topic, _shown_partitions(topic, options, needed[topic.name])) for topic in topics]
     if options.as_json:
         document = [_as_json(topic, configs[topic.name], parts, eligible) for topic, parts in shown]
         click.echo(json.dumps({"topics": document}))
         return
-    only_some = options.under_replicated_partitions or options.unavailable_partitions
+    only_some = (
+        options.under_replicated_partitions
+        or options.under_min_isr_partitions
+        or options.at_min_isr_partitions
+        or options.unavailable_partitions
+    )
     for topic, partitions in shown:
         if not only_some:
             click.echo(topic_line(topic, configs[topic.name]))
-        for partition in partitions:
+        # As from Kafka's, what is asked for is the topics.
+        for partition in () if options.topics_with_overrides else partitions:
             elr = eligible.get((topic.name, partition.partition))
             click.echo(partition_line(topic.name, partition, elr))
 
 
-def _shown_partitions(topic: TopicMetadata, options: Options) -> list[PartitionMetadata]:
-    return [
-        partition
-        for partition in topic.partitions.values()
-        if not (
-            options.under_replicated_partitions and len(partition.isr) >= len(partition.replicas)
+def _min_isr(entries: Mapping[str, ConfigEntry]) -> int:
+    entry = entries.get(MIN_INSYNC_REPLICAS)
+    return int(entry.value) if entry is not None and entry.value is not None else 1
+
+
+def _shown_partitions(
+    topic: TopicMetadata, options: Options, needed: int
+) -> list[PartitionMetadata]:
+    """:param needed: replicas that have to be in sync."""
+
+    def is_shown(partition: PartitionMetadata) -> bool:
+        in_sync = len(partition.isr)
+        return (
+            (not options.under_replicated_partitions or in_sync < len(partition.replicas))
+            and (not options.under_min_isr_partitions or in_sync < needed)
+            and (not options.at_min_isr_partitions or in_sync == needed)
+            and (not options.unavailable_partitions or partition.leader < 0)
         )
-        and not (options.unavailable_partitions and partition.leader >= 0)
-    ]
+
+    return [partition for partition in topic.partitions.values() if is_shown(partition)]
 
 
 def topic_line(topic: TopicMetadata, configs: Mapping[str, str | None]) -> str:

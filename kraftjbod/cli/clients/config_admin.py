@@ -140,13 +140,10 @@ async def list_config_resources(client: ClusterClient, kind: ResourceType) -> li
     return sorted(each.resource_name for each in response.config_resources)
 
 
-async def topic_configs(
-    client: ClusterClient, topics: Iterable[str]
+def own_configs(
+    described: Mapping[ConfigResource, Mapping[str, ConfigEntry]],
 ) -> dict[str, dict[str, str | None]]:
-    """Each topic's own configuration, without what it inherits."""
-    described = await describe_configs(
-        client, [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    )
+    """By topic, what of all that is in force it says itself."""
     return {
         resource.name: {
             entry.name: entry.value

@@ -75,6 +75,33 @@ async def test_only_partitions_in_need_are_shown_when_asked() -> None:
         assert "Leader: none" in await invoke_ok(*at, "--unavailable-partitions")
 
 
+async def test_partitions_are_told_by_how_many_have_to_be_in_sync() -> None:
+    """Of each one of two is in sync."""
+    async with mini_broker() as broker:
+        broker.create("at", 2, **{"min.insync.replicas": "1"})
+        broker.create("under", 2, **{"min.insync.replicas": "2"})
+        broker.create("plain")
+        at = ("--bootstrap-server", broker.address, "--describe")
+        under = await invoke_ok(*at, "--under-min-isr-partitions")
+        assert {line.split("\t")[1] for line in under.splitlines()} == {"Topic: under"}
+        just = await invoke_ok(*at, "--at-min-isr-partitions", "--topic", "at|under")
+        assert {line.split("\t")[1] for line in just.splitlines()} == {"Topic: at"}
+        overrides = (await invoke_ok(*at, "--topics-with-overrides")).splitlines()
+        assert [line.split("\t")[0] for line in overrides] == ["Topic: at", "Topic: under"]
+
+
+async def test_a_topic_is_described_by_its_id() -> None:
+    async with mini_broker() as broker:
+        broker.create("foo")
+        broker.create("bar")
+        at = ("--bootstrap-server", broker.address, "--describe")
+        text = await invoke_ok(*at, "--topic", "foo")
+        topic_id = text.split("TopicId: ")[1].split("\t")[0]
+        assert await invoke_ok(*at, "--topic-id", topic_id) == text
+        missing = await invoke(main, *at, "--topic-id", "nowhere")
+        assert missing.exit_code == 1 and "TopicId 'nowhere' does not exist" in missing.stderr
+
+
 async def test_alter_and_delete() -> None:
     async with mini_broker() as broker:
         broker.create("foo")
@@ -95,6 +122,8 @@ async def test_alter_and_delete() -> None:
         ("--topic", "foo"),
         ("--create",),
         ("--alter", "--topic", "foo"),
+        ("--list", "--topic-id", "foo"),
+        ("--describe", "--topic-id", "foo", "--topic", "foo"),
         ("--create", "--topic", "foo", "--config", "nonsense"),
         ("--create", "--topic", "foo", "--partitions", "1", "--replica-assignment", "1"),
     ],

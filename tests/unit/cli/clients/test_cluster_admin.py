@@ -15,7 +15,9 @@ async def test_topics_come_grow_and_go() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         await admin.create_topic(client, "t", partitions=2, configs={"retention.ms": "5"})
-        assert await config_admin.topic_configs(client, ["t"]) == {"t": {"retention.ms": "5"}}
+        topic = config_admin.ConfigResource(config_admin.ResourceType.TOPIC, "t")
+        described = await config_admin.describe_configs(client, [topic])
+        assert config_admin.own_configs(described) == {"t": {"retention.ms": "5"}}
         await admin.create_partitions(client, "t", 3)
         assert len((await client.refresh_metadata()).topic("t").partitions) == 3
         await admin.delete_topic(client, "t")

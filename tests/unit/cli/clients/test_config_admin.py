@@ -34,7 +34,9 @@ async def test_single_values_change_and_are_described_with_their_source() -> Non
         assert (rate.value, rate.source) == ("1000", admin.ConfigSource.DYNAMIC_BROKER_CONFIG)
         assert rate.synonyms == ((RATE, "1000", admin.ConfigSource.DYNAMIC_BROKER_CONFIG),)
         assert described[TOPIC]["retention.bytes"].source is admin.ConfigSource.DEFAULT_CONFIG
-        assert await admin.topic_configs(client, ["t"]) == {"t": {"retention.ms": "5"}}
+        topic = admin.ConfigResource(admin.ResourceType.TOPIC, "t")
+        described = await admin.describe_configs(client, [topic])
+        assert admin.own_configs(described) == {"t": {"retention.ms": "5"}}
 
 
 async def test_validating_changes_nothing() -> None:
