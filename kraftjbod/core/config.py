@@ -30,7 +30,13 @@ from kraftjbod.core.config_model import (
 )
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.group_config import GroupConfig
-from kraftjbod.core.node_config import ALL_LOG_DIRS, ANY_HOST, Endpoint, NodeConfig
+from kraftjbod.core.node_config import (
+    ALL_LOG_DIRS,
+    ANY_HOST,
+    DynamicNodeConfig,
+    Endpoint,
+    NodeConfig,
+)
 from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 from kraftjbod.core.topic_config import (
     BROKER_KEYS,
@@ -53,7 +59,7 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise ValueError(f"{text!r} is no address or network such as 10.0.0.0/8") from e
 
 
-class DynamicControllerConfig(KeyedModel):
+class DynamicControllerConfig(DynamicNodeConfig):
     """What a controller takes over while it runs, from ConfigRecords of its own or of all nodes."""
 
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
@@ -162,7 +168,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
         return endpoint._replace(host=host)
 
 
-class DynamicBrokerConfig(TopicDefaults):
+class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
     """What a broker takes over while it runs, from ConfigRecords of its own or of all brokers."""
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)

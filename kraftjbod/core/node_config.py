@@ -173,7 +173,17 @@ def _absolute_dirs(text: str, base_dir: str) -> tuple[str, ...]:
     )
 
 
-class NodeConfig(StorageSettings):
+class DynamicNodeConfig(KeyedModel):
+    """What brokers and controllers alike take over while they run."""
+
+    telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Events below it are not written."""
+
+
+DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
+
+
+class NodeConfig(DynamicNodeConfig, StorageSettings):
     """What brokers and controllers have in common."""
 
     cluster_id: str | None = None
@@ -191,8 +201,6 @@ class NodeConfig(StorageSettings):
 
     telemetry_format: Literal["json", "console"] = "json"
     """How events are written: one JSON object per line, or for people."""
-    telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Events below it are not written."""
     telemetry_path: str | None = None
     """File that events are appended to; standard error if not set."""
     metrics_snapshot_path: str | None = None

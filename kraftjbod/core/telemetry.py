@@ -79,6 +79,26 @@ def configure(
     )
 
 
+def set_level(level: str) -> None:
+    """Events below it are not written from now on; the rest of what was configured stays."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
+
+
+class LevelSwitch:
+    """Sets the level of the process when what is wanted changes."""
+
+    def __init__(self, level: str, set_to: Callable[[str], None]) -> None:
+        """:param level: the one that holds now."""
+        self._level = level
+        self._set_to = set_to
+
+    def take(self, level: str) -> None:
+        if level != self._level:
+            self._level = level
+            self._set_to(level)
+
+
 @contextlib.contextmanager
 def sent_to(sink: Sink, *, level: str = "info") -> Iterator[None]:
     """Meanwhile ``sink`` gets the events, and afterwards who got them before."""

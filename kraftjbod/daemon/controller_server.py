@@ -24,7 +24,7 @@ from kraftjbod.core.ids import ConnectionId, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
-from kraftjbod.core.telemetry import get_logger
+from kraftjbod.core.telemetry import LevelSwitch, get_logger
 from kraftjbod.core.version import package_version
 from kraftjbod.daemon.door_limits import controller_door, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
@@ -69,6 +69,7 @@ class ControllerServer:
         self._config = config
         self._environment = environment
         self._log = get_logger(daemon="controller", node_id=config.node_id)
+        self._level = LevelSwitch(config.telemetry_level, environment.set_telemetry_level)
         self._failures = LogDirFailureChannel(max_dirs=1)
         self._log_dir = make_log_dir(
             config, environment, config.metadata_dir, failures=self._failures
@@ -225,7 +226,7 @@ class ControllerServer:
             draw_below=environment.rng.randrange,
             controllers=quorum.supported_features,
         )
-        self._registration = registration = self._build_registration(cluster_id)
+        self._registration = self._build_registration(cluster_id)
         return QuorumController(
             make_managers=make_managers,
             driver=driver,
@@ -235,7 +236,7 @@ class ControllerServer:
             min_insync_replicas=config.min_insync_replicas,
             is_refused=is_refused,
             directories=quorum.directories,
-            replayed=registration.note_metadata,
+            replayed=self._note_metadata,
         )
 
     def _build_registration(self, cluster_id: str) -> ControllerRegistration:
@@ -261,6 +262,12 @@ class ControllerServer:
                 random_unit=environment.rng.random,
             ),
         )
+
+    def _note_metadata(self) -> None:
+        """It may have changed."""
+        if self._controller is not None and self._registration is not None:
+            self._level.take(self._controller.settings.telemetry_level)
+            self._registration.note_metadata()
 
     def _state(self) -> MetadataState:
         assert self._controller is not None, "nobody asks before"

@@ -17,7 +17,7 @@ from kraftjbod.core.config import (
 )
 from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel, config_meanings
 from kraftjbod.core.group_config import GroupOverrides
-from kraftjbod.core.node_config import NodeConfig
+from kraftjbod.core.node_config import DYNAMIC_NODE_KEYS, NodeConfig
 from kraftjbod.core.topic_config import BROKER_KEYS, TopicConfig
 
 _HEAD: Final = """# Configuration
@@ -95,6 +95,8 @@ def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -
         if model is TopicConfig and key in BROKER_KEYS:
             meaning += f" [{', '.join(f'`{broker}`' for broker in BROKER_KEYS[key])}]"
         if model is BrokerConfig and key in DYNAMIC_BROKER_KEYS:
+            meaning = f"*Dynamic.* {meaning}"
+        if model is NodeConfig and key in DYNAMIC_NODE_KEYS:
             meaning = f"*Dynamic.* {meaning}"
         if model is ControllerConfig and key in DYNAMIC_CONTROLLER_KEYS:
             meaning = f"*Dynamic.* {meaning}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
-from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.telemetry import Metrics, set_level
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.vfs import RealVfs, Vfs
 
@@ -45,6 +45,8 @@ class Environment:
     random_bytes: Callable[[int], bytes] = os.urandom
     rng: random.Random = field(default_factory=random.Random)
     metrics: Metrics = field(default_factory=Metrics)
+    set_telemetry_level: Callable[[str], None] = set_level
+    """Called when the level of events changes while the daemon runs."""
     make_vfs: Callable[[], Vfs] = RealVfs
     """Called once per log directory."""
     make_executor: MakeExecutor = LogDirExecutor

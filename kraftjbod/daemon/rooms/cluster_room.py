@@ -20,6 +20,7 @@ from kraftjbod.core.ids import DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
+from kraftjbod.core.telemetry import LevelSwitch
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
 from kraftjbod.protocol.rpc_messages import ListenerInfo
@@ -54,6 +55,8 @@ class ClusterRoom:
         self.dynamic_configs.subscribe(
             lambda dynamic: self.topic_configs.take(config.topic_defaults(dynamic))
         )
+        level = LevelSwitch(config.telemetry_level, around.set_telemetry_level)
+        self.dynamic_configs.subscribe(lambda dynamic: level.take(dynamic.telemetry_level))
         self.channel = ControllerChannel(
             addresses=config.controller_addresses,
             voters=config.controller_quorum_voters,

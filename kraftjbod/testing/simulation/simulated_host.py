@@ -273,6 +273,8 @@ class SimulatedHost:
             random_bytes=self._rng.randbytes,
             rng=self._rng,
             metrics=Metrics(),
+            # All of them have one level: that of the whole simulation.
+            set_telemetry_level=lambda _: None,
             make_vfs=process.make_vfs,
             make_executor=SimulatedExecutor,
         )

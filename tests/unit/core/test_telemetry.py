@@ -9,7 +9,14 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from kraftjbod.core.telemetry import Metrics, configure, get_logger, shortened
+from kraftjbod.core.telemetry import (
+    LevelSwitch,
+    Metrics,
+    configure,
+    get_logger,
+    set_level,
+    shortened,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +36,22 @@ def test_events_are_json_lines_with_their_context() -> None:
     assert logged["event"] == "something_happened"
     assert (logged["node"], logged["count"], logged["level"]) == (1, 2, "warning")
     assert logged["timestamp"].endswith("Z")
+
+
+def test_a_level_that_changes_holds_for_loggers_that_are_there() -> None:
+    out, set_to = io.StringIO(), list[str]()
+    configure(json_lines=True, level="info", stream=out)
+    log = get_logger(daemon="broker")
+    log.debug("unheard")
+    set_level("debug")
+    log.debug("heard")
+    set_level("warning")
+    log.info("unheard")
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["heard"]
+    switch = LevelSwitch("info", set_to.append)
+    for level in ("info", "debug", "debug", "info"):
+        switch.take(level)
+    assert set_to == ["debug", "info"]
 
 
 def test_console_lines_are_for_people() -> None:

@@ -13,6 +13,11 @@ from kraftjbod.core.errors import KafkaStorageError, StartupError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.protocol.rpc_config_messages import (
+    AlteredResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+)
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
@@ -95,3 +100,21 @@ async def test_a_failing_dir_ends_an_idle_controller(vfs: FaultVfs) -> None:
     with pytest.raises(KafkaStorageError):
         await server.wait_failed()
     await server.stop()
+
+
+async def test_its_level_of_telemetry_follows_what_is_set_and_its_file_again(vfs: FaultVfs) -> None:
+    levels = list[str]()
+    server = _server(vfs, Environment(set_telemetry_level=levels.append))
+    await server.start()
+    assert server.controller is not None
+    for name, operation, value in (
+        ("", 0, "debug"),
+        ("", 0, "error"),
+        ("", 0, "error"),
+        ("", 1, None),
+    ):
+        change = ConfigChange(name="telemetry.level", operation=operation, value=value)
+        resource = AlteredResource(resource_type=4, name=name, changes=(change,))
+        await server.controller.handle(IncrementalAlterConfigsRequest(resources=(resource,)))
+    await server.stop()
+    assert levels == ["debug", "error", "info"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kraftjbod.core.ids import TopicIdPartition
-from kraftjbod.metadata.records import Record
+from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.metadata.records import ConfigRecord, Record, ResourceType
 from kraftjbod.metadata.state import MetadataDelta
 from kraftjbod.storage.replicas.asked_moves import AskedMove
 from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
@@ -25,3 +26,20 @@ async def test_a_move_is_agreed_to_once_metadata_names_its_target(tmp_path: Path
                 state.replay(records, offset=state.offset + 1, epoch=1, delta=MetadataDelta())
             answers.append(cluster.is_agreed_to(*asked))
     assert answers == [False, False, True]
+
+
+async def test_the_level_of_telemetry_follows_what_is_set_for_the_broker(tmp_path: Path) -> None:
+    levels = list[str]()
+    async with rooms_on(tmp_path, Environment(set_telemetry_level=levels.append)) as rooms:
+        cluster = rooms.cluster
+        for value in ("debug", None):
+            record = ConfigRecord(
+                resource_type=ResourceType.BROKER,
+                resource_name=str(BROKER_ID),
+                name="telemetry.level",
+                value=value,
+            )
+            state = cluster.cache.state
+            state.replay([record], offset=state.offset + 1, epoch=1, delta=MetadataDelta())
+            cluster.dynamic_configs.refresh()
+    assert levels == ["debug", "info"]
