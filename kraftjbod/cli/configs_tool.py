@@ -363,7 +363,7 @@ async def _of_controllers(
 ) -> Described:
     """What the wanted controllers go by, as they say themselves; by their ids.
 
-    :raises ConfigCommandError: ``--all`` is asked of a broker.
+    :raises ConfigCommandError: ``--all`` is asked of a broker, or of a controller that is away.
     """
     cluster = await describe_controllers(client)
     controllers = {str(each.controller_id): each.listeners for each in cluster}
@@ -380,10 +380,12 @@ async def _of_controllers(
             async with ControllerClient(f"{host}:{listener.port}", timeout_ms=timeout_ms) as one:
                 try:
                     answer = await one.call(DescribeControllerConfigsRequest())
-                except ConnectionLostError:
+                except ConnectionLostError as e:
                     # It is away: what is set for it is known all the same, but not its file.
                     if order.shows_all:
-                        raise
+                        raise ConfigCommandError(
+                            f"controller {name} is away, and only itself knows its file: {e}"
+                        ) from e
                     described[name] = committed.get(name, [])
                     continue
             resource = ConfigResource(order.kind, name)

@@ -10,6 +10,7 @@ import pytest
 from kraftjbod.cli.clients.config_admin import ConfigEntry, ConfigSource, ConfigSynonym
 from kraftjbod.cli.configs_tool import entry_line, main, parse_added
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
@@ -20,8 +21,12 @@ from kraftjbod.protocol.rpc_config_messages import (
     IncrementalAlterConfigsResponse,
     ResourceOutcome,
 )
-from kraftjbod.protocol.rpc_controller_messages import DescribeClusterRequest
-from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_controller_messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedController,
+)
+from kraftjbod.protocol.rpc_messages import ListenerInfo, RpcRequest, RpcResponse
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker, invoke, mini_broker
 
@@ -217,6 +222,41 @@ async def test_the_controllers_know_what_is_set_for_a_dead_broker() -> None:
     assert (await DeadBroker().call("--describe", name="3"))[1] == (
         "Dynamic configs for broker 3 are:\n"
     )
+
+
+async def test_of_a_controller_that_is_away_only_what_is_set_for_it_is_known() -> None:
+    def answer(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, DescribeClusterRequest):
+            listeners = (ListenerInfo(name="CONTROLLER", host="127.0.0.1", port=1),)
+            away = DescribedController(
+                controller_id=BrokerId(2), is_voter=True, listeners=listeners
+            )
+            return DescribeClusterResponse(
+                cluster_id="c",
+                controller_id=BrokerId(1),
+                epoch=1,
+                controllers=(away,),
+                features=(),
+            )
+        assert isinstance(request, DescribeDynamicConfigsRequest)
+        found = DescribedResource(name="2", values={"num.partitions": "3"})
+        return DescribeDynamicConfigsResponse(resources=(found,))
+
+    controller = ScriptedController(answer)
+    async with serving(controller):
+        to = ("--bootstrap-controller", f"127.0.0.1:{controller.server.port}")
+        words = (*to, "--entity-type", "brokers", "--entity-name", "2", "--describe")
+        known = await invoke(main, *words)
+        assert (known.exit_code, known.stdout.splitlines()[1:]) == (
+            0,
+            [
+                "  num.partitions=3 sensitive=false "
+                "synonyms={DYNAMIC_BROKER_CONFIG:num.partitions=3}"
+            ],
+        )
+        unknown = await invoke(main, *words, "--all")
+        assert (unknown.exit_code, unknown.stdout) == (1, "")
+        assert "controller 2 is away, and only itself knows its file" in unknown.stderr
 
 
 async def test_a_dead_broker_is_uncordoned_at_the_controllers() -> None:
