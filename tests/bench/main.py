@@ -6,6 +6,7 @@ All of them together take about an hour.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
@@ -31,8 +32,17 @@ from tests.bench.broker import (
 )
 from tests.bench.controller import control_plane, failover, large_metadata
 from tests.bench.figures import Report
-from tests.bench.spark import spark_latency, spark_planner, spark_sink, spark_source
 from tests.bench.storage import compaction, impaired, moves, scrub
+
+
+def _with_spark(module: str, part: str) -> Callable[[Report], None]:
+    """Imported when it is run: the others need no Spark."""
+
+    def run(report: Report) -> None:
+        getattr(importlib.import_module(f"tests.bench.spark.{module}"), part)(report)
+
+    return run
+
 
 PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "one-broker": throughput.one_broker,
@@ -60,12 +70,12 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "scrub": scrub.cold_segments,
     "compaction": compaction.whole_log,
     "balance": planner.plans,
-    "spark-planner": spark_planner.plans,
+    "spark-planner": _with_spark("spark_planner", "plans"),
     "telemetry": telemetry_cost.on_and_off,
     "group-telemetry": group_telemetry_cost.on_and_off,
-    "spark-source": spark_source.beside_the_connector,
-    "spark-sink": spark_sink.sinks,
-    "spark-latency": spark_latency.end_to_end,
+    "spark-source": _with_spark("spark_source", "beside_the_connector"),
+    "spark-sink": _with_spark("spark_sink", "sinks"),
+    "spark-latency": _with_spark("spark_latency", "end_to_end"),
 }
 
 
