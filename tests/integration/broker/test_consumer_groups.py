@@ -323,8 +323,21 @@ def test_a_disk_that_dies_under_its_coordinator_throws_nobody_out() -> None:
             dying.fail("chmod")
         poll_until(lambda: leader() not in (before, -1))
         wanted = [confluent_kafka.TopicPartition("t", 0, 7)]
+
+        def is_committed() -> bool:
+            try:
+                member.commit(offsets=wanted, asynchronous=False)
+            except confluent_kafka.KafkaException as e:
+                # The next coordinator is reading for some milliseconds; librdkafka leaves it to
+                # its user to try again.
+                assert (
+                    e.args[0].code() == confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+                ), e
+                return False
+            return True
+
         # It finds the next coordinator by itself, and is a member of the same generation there.
-        member.commit(offsets=wanted, asynchronous=False)
+        poll_until(is_committed)
         (committed,) = member.committed(wanted, timeout=WAIT_S)
         assert (committed.offset, changes) == (7, ["assigned"])
         member.close()
