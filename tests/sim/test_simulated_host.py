@@ -119,3 +119,26 @@ def test_who_dies_in_the_place_of_an_operation_never_does_it(make_host: Make) ->
         file.write_at(5, [b"second"])
     assert host.disks["/h/d"].vfs.read_if_exists("/h/d/g") == b"first"
     assert not host.is_up
+
+
+def test_who_stands_still_does_nothing_and_then_all_that_was_due(make_host: Make) -> None:
+    host, life = make_host()
+    host.world.run_until(20_500)
+    go_on = host.stand_still()
+    host.stop()
+    host.world.run_until(50_000)
+    assert (_size(host), host.is_up) == (21, True)
+    go_on()
+    host.world.run_until(60_000)
+    assert (host.exit_code, life.cleaned_up) == (7, 1)
+    assert _size(host) <= 22
+
+
+def test_who_is_killed_while_it_stands_still_never_goes_on(make_host: Make) -> None:
+    host, life = make_host()
+    go_on = host.stand_still()
+    host.kill()
+    host.start()
+    go_on()
+    host.world.run_until(10_500)
+    assert (_size(host), life.cleaned_up) == (11, 0)

@@ -4,7 +4,7 @@
   connections close, the disks keep what was written.
 * :meth:`SimulatedHost.power_cut` takes the machine with it: nothing is said to anybody, and disks
   lose what was not synced.
-* :meth:`SimulatedHost.stop` is SIGTERM.
+* :meth:`SimulatedHost.stop` is SIGTERM, and :meth:`SimulatedHost.stand_still` SIGSTOP.
 
 What a process is handed of the world (:class:`~kraftjbod.daemon.process.environment.Environment`)
 comes from here: its clock, randomness, disks and threads. A wall clock can be set
@@ -248,6 +248,18 @@ class SimulatedHost:
         self.network.set_power(self.place, is_on=False)
         for disk in self.disks.values():
             disk.power_cut()
+
+    def stand_still(self) -> Callable[[], None]:
+        """SIGSTOP. Its connections stay open, and its disks do what they were told.
+
+        :return: SIGCONT, for that process alone.
+        """
+        self._say("stand still")
+        if self.process is None:
+            return lambda: None
+        loop = self.process.loop
+        loop.stand_still()
+        return loop.go_on
 
     def process_ended(self, process: SimulatedProcess) -> None:
         """By itself."""

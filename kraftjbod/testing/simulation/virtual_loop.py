@@ -133,6 +133,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.world = world
         self.name = name
         self.is_dead = False
+        #: What would have run since the process stands still; None while it does not.
+        self.held: list[asyncio.Handle] | None = None
         self.sockets: Sockets | None = None
         #: Of its host, once that does not go as the world's does.
         self.clock: DriftingClock | None = None
@@ -151,6 +153,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def next_number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+    def stand_still(self) -> None:
+        """As by SIGSTOP: callbacks, timers and threads wait, and time goes on."""
+        if self.held is None:
+            self.held = []
+
+    def go_on(self) -> None:
+        """With all that waits, in the order in which it became ready."""
+        held, self.held = self.held, None
+        self.world.ready.extend(held or ())
 
     # --- time ------------------------------------------------------------------------------------
 

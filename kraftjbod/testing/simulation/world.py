@@ -44,6 +44,7 @@ class ProcessLoop(Protocol):
 
     name: str
     is_dead: bool
+    held: list[asyncio.Handle] | None
 
     def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None: ...
 
@@ -129,6 +130,9 @@ class World:
             handle = take()
             loop = handle._loop
             if handle._cancelled or loop.is_dead:
+                continue
+            if loop.held is not None:
+                loop.held.append(handle)
                 continue
             if loop is not current:
                 current = self.running = loop

@@ -7,6 +7,7 @@ OF_HOSTS = [
     Kind.KILL,
     Kind.STOP,
     Kind.POWER_CUT,
+    Kind.STAND_STILL,
     Kind.CONTROLLER_KILL,
     Kind.CONTROLLER_POWER_CUT,
     Kind.REMOVED,

@@ -45,6 +45,7 @@ class ControllerFaults:
     def plays(self) -> Plays:
         return {
             Kind.CONTROLLER_STOP: self._stop,
+            Kind.CONTROLLER_STAND_STILL: self._stand_still,
             **dict.fromkeys(_DISK_FAULTS, self._disturb_disk),
             Kind.METADATA_LOST_TAIL: self._lose_tail,
             Kind.QUORUM_CUT: self._cut,
@@ -62,6 +63,12 @@ class ControllerFaults:
             while host.is_up:
                 await asyncio.sleep(POLL_S)
             await wait(fault)
+
+    async def _stand_still(self, fault: Fault) -> None:
+        async with self._stage.struck_controller(fault) as host:
+            go_on = host.stand_still()
+            await wait(fault)
+            go_on()
 
     # --- disks -----------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class HostFaults:
             Kind.KILL: self._kill,
             Kind.STOP: self._stop,
             Kind.POWER_CUT: self._power_cut,
+            Kind.STAND_STILL: self._stand_still,
             Kind.CONTROLLER_KILL: self._controller_away,
             Kind.CONTROLLER_POWER_CUT: self._controller_away,
             Kind.REMOVED: self._remove,
@@ -56,6 +57,12 @@ class HostFaults:
         async with self._stage.broker_down(fault.broker):
             await self._stage.stop_host(self._stage.host(fault))
             await wait(fault)
+
+    async def _stand_still(self, fault: Fault) -> None:
+        go_on = self._stage.host(fault).stand_still()
+        await wait(fault)
+        go_on()
+        await self._stage.until_serving(fault.broker)
 
     async def _controller_away(self, fault: Fault) -> None:
         has_power = fault.kind is Kind.CONTROLLER_KILL

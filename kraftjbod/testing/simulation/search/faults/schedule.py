@@ -22,6 +22,8 @@ class Kind(StrEnum):
     STOP = "orderly stop"
     POWER_CUT = "power cut"
     """Of a broker's host: what was not synced is lost, as far as a journal allows."""
+    STAND_STILL = "SIGSTOP"
+    """It goes on again, and knows nothing of what happened meanwhile."""
     CONTROLLER_KILL = "kill -9 of the controller"
     CONTROLLER_POWER_CUT = "power cut of the controller"
     EIO = "EIO"
@@ -59,6 +61,7 @@ class Kind(StrEnum):
     RESET = "connections reset"
     SLOW_LINK = "slow link"
     CONTROLLER_STOP = "orderly stop of the controller"
+    CONTROLLER_STAND_STILL = "SIGSTOP of the controller"
     METADATA_EIO = "EIO of the metadata disk"
     METADATA_EIO_ONCE = "EIO of one operation of the metadata disk"
     METADATA_LOST_TAIL = "EIO of the metadata disk, and what was not synced is lost"
@@ -86,6 +89,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.KILL: 5,
         Kind.STOP: 4,
         Kind.POWER_CUT: 6,
+        Kind.STAND_STILL: 5,
         Kind.CONTROLLER_KILL: 5,
         Kind.CONTROLLER_POWER_CUT: 3,
         Kind.EIO: 6,
@@ -123,6 +127,7 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.CONTROLLER_KILL: 9,
         Kind.CONTROLLER_POWER_CUT: 9,
         Kind.CONTROLLER_STOP: 5,
+        Kind.CONTROLLER_STAND_STILL: 7,
         Kind.METADATA_EIO: 3,
         Kind.METADATA_EIO_ONCE: 5,
         Kind.METADATA_LOST_TAIL: 4,
@@ -186,6 +191,7 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.CONTROLLER_KILL,
         Kind.CONTROLLER_POWER_CUT,
         Kind.CONTROLLER_STOP,
+        Kind.CONTROLLER_STAND_STILL,
         Kind.METADATA_EIO,
         Kind.METADATA_EIO_ONCE,
         Kind.METADATA_LOST_TAIL,
