@@ -138,6 +138,14 @@ class ClusterView:
                 yield cache[offset]
                 offset += 1
 
+    def state_after(self, offset: int) -> MetadataState | None:
+        """The latest that a broker has, if it is later than ``offset``: brokers replay what is
+        committed. A controller that was killed between a snapshot and the next look has the
+        entries before it no more."""
+        states = [self.state_of(broker_id) for broker_id in self.broker_ids]
+        later = [state for state in states if state is not None and state.offset > offset]
+        return max(later, key=lambda state: state.offset, default=None)
+
     # --- brokers ---------------------------------------------------------------------------------
 
     def server(self, broker_id: int) -> BrokerServer | None:

@@ -154,3 +154,28 @@ def test_what_is_left_of_a_topic_that_is_gone_is_found() -> None:
         assert len(watch.left_over({1: {"/d": disk}}, lambda _: 7)) == 2
         watch.judge_at_rest({1: {"/d": disk}})
     assert findings == [f"/d/{LOG_START_CHECKPOINT} of broker 1 speaks of v-0, which is gone"]
+
+
+def test_laws_go_on_where_only_a_snapshot_has_what_was_decided() -> None:
+    """A controller was killed after its snapshot, and before anybody looked."""
+    findings: list[str] = []
+    config = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
+    with SimulatedCluster(1, brokers=1, log_dirs=1, config=config) as cluster:
+        view = ClusterView(cluster)
+        watch = LawWatch(view, Ledger(), found=findings.append)
+        cluster.start()
+        watch.look()
+        client = cluster.client("operator")
+        for name in ("a", "b", "c"):
+            made = create_topic(client.kafka, name, partitions=9, replication_factor=1)
+            client.run(made)
+        cluster.run_for(5_000)
+        next_offset = watch.metadata.state.offset + 1
+        cluster.controller().kill()
+        cluster.controller().start()
+        cluster.wait_for(lambda: view.decided_offset() > next_offset, "it decides again")
+        assert list(view.entries_from(next_offset)) == []
+        cluster.run_for(1_000)
+        watch.look()
+        assert {topic.name for topic in watch.metadata.state.topics.values()} == {"a", "b", "c"}
+        assert findings == []

@@ -120,6 +120,9 @@ class LawWatch:
             records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
             for finding in laws.take(records, offset=entry.offset, epoch=entry.term):
                 self._found(finding, finding)
+        later = self._view.state_after(laws.state.offset)
+        for finding in () if later is None else laws.go_on_from(later):
+            self._found(finding, finding)
 
     def _takes_no_other_metadata(self) -> None:
         """What empty controllers have begun to write: who served by what was lost refuses it."""

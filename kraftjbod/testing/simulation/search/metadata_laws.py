@@ -39,6 +39,17 @@ class MetadataLaws:
                 findings += self._judge(name, key, before, after)
         return [f"metadata entry {offset}: {finding}" for finding in findings]
 
+    def go_on_from(self, state: MetadataState) -> list[str]:
+        """What comes next was not heard in time, and only a snapshot has it; ``state`` is later."""
+        self.state = state.copy()
+        findings: list[str] = []
+        for key, one in self.state.partitions():
+            topic = self.state.topics[key.topic_id].name
+            name = f"{topic}-{key.partition}"
+            findings += _illegal(name, one, one.min_isr(self._min_isr(self.state, topic)))
+            findings += self._other_leaders(name, key, one)
+        return [f"metadata up to {state.offset}: {finding}" for finding in findings]
+
     def _judge(
         self,
         name: str,
@@ -51,15 +62,19 @@ class MetadataLaws:
         if before is not None:
             findings += _illegal_step(name, before, after)
             findings += self._moved_into_closed(name, before, after)
-        if after.has_leader:
-            first = self._leaders.setdefault((key, after.leader_epoch), after.leader)
-            if first != after.leader:
-                findings.append(
-                    f"{name} has leader {after.leader} in epoch {after.leader_epoch}, and had "
-                    f"{first}"
-                )
+        findings += self._other_leaders(name, key, after)
         findings += self._unfit(name, before, after)
         return findings
+
+    def _other_leaders(
+        self, name: str, key: TopicIdPartition, one: PartitionRegistration
+    ) -> list[str]:
+        if not one.has_leader:
+            return []
+        first = self._leaders.setdefault((key, one.leader_epoch), one.leader)
+        if first == one.leader:
+            return []
+        return [f"{name} has leader {one.leader} in epoch {one.leader_epoch}, and had {first}"]
 
     def _unfit(
         self, name: str, before: PartitionRegistration | None, after: PartitionRegistration
