@@ -13,6 +13,7 @@ from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader, batches, stamp_header
 from kraftjbod.protocol.records import encode_varint
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.reserve_file import ReserveFile
@@ -126,6 +127,7 @@ def open_dir(
     reserve_bytes: int = 0,
     min_free_bytes: int = 0,
     heal_free_bytes: int | None = None,
+    make_executor: MakeExecutor = LogDirExecutor,
 ) -> LogDir:
     """An identified log dir without watches; it has its reserve once ``secure_reserve`` ran."""
     log_dir = LogDir(
@@ -147,6 +149,7 @@ def open_dir(
             min_free_bytes=min_free_bytes,
             heal_free_bytes=heal_free_bytes,
         ),
+        make_executor=make_executor,
     )
     log_dir.identify(directory_id(number), 1)
     return log_dir

@@ -32,6 +32,7 @@ from kraftjbod.core.ids import LOST_DIR, DirectoryId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.loop.own_time import wait_awake
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
 from kraftjbod.storage.dir_names import LOCK_FILE
@@ -157,7 +158,7 @@ class LogDir(DirCondition):
         self._lock_file: VfsFile | None = None
         #: What gives the lock up, once there is no more to do here.
         self._unlocking: asyncio.Future[None] | None = None
-        self._io_suspect_s = io_suspect_ms / 1000
+        self._io_suspect_ms = io_suspect_ms
         self._cached_reads = True
         #: The kernel copies files into this dir, as far as is known.
         self.kernel_copies = True
@@ -426,8 +427,7 @@ class LogDir(DirCondition):
         """Whether another object may lock the dir, after :meth:`close` or OFFLINE; it may hang."""
         if self._unlocking is None:
             return True
-        done, _ = await asyncio.wait({self._unlocking}, timeout=self._io_suspect_s)
-        return bool(done)
+        return await wait_awake(self._unlocking, self._io_suspect_ms)
 
     # -- judging ----------------------------------------------------------------------------
 

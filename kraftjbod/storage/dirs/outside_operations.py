@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.loop.own_time import wait_awake
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
@@ -84,11 +85,11 @@ def _is_about_a_file_in(log_dir: LogDir, error: OSError) -> bool:
 async def _until_done_or_hung(
     done: asyncio.Future[Any], executor: LogDirExecutor, timeout_ms: int
 ) -> None:
-    """Who beats is not hung, however long it takes."""
+    """Who beats is not hung, however long it takes; nor is who stood still with this process."""
     beats = None
     while not done.done() and beats != executor.beats:
         beats = executor.beats
-        await asyncio.wait({done}, timeout=timeout_ms / 1000)
+        await wait_awake(done, timeout_ms)
 
 
 async def run_beside(

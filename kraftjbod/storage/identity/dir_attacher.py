@@ -25,6 +25,7 @@ from kraftjbod.core.errors import (
     StartupError,
 )
 from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId
+from kraftjbod.core.loop.own_time import wait_awake
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS, RESERVE_FILE
 from kraftjbod.storage.dirs.log_dir import LogDir
@@ -143,11 +144,11 @@ class DirAttacher:
         def resolved() -> tuple[str, list[str]]:
             return vfs.real_path(path), [vfs.real_path(root) for root in self._allowed_roots]
 
-        try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                real, roots = await log_dir.run(OpKind.START, resolved)
-        except TimeoutError as e:
-            raise KafkaStorageError(f"{path} did not answer", path=path) from e
+        asked: asyncio.Future[tuple[str, list[str]]] = log_dir.submit(OpKind.START, resolved)
+        if not await wait_awake(asked, self._timeout_ms):
+            asked.cancel()
+            raise KafkaStorageError(f"{path} did not answer", path=path)
+        real, roots = await asked
         if not is_below_any(real, roots):
             raise _refused(f"{path} is {real}, which is not below log.dirs.allowed.roots")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, StartupError
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.loop.own_time import wait_awake
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import (
     NO_CLEAN_SHUTDOWN,
@@ -51,10 +52,10 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     :raises StartupError: another process holds it, or it has no space for the lock.
     """
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            return await log_dir.run(OpKind.START, lambda: _examine(log_dir))
-    except TimeoutError:
-        log_dir.go_offline("it did not answer while starting", report=False)
+        asked: asyncio.Future[Examination] = log_dir.submit(OpKind.START, lambda: _examine(log_dir))
+        if not await wait_awake(asked, timeout_ms):
+            log_dir.go_offline("it did not answer while starting", report=False)
+        return await asked
     except KafkaStorageError as e:
         log_dir.go_offline(e.message, report=False)
     except LogDirImpairedError as e:

@@ -1,4 +1,4 @@
-"""Copies between two dirs in a thread of neither: whose an error is, and what hangs."""
+"""Copies between two dirs in a thread of neither: whose an error is, what hangs, what does not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.outside_operations import run_copy
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from kraftjbod.testing.simulation.simulated_thread import SimulatedExecutor, pause
+from kraftjbod.testing.simulation.virtual_loop import virtual_loop
+from kraftjbod.testing.simulation.world import World
 from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
 
 
@@ -20,13 +23,18 @@ def fail_with(number: int, path: str | None = None) -> None:
     raise OSError(number, "on demand", path)
 
 
-def pair(io_timeout_ms: int = 30_000) -> tuple[LogDir, LogDir, LogDirExecutor]:
+def pair(
+    io_timeout_ms: int = 30_000, make_executor: MakeExecutor = LogDirExecutor
+) -> tuple[LogDir, LogDir, LogDirExecutor]:
     dirs = []
     for number in (1, 2):
         mem = MemVfs()
         format_dir(mem, f"/d{number}", number)
-        dirs.append(open_dir(mem, f"/d{number}", number, io_timeout_ms=io_timeout_ms))
-    return dirs[0], dirs[1], LogDirExecutor(name="mover", clock=ManualClock())
+        path, limit_ms = f"/d{number}", io_timeout_ms
+        dirs.append(
+            open_dir(mem, path, number, io_timeout_ms=limit_ms, make_executor=make_executor)
+        )
+    return dirs[0], dirs[1], make_executor(name="mover", clock=ManualClock())
 
 
 async def copy(source: LogDir, target: LogDir, executor: LogDirExecutor, op, read_again=None):
@@ -92,6 +100,26 @@ async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers():
     assert caught.value.directory_id == directory_id(2)
     assert source.is_online
     release.set()
+
+
+def test_a_copy_in_a_process_that_stood_still_is_nobodys_fault() -> None:
+    source, target, executor = pair(io_timeout_ms=5_000, make_executor=SimulatedExecutor)
+    world = World(seed=1)
+    loop = virtual_loop(world, "a")
+
+    def two_writes(by_kernel: bool) -> str:
+        pause(500_000)
+        pause(500_000)
+        return "copied"
+
+    copying = loop.create_task(copy(source, target, executor, two_writes))
+    world.run_until(250_000)
+    loop.stand_still()
+    world.run_until(60_000_000)
+    loop.go_on()
+    world.run_until(61_000_000)
+    assert copying.result() == "copied"
+    assert [source.is_online, target.is_online] == [True, True]
 
 
 async def test_nothing_is_copied_to_or_from_a_dead_dir():

@@ -5,21 +5,35 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.errors import StartupError
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.identity.dir_examination import examine, give_id
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from kraftjbod.testing.simulation.simulated_thread import SimulatedExecutor, pause
+from kraftjbod.testing.simulation.virtual_loop import virtual_loop
+from kraftjbod.testing.simulation.world import World
 from tests.faults.rig import CLUSTER_ID, NODE_ID, ManualClock, directory_id, format_dir
 
 
-def log_dir(vfs: Vfs) -> LogDir:
+def log_dir(vfs: Vfs, make_executor: MakeExecutor = LogDirExecutor) -> LogDir:
     return LogDir(
         path="/d",
         vfs=vfs,
         clock=ManualClock(),
         failure_channel=LogDirFailureChannel(max_dirs=1),
+        make_executor=make_executor,
     )
+
+
+class SlowVfs(MemVfs):
+    """A look at whether something is there takes two seconds of virtual time."""
+
+    def exists(self, path: str) -> bool:
+        pause(1_000_000)
+        pause(1_000_000)
+        return super().exists(path)
 
 
 async def test_an_empty_dir_is_not_written_to():
@@ -40,6 +54,22 @@ async def test_a_dir_is_locked_as_it_is_asked():
     assert found.properties.directory_id == directory_id(1)
     with pytest.raises(StartupError, match="Failed to acquire lock"):
         await examine(log_dir(vfs), timeout_ms=5000)
+
+
+def test_a_disk_that_is_asked_while_the_process_stands_still_has_time_to_answer() -> None:
+    vfs, world = SlowVfs(), World(seed=1)
+    format_dir(vfs, "/d", 1)
+    loop = virtual_loop(world, "a")
+    asked = log_dir(vfs, SimulatedExecutor)
+    asking = loop.create_task(examine(asked, timeout_ms=10_000))
+    world.run_until(500_000)
+    loop.stand_still()
+    world.run_until(60_000_000)
+    loop.go_on()
+    world.run_until(70_000_000)
+    found = asking.result()
+    assert found is not None, asked.offline_reason
+    assert found.properties is not None
 
 
 async def test_a_first_id_is_given_once_and_to_one_holder():

@@ -1,0 +1,52 @@
+"""wait_awake: time in which the process stood still is not waited for; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kraftjbod.core.loop.own_time import wait_awake
+from kraftjbod.testing.simulation.virtual_loop import VirtualLoop, virtual_loop
+from kraftjbod.testing.simulation.world import World
+
+TIMEOUT_MS = 1_000
+
+
+@pytest.fixture
+def loop() -> VirtualLoop:
+    return virtual_loop(World(seed=1), "a")
+
+
+def begin(loop: VirtualLoop) -> tuple[asyncio.Future[None], asyncio.Task[bool]]:
+    awaited: asyncio.Future[None] = loop.create_future()
+    return awaited, loop.create_task(wait_awake(awaited, TIMEOUT_MS))
+
+
+def test_it_ends_in_time_and_leaves_what_it_waited_for(loop: VirtualLoop) -> None:
+    awaited, waiting = begin(loop)
+    loop.world.run_until(990_000)
+    assert not waiting.done()
+    loop.world.run_until(1_001_000)
+    assert waiting.result() is False
+    assert not awaited.done()
+
+
+def test_what_comes_ends_it_at_once_also_an_error(loop: VirtualLoop) -> None:
+    awaited, waiting = begin(loop)
+    loop.call_after_us(500_000, awaited.set_exception, OSError("late"))
+    loop.world.run_until(500_001)
+    assert waiting.result() is True
+    assert isinstance(awaited.exception(), OSError)
+
+
+def test_however_long_the_process_stands_still_it_waits_the_rest(loop: VirtualLoop) -> None:
+    _, waiting = begin(loop)
+    loop.world.run_until(500_000)
+    loop.stand_still()
+    loop.world.run_until(60_000_000)
+    loop.go_on()
+    loop.world.run_until(60_440_000)
+    assert not waiting.done()
+    loop.world.run_until(60_501_000)
+    assert waiting.result() is False
