@@ -75,9 +75,11 @@ class DirWatch:
         return max(queue.running_for_ms() for queue in self._queues)
 
     def _poll_on_time(self) -> None:
+        """By the timer, or before that."""
         loop = asyncio.get_running_loop()
         if self._next_poll is not None:
             late_s = loop.time() - self._next_poll.when()
+            self._next_poll.cancel()
             if late_s > _LATE_S:
                 for queue in self._queues:
                     queue.excuse(int(late_s * 1000))
@@ -100,7 +102,8 @@ class DirWatch:
         self.is_suspicious = is_suspicious
         for queue in self._queues:
             # Whoever was answered may ask for more at once, and shall not be refused any more.
-            queue.on_answers = self._poll if is_suspicious else None
+            # After a standstill that can come before the timer, and must know of it as well.
+            queue.on_answers = self._poll_on_time if is_suspicious else None
 
     def _check(self) -> None:
         loop = asyncio.get_running_loop()

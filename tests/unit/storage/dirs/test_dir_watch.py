@@ -146,6 +146,26 @@ async def test_a_process_that_stood_still_blames_nobody_for_it():
     scene.watch.stop()
 
 
+async def test_an_answer_that_comes_first_after_a_standstill_blames_nobody_either():
+    scene = Scene()
+    first, second = await scene.hang(0), await scene.hang(1)
+    scene.watch.start()
+    scene.clock.ms += 101
+    await scene.until_reported(1)
+    due = scene.watch._next_poll
+    assert due is not None
+    due.cancel()
+    due._when -= 5
+    scene.clock.ms += 5000
+    first.set()
+    assert await scene.queues[0].submit_op(lambda: 1) == 1
+    assert scene.reported == ["suspect 101"]
+    second.set()
+    await scene.until_reported(2)
+    assert scene.reported == ["suspect 101", "answer"]
+    scene.watch.stop()
+
+
 async def test_nothing_is_reported_after_the_stop():
     scene = Scene()
     hold = await scene.hang()
