@@ -3,10 +3,12 @@ once.
 
 * Only its leader takes the request, and only up to the high watermark; -1 means just that.
 * Followers hear of it, take the new start over (see replica_fetcher.py) and say so with their
-  next fetch. The answer waits until all live ones have, so that none of them shows the records
-  again as a leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
+  next fetch. The answer waits until all have who may lead next, in sync or eligible (KIP-966), and
+  all others that live, so that none of them shows the records again as a leader; or it is
+  REQUEST_TIMED_OUT, and they have the rest of it later.
 * Replicas in full directories fetch nothing, see saturated_followers.py. Like those on brokers that
-  are away they are not waited for.
+  are away they are waited for only as long as they may lead next. Who was not waited for joins the
+  in-sync set with the new start only (isr_manager.py).
 * Of topics that brokers keep in memory nothing is deleted, whoever leads them.
 * The space comes back with retention, which a full directory applies at once.
 

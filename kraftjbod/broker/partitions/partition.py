@@ -95,7 +95,7 @@ class Partition:
     ``log_end_offset``; ``log_end_moved(end)`` after each append of the leader,
     ``follower_fetched(...)`` for each fetch of a follower, ``is_sent_again(...)`` for its answer,
     ``fetched_from_leader(...)`` on a follower, ``truncated(end)``;
-    ``acks_state(required_offset)`` for a produce that waits, ``low_watermark(...)`` for a deletion.
+    ``acks_state(required_offset)`` for a produce that waits (for a deletion: low_watermark.py).
     Those that return ``bool`` return whether the high watermark grew.
 
     ISR: ``isr_shrink_candidates(now_ms)`` and ``isr_expand_wanted(...)`` ask,
@@ -113,6 +113,7 @@ class Partition:
         "_waited",
         "broker_id",
         "directories",
+        "eligible",
         "high_watermark",
         "is_counted",
         "isr",
@@ -160,6 +161,8 @@ class Partition:
         #: Runs parallel to ``replicas``.
         self.directories: tuple[DirectoryId, ...] = ()
         self.isr: tuple[BrokerId, ...] = ()
+        #: Out of the ISR, and may lead next all the same (KIP-966).
+        self.eligible: tuple[BrokerId, ...] = ()
         #: Others may go by what this copy held.
         self.is_counted = False
         self.pending_isr_change: IsrChange | None = None
@@ -236,6 +239,7 @@ class Partition:
         self.replicas = registration.replicas
         self.directories = registration.directories
         self.isr = registration.isr
+        self.eligible = registration.elr
         self.is_counted = registration.counts_on(self.broker_id)
         self._replication_factor = registration.replication_factor
         if self.role is Role.OFFLINE:
@@ -462,25 +466,6 @@ class Partition:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE if self.high_watermark >= required_offset else None
 
-    def low_watermark(
-        self, log_start_offset: int, brokers: Mapping[BrokerId, BrokerRegistration]
-    ) -> int:
-        """The least of the leader's ``log_start_offset`` and those of all live followers (KIP-107).
-
-        A follower lives if its broker is not fenced and the replica's directory is online and not
-        impaired; the others take the start over when they fetch again.
-        UNKNOWN_OFFSET while a live one has not fetched in this leader epoch.
-        """
-        starts = [log_start_offset]
-        for broker_id, directory_id in zip(self.replicas, self.directories, strict=True):
-            follower, broker = self._followers.get(broker_id), brokers.get(broker_id)
-            if follower is None or broker is None or broker.fenced:
-                continue
-            if broker.has_online_dir(directory_id) and not broker.is_impaired(directory_id):
-                is_known = follower.is_current and follower.broker_epoch == broker.epoch
-                starts.append(follower.log_start_offset if is_known else UNKNOWN_OFFSET)
-        return min(starts)
-
     def _advance(self) -> bool:
         committed = self.log_end_offset
         for follower in self._waited:
@@ -520,13 +505,18 @@ class Partition:
         )
 
     def isr_expand_wanted(
-        self, broker_id: BrokerId, brokers: Mapping[BrokerId, BrokerRegistration]
+        self,
+        broker_id: BrokerId,
+        brokers: Mapping[BrokerId, BrokerRegistration],
+        *,
+        log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool:
         """Whether that follower has caught up and may join the ISR.
 
-        It must hold everything committed and everything from before this leader's epoch; its
-        broker must be active, the one that fetched, and have the replica's directory online and
-        not impaired (KIP-928).
+        It must hold everything committed and everything from before this leader's epoch, and
+        nothing from before ``log_start_offset``, where the leader's log starts: as a leader it
+        would show what was deleted. Its broker must be active, the one that fetched, and have the
+        replica's directory online and not impaired (KIP-928).
         """
         if self.role is not Role.LEADER or broker_id in self.isr:
             return False
@@ -534,6 +524,8 @@ class Partition:
         if follower is None or self.pending_isr_change is not None:
             return False
         if follower.log_end_offset < max(self.high_watermark, self.leader_epoch_start_offset):
+            return False
+        if follower.log_start_offset < log_start_offset:
             return False
         broker = brokers.get(broker_id)
         if broker is None or not broker.is_active:

@@ -17,6 +17,7 @@ from kraftjbod.broker.partitions.append_gate import AppendGate
 from kraftjbod.broker.partitions.delayed_operations import FetchPurgatory, OffsetPurgatory
 from kraftjbod.broker.partitions.fetch_sessions import FetchSession
 from kraftjbod.broker.partitions.follower_state import Moments
+from kraftjbod.broker.partitions.low_watermark import low_watermark_of
 from kraftjbod.broker.partitions.partition import Partition, Role
 from kraftjbod.broker.partitions.replica_states import (
     EVENT_OF_DIR,
@@ -361,7 +362,7 @@ class HostedReplicas:
         """
         partition, handle = replica.require_open()
         partition.require_leader()
-        return partition.low_watermark(handle.log_start_offset, self._cache.state.brokers)
+        return low_watermark_of(partition, handle.log_start_offset, self._cache.state.brokers)
 
     def follower_start_reported(self, replica: HostedReplica) -> None:
         """A follower said where its log starts, which may be what a deletion waits for."""

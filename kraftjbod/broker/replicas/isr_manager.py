@@ -84,10 +84,11 @@ class IsrManager:
 
     def follower_caught_up(self, replica: HostedReplica, follower: BrokerId) -> None:
         """A follower outside the ISR has fetched; it may be good enough to join."""
-        partition = replica.partition
-        if partition is not None and partition.isr_expand_wanted(
-            follower, self._cache.state.brokers
-        ):
+        partition, handle = replica.partition, replica.handle
+        if partition is None or handle is None:
+            return
+        start, brokers = handle.log_start_offset, self._cache.state.brokers
+        if partition.isr_expand_wanted(follower, brokers, log_start_offset=start):
             self._want(replica, (*partition.isr, follower))
 
     async def watch(self) -> None:

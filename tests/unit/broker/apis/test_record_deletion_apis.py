@@ -80,7 +80,8 @@ async def test_what_cannot_be_deleted_is_refused():
         # Nothing is committed: the other one has no record yet.
         assert (await deleted(rig, 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (await deleted(rig, -2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert (await deleted(rig, -1)).low_watermark == 0
+        late = await deleted(rig, -1, timeout_ms=0)
+        assert late.error_code == ErrorCode.REQUEST_TIMED_OUT, "2 may lead, and start anywhere"
         unknown = await deleted(rig, 0, name="absent")
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert unknown.low_watermark == -1
@@ -234,12 +235,34 @@ FULL = (ImpairedLogDir(directory_id=dir_of(2, 1), state=LogDirState.SATURATED),)
     ids=["fenced", "directory offline", "directory full"],
 )
 async def test_who_cannot_lead_is_not_waited_for(change: dict[str, Any]):
+    """It was in sync, then eligible: as long as it could begin to lead it is."""
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)
         epoch = rig.parts.cache.state.brokers[TWO].epoch
         rig.replay(BrokerRegistrationChangeRecord(broker_id=TWO, broker_epoch=epoch, **change))
+        assert len(rig.parts.hosted.deletions) == 1, "in sync"
+        leader_alone = dataclasses.replace(
+            partition(replicas=(1, 2), isr=(1,)), partition_epoch=PartitionEpoch(1)
+        )
+        rig.replay(dataclasses.replace(leader_alone, elr=(TWO,)))
+        assert len(rig.parts.hosted.deletions) == 1, "eligible"
+        rig.replay(dataclasses.replace(leader_alone, partition_epoch=PartitionEpoch(2)))
         assert (await asked).low_watermark == 3
+
+
+async def test_who_still_has_what_was_deleted_does_not_join():
+    """It was away when that was answered, and is caught up by its first fetch."""
+    async with brokers() as (rig,):
+        await rig.follow(second(rig), topic(), partition(replicas=(1, 2), isr=(1,)))
+        await rig.ask(produce(batch(5)), 9)
+        await deleted(rig, 3, timeout_ms=0)
+        led = rig.parts.hosted.require(TP).partition
+        assert led is not None and led.high_watermark == 5
+        await fetched(rig, 5, 0)
+        assert led.pending_isr_change is None
+        await fetched(rig, 5, 3)
+        assert led.pending_isr_change is not None and TWO in led.pending_isr_change.isr
 
 
 @pytest.mark.parametrize(

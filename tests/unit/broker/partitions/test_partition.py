@@ -416,6 +416,19 @@ def test_a_pending_removal_is_waited_for_until_metadata_brings_it() -> None:
 # --- growing the ISR -----------------------------------------------------------------------------
 
 
+def started(p: Partition, who: BrokerId, start: int, *, end: int = 100) -> None:
+    """It fetches from ``end`` on, and says that its log starts at ``start``."""
+    p.follower_fetched(
+        who,
+        fetch_offset=end,
+        now_ms=0,
+        broker_epoch=EPOCH,
+        speaker=SPEAKERS[who],
+        moment=0,
+        log_start_offset=start,
+    )
+
+
 def test_a_follower_may_join_once_it_has_all_that_is_committed() -> None:
     p = leader(isr=(1, 2))
     fetch(p, TWO, 100)
@@ -478,6 +491,16 @@ def test_what_a_follower_says_counts_if_it_was_said_of_the_copy_of_now(what: str
     assert new.request(100) and p.isr_expand_wanted(THREE, brokers)
     assert not old.request(120), "a loop that was given up"
     assert end_of(p, THREE) == 100
+
+
+def test_a_follower_may_join_once_it_has_nothing_that_was_deleted() -> None:
+    """Whoever was away, or restarted with an older start, was not asked when that was answered."""
+    p = leader(isr=(1, 2))
+    brokers = {THREE: broker(THREE)}
+    started(p, THREE, 6)
+    assert not p.isr_expand_wanted(THREE, brokers, log_start_offset=7)
+    started(p, THREE, 7)
+    assert p.isr_expand_wanted(THREE, brokers, log_start_offset=7)
 
 
 def test_an_idle_follower_that_goes_on_fetching_need_not_say_again_where_it_is() -> None:
@@ -654,32 +677,3 @@ class PartitionMachine(RuleBasedStateMachine):
 
 TestAnyOrderOfEvents = PartitionMachine.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-# --- low watermark -------------------------------------------------------------------------------
-
-
-def test_the_low_watermark_is_the_least_start_of_all_who_live() -> None:
-    p = leader()
-    brokers = {b: broker(b) for b in (ME, TWO, THREE)}
-    assert p.low_watermark(7, brokers) == UNKNOWN_OFFSET  # Nobody has said anything yet.
-    for who, start in ((TWO, 4), (THREE, 9)):
-        p.follower_fetched(
-            who,
-            fetch_offset=9,
-            now_ms=0,
-            broker_epoch=EPOCH,
-            speaker=SPEAKERS[who],
-            moment=0,
-            log_start_offset=start,
-        )
-    assert p.low_watermark(7, brokers) == 4
-    for gone in (
-        broker(TWO, fenced=True),
-        broker(TWO, dir_online=False),
-        broker(TWO, impaired=LogDirState.STALLED),
-    ):
-        assert p.low_watermark(7, {**brokers, TWO: gone}) == 7
-    assert p.low_watermark(7, {THREE: broker(THREE)}) == 7
-    # Being about to leave, it still leads and follows.
-    assert p.low_watermark(7, {**brokers, TWO: broker(TWO, leaving=True)}) == 4
