@@ -9,6 +9,9 @@ A stray is purged only if all of this is so:
 * that long ago, by the time that its mark names, and this process has known it for a while: a
   clock that jumped by a year has not aged it.
 
+One that a full disk did not let be marked before a crash is marked when it is found, if its name
+says that it was the present metadata.
+What a crash left of a replica's making, and holds no record, goes once it was known for a while.
 A stray of another life, one that does not say whose records it holds, and one from before there
 were marks stay until a person removes them: they may be all that there is.
 """
@@ -58,6 +61,9 @@ class StrayRetention:
 
     async def purge_due(self) -> None:
         """Remove what is due; a directory that does not let go of it is asked again next time."""
+        log_id = self._cache.state.metadata_log_id
+        if log_id is not None:
+            self._logs.strays.owe_lost_marks(log_id)
         await self._logs.strays.write_owed_marks()
         for stray in self._logs.strays.all():
             if not self._is_due(stray) or self._is_needed(stray):
@@ -72,15 +78,19 @@ class StrayRetention:
                 )
 
     def _is_due(self, stray: Stray) -> bool:
+        known_ms = self._clock.now_ms() - stray.known_since_ms
+        least_known_ms = min(self._retention_ms, _KNOWN_FOR_MS)
+        if stray.holds_nothing:
+            return known_ms >= least_known_ms
         mark, log_id = stray.mark, self._cache.state.metadata_log_id
         if mark is None or log_id is None or mark.metadata_log_id != log_id:
             return False
         aged_ms = self._clock.wall_ms() - mark.set_aside_ms
-        known_ms = self._clock.now_ms() - stray.known_since_ms
-        least_known_ms = min(self._retention_ms, _KNOWN_FOR_MS)
         return aged_ms >= self._retention_ms and known_ms >= least_known_ms
 
     def _is_needed(self, stray: Stray) -> bool:
+        if stray.holds_nothing:
+            return False
         tp = stray.topic_partition
         if tp is None or stray.topic_id is None:
             return stray.topic_id is None

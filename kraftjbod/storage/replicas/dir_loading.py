@@ -65,6 +65,7 @@ class Stray(NamedTuple):
     last_epoch: int | None
     mark: StrayMark | None
     size_bytes: int
+    holds_nothing: bool
     known_since_ms: int
 
     @classmethod
@@ -84,6 +85,7 @@ class Stray(NamedTuple):
             last_epoch=found.last_epoch,
             mark=found.mark,
             size_bytes=found.size_bytes,
+            holds_nothing=found.holds_nothing,
             known_since_ms=now_ms,
         )
 

@@ -19,6 +19,7 @@ from kraftjbod.storage.checkpoints import (
     parse_partition_metadata,
 )
 from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, STRAY_MARK
+from kraftjbod.storage.log.log_loader import is_half_made
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 
@@ -47,12 +48,16 @@ class StrayMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStray:
-    """What a stray's directory says; None where it does not."""
+    """What a stray's directory says; None where it does not.
+
+    If it ``holds_nothing`` it is what a crash left of a replica's making: no record, no topic.
+    """
 
     topic_id: TopicId | None
     last_epoch: int | None
     mark: StrayMark | None
     size_bytes: int
+    holds_nothing: bool
 
 
 def write_stray_mark(vfs: Vfs, directory: str, mark: StrayMark) -> None:
@@ -85,11 +90,13 @@ def parse_stray_mark(text: str) -> StrayMark | None:
 
 def examine_stray(vfs: Vfs, directory: str) -> FoundStray:
     mark_text = _text(vfs, f"{directory}/{STRAY_MARK}")
+    topic_id = _topic_id(vfs, f"{directory}/{PARTITION_METADATA}")
     return FoundStray(
-        topic_id=_topic_id(vfs, f"{directory}/{PARTITION_METADATA}"),
+        topic_id=topic_id,
         last_epoch=_last_epoch(vfs, f"{directory}/{LEADER_EPOCH_CHECKPOINT}"),
         mark=None if mark_text is None else parse_stray_mark(mark_text),
         size_bytes=sum(entry.size_bytes for entry in vfs.list_dir(directory)),
+        holds_nothing=topic_id is None and is_half_made(vfs, directory),
     )
 
 

@@ -4,7 +4,8 @@ return.
 * A copy that nobody wants is marked with the reason, renamed, and remembered here.
 * It is opened again only when somebody who knows the metadata says so, and removed likewise.
 * A dir that goes OFFLINE takes its strays along; they are found anew when it comes back.
-* The mark that a full dir does not take is owed, and written when there is room.
+* The mark that a full dir does not take is owed, and written when there is room. Until then the
+  stray's name says by which metadata it is one, for whoever finds it after a crash.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kraftjbod.core.ids import TopicIdPartition, TopicPartition, Uuid
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
-from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind
+from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind, parse_replica_dir
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -105,7 +106,7 @@ class StrayReplicas:
             is_marked = False
             self._log.warning("stray_not_marked", directory=directory, reason=e.message)
         tp = handle.topic_partition
-        target = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+        target = self._stray_path(log_dir, tp, None if is_marked else metadata_log_id)
         await handle.move_aside(target)
         # It is no replica any more, and so is waited for: until its dir answers, or is offline.
         await _until_taken(handle.close_files)
@@ -115,6 +116,31 @@ class StrayReplicas:
         self._strays.append(Stray.of(log_dir, target, tp, found, self._clock.now_ms()))
         if not is_marked:
             self._owed_marks[target] = mark
+
+    def _stray_path(self, log_dir: LogDir, tp: TopicPartition, named_by: Uuid | None) -> str:
+        """Named after ``named_by`` if the name is free, and whole: a shortened one may be two's."""
+        if named_by is not None:
+            path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY, named_by)
+            is_free = all(stray.directory != path for stray in self._strays)
+            if is_free and _tp_in(path) == tp:
+                return path
+        return self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
+
+    def owe_lost_marks(self, metadata_log_id: Uuid) -> None:
+        """Owe a mark, as of now, to strays without one that are named after this metadata log.
+
+        The node died before there was room for it. Why they were set aside is not known any more:
+        the reason is the one from which least follows.
+        """
+        for stray in self._strays:
+            if stray.mark is not None or stray.directory in self._owed_marks:
+                continue
+            if _unique_in(stray.directory) == metadata_log_id:
+                self._owed_marks[stray.directory] = StrayMark(
+                    reason=StrayReason.NOT_A_REPLICA,
+                    set_aside_ms=self._clock.wall_ms(),
+                    metadata_log_id=metadata_log_id,
+                )
 
     async def write_owed_marks(self) -> None:
         """Where there is room by now; a stray without a mark would stay for ever."""
@@ -171,6 +197,16 @@ class StrayReplicas:
         self._owed_marks.pop(stray.directory, None)
         if stray in self._strays:
             self._strays.remove(stray)
+
+
+def _unique_in(directory: str) -> Uuid | None:
+    named = parse_replica_dir(directory.rpartition("/")[2])
+    return None if named is None else named.unique
+
+
+def _tp_in(directory: str) -> TopicPartition | None:
+    named = parse_replica_dir(directory.rpartition("/")[2])
+    return None if named is None else named.topic_partition
 
 
 async def _until_taken(step: Callable[[], Awaitable[T]]) -> T:

@@ -6,10 +6,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.directories.stray_retention import StrayRetention
-from kraftjbod.core.ids import Uuid
+from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.metadata.records import FeatureLevelRecord, Record
+from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind, doomed_dir_name
 from kraftjbod.storage.replicas.stray_mark import StrayReason
-from tests.faults.rig import ManualClock
+from kraftjbod.storage.vfs import write_atomically
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import ManualClock, format_dir
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, topic
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -88,6 +91,51 @@ async def test_what_the_present_metadata_did_not_set_aside_stays(
         clock.ms = 100 * WEEK_MS
         await retention(rig, clock).purge_due()
         assert len(rig.logs.strays.all()) == 1
+
+
+@pytest.mark.parametrize("named_after", [LIFE, OTHER])
+async def test_a_stray_whose_mark_was_lost_goes_by_its_name(named_after: Uuid) -> None:
+    async with brokers() as (rig,):
+        await rig.logs.create(TP, topic().topic_id)
+        await rig.logs.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE)
+        (stray,) = rig.logs.strays.all()
+        vfs, name = stray.log_dir.vfs, doomed_dir_name(TP, ReplicaDirKind.STRAY, named_after)
+        vfs.unlink_if_exists(f"{stray.directory}/{STRAY_MARK}")
+        vfs.rename(stray.directory, f"{stray.log_dir.path}/{name}")
+        rig.logs.strays.forget_all_in(stray.log_dir)
+        found = stray._replace(directory=f"{stray.log_dir.path}/{name}", mark=None)
+        rig.logs.strays.found([found])
+        await rig.follow(life(LIFE))
+        clock = Later()
+        purges = retention(rig, clock)
+        await purges.purge_due()
+        assert len(rig.logs.strays.all()) == 1, "it is as old as its new mark"
+        clock.ms = WEEK_MS + DAY_MS
+        await purges.purge_due()
+        assert len(rig.logs.strays.all()) == (0 if named_after == LIFE else 1)
+
+
+async def test_what_a_crash_left_of_a_making_goes_and_what_is_unreadable_stays() -> None:
+    disk = MemVfs()
+    format_dir(disk, "/d1", 1)
+    for name in ("empty-0", "torn-0", "damaged-0"):
+        disk.make_dirs(f"/d1/{name}")
+    write_atomically(disk, "/d1/torn-0/partition.metadata.tmp", b"ver")
+    write_atomically(disk, "/d1/damaged-0/00000000000000000000.log", b"record")
+    async with brokers(1, disk) as (rig,):
+        assert len(rig.logs.strays.all()) == 3
+        clock = Later()
+        purges = retention(rig, clock)
+        clock.jumped_ms = 365 * DAY_MS
+        await purges.purge_due()
+        assert len(rig.logs.strays.all()) == 3
+        clock.ms = 100 * WEEK_MS
+        await purges.purge_due()
+        (stray,) = rig.logs.strays.all()
+        assert stray.topic_partition == TopicPartition("damaged", 0)
+        assert [e.name for e in disk.list_dir("/d1") if e.is_dir] == [
+            stray.directory.removeprefix("/d1/")
+        ]
 
 
 async def test_a_stray_that_metadata_names_stays_while_no_other_copy_is_served() -> None:

@@ -32,17 +32,21 @@ def test_a_stray_reports_what_was_known_of_it(reason: StrayReason, log_id: Uuid 
     write_atomically(vfs, "/s/leader-epoch-checkpoint", format_leader_epochs([(1, 0), (4, 2)]))
     found = examine_stray(vfs, "/s")
     size_bytes = sum(entry.size_bytes for entry in vfs.list_dir("/s"))
-    assert found == FoundStray(topic_id=topic_id, last_epoch=4, mark=mark, size_bytes=size_bytes)
+    assert found == FoundStray(
+        topic_id=topic_id, last_epoch=4, mark=mark, size_bytes=size_bytes, holds_nothing=False
+    )
 
 
 def test_what_cannot_be_read_says_nothing() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/s")
-    nothing = FoundStray(topic_id=None, last_epoch=None, mark=None, size_bytes=0)
+    nothing = FoundStray(
+        topic_id=None, last_epoch=None, mark=None, size_bytes=0, holds_nothing=True
+    )
     assert examine_stray(vfs, "/s") == nothing
     for name in ("partition.metadata", "leader-epoch-checkpoint", "set-aside.json"):
         write_atomically(vfs, f"/s/{name}", b"?")
     assert examine_stray(vfs, "/s") == FoundStray(
-        topic_id=None, last_epoch=None, mark=None, size_bytes=3
+        topic_id=None, last_epoch=None, mark=None, size_bytes=3, holds_nothing=False
     )
     assert parse_stray_mark('{"reason": "bored"}') is None

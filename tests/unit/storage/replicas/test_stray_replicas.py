@@ -95,6 +95,27 @@ async def test_on_a_full_disk_a_stray_has_no_mark_until_there_is_room() -> None:
     assert found.mark == stray.mark
 
 
+async def test_a_mark_that_died_with_its_node_is_owed_by_the_metadata_in_the_stray_s_name() -> None:
+    vfs = FaultVfs(MemVfs())
+    for _ in range(2):
+        vfs.clear()
+        manager = await node_on(vfs)
+        await manager.create(TP, TOPIC_ID, directory_id(1))
+        vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
+        await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE)
+    later = await node_on(vfs.inner.crash_clone(1))
+    # The second one's name was taken: it stays until a person removes it.
+    assert [stray.mark for stray in later.strays.of(KEY)] == [None, None]
+    later.strays.owe_lost_marks(Uuid(b"o" * 16))
+    await later.strays.write_owed_marks()
+    assert [stray.mark for stray in later.strays.of(KEY)] == [None, None], "of another life"
+    later.strays.owe_lost_marks(LIFE)
+    await later.strays.write_owed_marks()
+    (mark,) = (stray.mark for stray in later.strays.of(KEY) if stray.mark is not None)
+    # Maybe this metadata had the topic then: it must not come back as in sync by another's.
+    assert (mark.reason, mark.metadata_log_id) == (StrayReason.NOT_A_REPLICA, LIFE)
+
+
 async def test_a_disk_that_stands_still_once_a_stray_has_its_name_does_not_hide_it() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await node_on(vfs)
