@@ -22,6 +22,7 @@ from kraftjbod.protocol.messages import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    MetadataRequest,
 )
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
 from kraftjbod.testing.simulation.search.applications.topic_load import TopicLoad, require_topic
@@ -282,6 +283,8 @@ class Fleeting:
         await self._client.refresh_metadata([TOPIC])
         require_topic(self._client, TOPIC, load.topic_id)
         leader = self._client.metadata.leader(TOPIC, partition)
+        if not await self._is_known_to(leader, load.topic_id):
+            return -1
         response = await self._client.request(leader, request, timeout_ms=timeout_ms)
         ((result,),) = (topic.partitions for topic in response.topics)
         if result.error_code == ErrorCode.NONE:
@@ -290,6 +293,15 @@ class Fleeting:
             f"records of {load.key}-{partition} up to {offset}: {ErrorCode(result.error_code)!r}"
         )
         return -1
+
+    async def _is_known_to(self, broker_id: int, topic_id: TopicId) -> bool:
+        """DeleteRecords names no id: whoever stood still answers for a former one of the name."""
+        topic = MetadataRequest.MetadataRequestTopic(name=TOPIC)
+        request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
+        response = await self._client.request(
+            broker_id, request, timeout_ms=self._client.request_timeout_ms
+        )
+        return any(TopicId(bytes(one.topic_id)) == topic_id for one in response.topics)
 
     # --- asking ----------------------------------------------------------------------------------
 
