@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.core.config import BrokerConfig, ControllerConfig, unknown_keys
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.errors import ConfigError, StartupError
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.local.cluster_process import ClusterProcesses, directory_id

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kraftjbod.core.config import BrokerConfig, ControllerConfig, unknown_keys
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.properties import parse_properties
 from kraftjbod.local.sample_config import write_samples
 
