@@ -86,6 +86,21 @@ def test_who_gives_up_connecting_leaves_nothing_behind() -> None:
     assert [guest.told for guest in net.guests] == [["lost"]]
 
 
+def test_of_two_delays_that_overlap_none_is_left() -> None:
+    """The first to end had been what the second one put back: the link stayed slow for ever."""
+    net = Net()
+    first = net.network.delay("a", "b", 1_000)
+    second = net.network.delay("b", "a", 3_000)
+    first()
+    slow = net.connect()
+    net.go_on(5.9)
+    assert not slow.done()
+    second()
+    quick = net.connect()
+    net.go_on(0.05)
+    assert quick.done()
+
+
 def test_an_address_has_one_listener_and_a_name_one_host() -> None:
     net = Net()
     with pytest.raises(OSError, match="Address already in use"):

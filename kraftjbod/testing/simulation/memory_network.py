@@ -18,6 +18,7 @@ import asyncio
 import errno
 import os
 import socket
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 from kraftjbod.testing.simulation.memory_transport import (
@@ -63,7 +64,7 @@ class MemoryNetwork:
     # --- what goes wrong -------------------------------------------------------------------------
 
     def link(self, a: str, b: str) -> Link:
-        """The way from ``a`` to ``b``; its delay and speed can be set."""
+        """The way from ``a`` to ``b``; it can be made slow."""
         found = self._links.get((a, b))
         if found is None:
             found = Link(self.loop, self._rng, self._places[a], self._places[b])
@@ -92,11 +93,20 @@ class MemoryNetwork:
                 link.is_cut = False
                 link.release()
 
-    def delay(self, a: str, b: str, ms: float) -> None:
-        """From now on it takes that long, or half as long more, there as well as back."""
+    def delay(self, a: str, b: str, ms: float) -> Callable[[], None]:
+        """From now on it takes that long, or half as long more, there as well as back.
+
+        Until what is returned is called.
+        """
         self._say("delay", f"{a} <> {b} {ms} ms")
-        for link in (self.link(a, b), self.link(b, a)):
-            link.delay_us = int(ms * 1000), int(ms * 1500)
+        links = (self.link(a, b), self.link(b, a))
+        slowed = [link.slow(int(ms * 1000), int(ms * 1500)) for link in links]
+
+        def undo() -> None:
+            for quicken in slowed:
+                quicken()
+
+        return undo
 
     def reset_connections(self, a: str, b: str) -> int:
         """Every connection between the two breaks; how many there were."""

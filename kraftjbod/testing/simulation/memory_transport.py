@@ -54,7 +54,7 @@ class Link:
     def __init__(self, loop: VirtualLoop, rng: random.Random, source: Place, target: Place) -> None:
         self.source = source
         self.target = target
-        self.delay_us = DELAY_TO_ITSELF_US if source is target else DELAY_US
+        self._delays_us = [DELAY_TO_ITSELF_US if source is target else DELAY_US]
         self.bytes_per_us: float = 1_000.0
         self.is_cut = False
         self._loop = loop
@@ -69,9 +69,18 @@ class Link:
         """Nothing arrives now."""
         return self.is_cut or not self.target.is_powered
 
+    def slow(self, least_us: int, most_us: int) -> Callable[[], None]:
+        """From now on it takes that long, until what is returned is called.
+
+        Of several of these the last one counts that is left.
+        """
+        delay_us = (least_us, most_us)
+        self._delays_us.append(delay_us)
+        return lambda: self._delays_us.remove(delay_us)
+
     def carry(self, arrive: Arrival, size: int = 0) -> None:
         """Have ``arrive`` called on the network's loop when ``size`` bytes have come over."""
-        low, high = self.delay_us  # Drawn in the cheapest way: this is done for every piece.
+        low, high = self._delays_us[-1]  # Drawn in the cheapest way: this is done for every piece.
         took_us = low + int(self._rng.random() * (high - low) + size / self.bytes_per_us)
         self._loop.call_after_us(took_us, self._arrive, arrive)
 

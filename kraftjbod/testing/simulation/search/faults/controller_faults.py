@@ -124,15 +124,12 @@ class ControllerFaults:
     async def _slow(self, fault: Fault) -> None:
         rng, network = fault.rng(), self._stage.cluster.network
         async with self._stage.struck_controller(fault) as host:
-            others = self._peers(host)
-            pairs = [pair for o in others for pair in ((host.name, o), (o, host.name))]
-            links = [network.link(*pair) for pair in pairs]
-            usual = [link.delay_us for link in links]
-            for other in others:
-                network.delay(host.name, other, rng.randint(20, 400))
+            delays = [
+                network.delay(host.name, other, rng.randint(20, 400)) for other in self._peers(host)
+            ]
             await wait(fault)
-            for link, delay_us in zip(links, usual, strict=True):
-                link.delay_us = delay_us
+            for undo in delays:
+                undo()
 
     def _peers(self, host: SimulatedController) -> list[str]:
         return [one.name for one in self._stage.cluster.controllers if one is not host]

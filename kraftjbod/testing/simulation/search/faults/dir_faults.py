@@ -133,11 +133,10 @@ class DirFaults:
         await asyncio.sleep(rng.uniform(*_ASKS_S))
         yield
         await asyncio.sleep(rng.random() * _LATE_S)
-        back = network.link(other, me)
-        usual_us, back.delay_us = back.delay_us, _SLOW_ANSWER_US
+        undo = network.link(other, me).slow(*_SLOW_ANSWER_US)
         network.heal(me, other)
         await asyncio.sleep(_SLOW_ANSWERS_S)
-        back.delay_us = usual_us
+        undo()
 
     async def _hang_move(self, fault: Fault) -> None:
         """At the rename that ends it, on the disk that takes, or on both: that one answers last."""

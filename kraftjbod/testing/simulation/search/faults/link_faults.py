@@ -14,24 +14,23 @@ class LinkFaults:
 
     def plays(self) -> Plays:
         return {
-            Kind.PARTITION: self._disturb_link,
-            Kind.ONE_WAY: self._disturb_link,
-            Kind.SLOW_LINK: self._disturb_link,
+            Kind.PARTITION: self._cut,
+            Kind.ONE_WAY: self._cut,
+            Kind.SLOW_LINK: self._slow,
             Kind.RESET: self._reset,
         }
 
-    async def _disturb_link(self, fault: Fault) -> None:
+    async def _cut(self, fault: Fault) -> None:
         network = self._stage.cluster.network
         a, b = self._ends(fault)
-        usual = {link: link.delay_us for link in (network.link(a, b), network.link(b, a))}
-        if fault.kind is Kind.SLOW_LINK:
-            network.delay(a, b, fault.rng().randint(20, 400))
-        else:
-            network.partition(a, b, one_way=fault.kind is Kind.ONE_WAY)
+        network.partition(a, b, one_way=fault.kind is Kind.ONE_WAY)
         await wait(fault)
         network.heal(a, b)
-        for link, delay_us in usual.items():
-            link.delay_us = delay_us
+
+    async def _slow(self, fault: Fault) -> None:
+        undo = self._stage.cluster.network.delay(*self._ends(fault), fault.rng().randint(20, 400))
+        await wait(fault)
+        undo()
 
     async def _reset(self, fault: Fault) -> None:
         self._stage.cluster.network.reset_connections(*self._ends(fault))
