@@ -2,17 +2,18 @@
 once.
 
 * Only its leader takes the request, and only up to the high watermark; -1 means just that.
-* Followers hear of it, take the new start over (see replica_fetcher.py) and say so with their
-  next fetch. The answer waits until all have who may lead next, in sync or eligible (KIP-966), and
-  all others that live, so that none of them shows the records again as a leader; or it is
-  REQUEST_TIMED_OUT, and they have the rest of it later.
+* Followers hear of it, take the new start over (see replica_fetcher.py) and say so with the next
+  fetch after it is on their disks. The answer waits until all have who may lead next, in sync or
+  eligible (KIP-966), and all others that live, so that none of them shows the records again as a
+  leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
 * Replicas in full directories fetch nothing, see saturated_followers.py. Like those on brokers that
   are away they are waited for only as long as they may lead next. Who was not waited for joins the
   in-sync set with the new start only (isr_manager.py).
 * Of topics that brokers keep in memory nothing is deleted, whoever leads them.
 * The space comes back with retention, which a full directory applies at once.
 
-The new start is as certain as the checkpoint of log starts: after a crash it may be an older one.
+What is answered is on the disks of all who were waited for, in their checkpoints of log starts: no
+crash brings it back.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.together import together
 from kraftjbod.core.errors import (
     ErrorCode,
+    LogDirImpairedError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
     OperatingError,
@@ -32,6 +34,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from kraftjbod.storage.log.log_handle import LogHandle
 
 Wanted = DeleteRecordsRequest.DeleteRecordsPartition
 Deleted = DeleteRecordsResponse.DeleteRecordsPartitionResult
@@ -39,6 +42,8 @@ _HIGH_WATERMARK: Final = -1
 _UNKNOWN_LOW_WATERMARK: Final = -1
 #: What the leader's own part may take in any case: as in Kafka, a request's time is for the others.
 _LEAST_TIMEOUT_MS: Final = 1_000
+#: A full directory removes at its leisure what has left a log.
+_PURGE_WAIT_S: Final = 0.2
 
 
 def _refused(part: Wanted) -> Deleted:
@@ -113,8 +118,7 @@ class RecordDeletionApis:
                 f"offset {wanted} is outside 0..{partition.high_watermark} of {topic_partition}"
             )
         await handle.start_at(wanted)
-        if handle.log_dir.state is LogDirState.SATURATED:
-            await handle.apply_retention()
+        await self._keep_log_start(handle)
         if not self._replicas.is_current(replica):
             raise NotLeaderOrFollowerError(f"{topic_partition} is another replica now")
         self._replicas.reading_changed(replica)
@@ -126,6 +130,18 @@ class RecordDeletionApis:
         if code is not ErrorCode.NONE:
             raise OperatingError(f"not all live replicas start at {wanted} yet", code=code)
         return max(wanted, self._replicas.low_watermark(replica))
+
+    async def _keep_log_start(self, handle: LogHandle) -> None:
+        """In a full directory that takes the space of what was deleted, or waits for it."""
+        while True:
+            if handle.log_dir.state is LogDirState.SATURATED:
+                await handle.apply_retention()
+            try:
+                return await handle.keep_log_start()
+            except LogDirImpairedError:
+                if handle.log_dir.state is not LogDirState.SATURATED:
+                    raise
+            await asyncio.sleep(_PURGE_WAIT_S)
 
     async def _pass_gate(self, topic_partition: TopicPartition) -> None:
         """Wait while a move lets the replica's copies change places."""

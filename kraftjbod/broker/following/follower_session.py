@@ -188,6 +188,6 @@ class FollowerSession:
             current_leader_epoch=one.leader_epoch,
             fetch_offset=one.handle.log_end_offset,
             last_fetched_epoch=one.handle.latest_epoch,
-            log_start_offset=one.handle.log_start_offset,
+            log_start_offset=one.handle.kept_log_start,
             partition_max_bytes=self._limits.max_partition_bytes,
         )

@@ -381,7 +381,7 @@ class ReplicaFetcher:
         if data.records:
             return asyncio.ensure_future(self._append(one, data, data.records))
         self._note_fetched(one, data.high_watermark)
-        if data.log_start_offset > one.handle.log_start_offset:
+        if data.log_start_offset > one.handle.kept_log_start:
             return asyncio.ensure_future(self._follow_start(one, data.log_start_offset))
         return None
 
@@ -407,13 +407,14 @@ class ReplicaFetcher:
         if self._session.is_followed(one):
             self._session.name_last(one)
             self._note_fetched(one, data.high_watermark)
-            if data.log_start_offset > one.handle.log_start_offset:
+            if data.log_start_offset > one.handle.kept_log_start:
                 await self._follow_start(one, data.log_start_offset)
 
     async def _follow_start(self, one: Followed, leader_log_start: int) -> None:
         """The leader let go of its oldest records (KIP-107): so do we, as far as we know them."""
         try:
             await one.handle.start_at(min(leader_log_start, one.handle.high_watermark))
+            await one.handle.keep_log_start()
         except OperatingError as e:
             self._delay(one, e.code, str(e))
             return

@@ -157,7 +157,7 @@ class BrokerMetadataPublisher:
 
     async def _role_once_settled(self, replica: HostedReplica) -> None:
         if replica.handle is not None:
-            await replica.handle.settled()
+            await replica.handle.unsettled.settled()
         self._carry_out(self._replicas.apply_role(replica))
 
     async def _set_aside(self, topic_partition: TopicPartition) -> None:

@@ -380,7 +380,7 @@ class ReplicaManager:
         partition, handle = replica.partition, replica.handle
         assert partition is not None, replica
         will_lead = replica.registration.leader == self._broker_id and not partition.is_leader
-        if handle is not None and handle.has_role_wait(will_lead=will_lead):
+        if handle is not None and handle.unsettled.has_role_wait(will_lead=will_lead):
             # A leader's log never loses records, and where it begins to lead is where it ends.
             changes.unsettled.append(replica)
             if will_lead:

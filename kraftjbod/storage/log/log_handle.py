@@ -34,6 +34,7 @@ from kraftjbod.storage.log.producer_state import KeptBatches, KnownProducer
 from kraftjbod.storage.log.published_log import PublishedLog
 from kraftjbod.storage.log.time_search import LogTimeSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.segment import LogSegment
@@ -64,8 +65,12 @@ class LogHost(Protocol):
         """Segments left the log: purge them after the topic's delay."""
         ...
 
-    async def lower_recovery_point(self, handle: LogHandle) -> None:
-        """Make sure that no file claims a recovery point above the handle's."""
+    async def lower_claims(self, handle: LogHandle) -> None:
+        """Make sure that no file claims a recovery point or a log start above the handle's."""
+        ...
+
+    async def keep_log_start(self, handle: LogHandle) -> None:
+        """See :meth:`LogHandle.keep_log_start`."""
         ...
 
 
@@ -81,6 +86,7 @@ class LogHandle:
         clock: Clock,
         checkpointed_high_watermark: int = 0,
         checkpointed_recovery_point: int = 0,
+        checkpointed_log_start: int = 0,
     ) -> None:
         self._published = PublishedLog(
             log=log,
@@ -101,13 +107,10 @@ class LogHandle:
         log.high_watermark, log.beat = self._high_watermark, log_dir.beat
         #: The largest value that the checkpoint file may hold for this log; the host's.
         self.checkpointed_recovery_point = checkpointed_recovery_point
+        #: The least value that the checkpoint file holds for this log; the host's.
+        self.checkpointed_log_start = checkpointed_log_start
         self.last_flush_ms = clock.now_ms()
-        #: Of each truncation on its way: no less will be left. Nothing after it is certain.
-        self._truncating_to: list[int] = []
-        #: Appends of a follower that are on their way.
-        self._following = 0
-        self._is_settled = asyncio.Event()
-        self._is_settled.set()
+        self.unsettled = UnsettledChanges()
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
         #: Held while other threads use files, and while files are closed.
@@ -120,6 +123,16 @@ class LogHandle:
     @property
     def log_start_offset(self) -> int:
         return self._published.view.log_start_offset
+
+    @property
+    def kept_log_start(self) -> int:
+        """Where the log starts, at the least, if the process or the disk's cache is lost now."""
+        return min(self.log_start_offset, self.checkpointed_log_start)
+
+    @property
+    def claimable_log_start(self) -> int:
+        """Up to where a file may say that nothing is left."""
+        return self.unsettled.certain_start(self.log_start_offset)
 
     @property
     def log_end_offset(self) -> int:
@@ -158,16 +171,7 @@ class LogHandle:
     @property
     def recovery_point(self) -> int:
         """Everything below is on the disk."""
-        certain = self._published.view.recovery_point
-        return min([certain, *self._truncating_to])
-
-    def has_role_wait(self, *, will_lead: bool) -> bool:
-        """Whether what a follower began is on its way: nobody may lead before it is over."""
-        return bool(self._truncating_to) or (will_lead and self._following > 0)
-
-    async def settled(self) -> None:
-        """Wait for that; as long as the disk hangs, if it does."""
-        await self._is_settled.wait()
+        return self.unsettled.certain_end(self._published.view.recovery_point)
 
     @property
     def damaged_from(self) -> int | None:
@@ -258,17 +262,8 @@ class LogHandle:
             lambda log: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
             size_bytes=len(records),
         )
-        self._following += 1
-        self._is_settled.clear()
-        return append.after(self._followed)
-
-    def _followed(self) -> None:
-        self._following -= 1
-        self._note_if_settled()
-
-    def _note_if_settled(self) -> None:
-        if not (self._truncating_to or self._following):
-            self._is_settled.set()
+        self.unsettled.begin_append()
+        return append.after(self.unsettled.end_append)
 
     # -- read -------------------------------------------------------------------------------
 
@@ -284,7 +279,7 @@ class LogHandle:
         :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
         :raises KafkaStorageError: if the dir is offline.
         """
-        if self._truncating_to:
+        if self.unsettled.has_truncations:
             return None
         self._published.require_open()
         try:
@@ -393,28 +388,23 @@ class LogHandle:
 
     async def _truncate(self, offset: int, op: Callable[[UnifiedLog], None]) -> None:
         # The claim that all below the recovery point is sound must be withdrawn first:
-        # what will be appended after the truncation is not on the disk yet.
+        # what will be appended after the truncation is not on the disk yet. So must one that
+        # nothing is left of what will be appended there.
         self._published.require_open()
         # A truncation ends at a batch's beginning, which is not below the segment's.
         segment = self.view.segments[self.view.segment_index(offset)]
-        left = min(offset, segment.base_offset)
-        self._truncating_to.append(left)
-        self._is_settled.clear()
+        truncation = self.unsettled.begin_truncation(min(offset, segment.base_offset), offset)
         done: asyncio.Future[None] | None = None
         try:
-            await self._host.lower_recovery_point(self)
+            await self._host.lower_claims(self)
             done = self._published.submit(OpKind.TRUNCATE, op)
             await asyncio.shield(done)
         finally:
             # Whoever waited may be gone; reads on the loop stay away until it is done.
             if done is None or done.done():
-                self._truncated(left)
+                self.unsettled.end_truncation(truncation)
             else:
-                done.add_done_callback(lambda _: self._truncated(left))
-
-    def _truncated(self, left: int) -> None:
-        self._truncating_to.remove(left)
-        self._note_if_settled()
+                done.add_done_callback(lambda _: self.unsettled.end_truncation(truncation))
 
     async def flush(self) -> None:
         """Bring everything that was appended so far to the disk, and move the recovery point."""
@@ -459,7 +449,8 @@ class LogHandle:
     async def start_at(self, offset: int) -> None:
         """Hide what is below ``offset``, which is not above the high watermark (KIP-107).
 
-        Needs no free space; the files go when retention is applied next.
+        Needs no free space; the files go when retention is applied next. A crash may bring it back
+        until :meth:`keep_log_start` was done.
 
         :raises OverloadedError: its copy is about to take its place: try again.
         """
@@ -467,6 +458,13 @@ class LogHandle:
         if self._is_held_still:
             raise OverloadedError(f"{self.topic_partition} is moving just now, try again")
         await self._published.run(OpKind.RETENTION, lambda log: log.start_at(offset))
+
+    async def keep_log_start(self) -> None:
+        """Bring to the disk where the log starts: :attr:`kept_log_start` is no less then.
+
+        :raises KafkaStorageError: if the dir is or goes offline, or has no space for that.
+        """
+        await self._host.keep_log_start(self)
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Let the log know what was found in one of its closed segments; False if that is gone."""

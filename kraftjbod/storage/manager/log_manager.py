@@ -464,11 +464,17 @@ class LogManager:
         chores = self._housekeeping[handle.log_dir]
         chores.purge_segments(handle, segments, handle.config.file_delete_delay_ms)
 
-    async def lower_recovery_point(self, handle: LogHandle) -> None:
-        if handle.checkpointed_recovery_point > handle.recovery_point:
+    async def lower_claims(self, handle: LogHandle) -> None:
+        if (
+            handle.checkpointed_recovery_point > handle.recovery_point
+            or handle.log_start_offset > handle.claimable_log_start
+        ):
             await self._checkpoint(handle.log_dir)
         self.cleaner.truncated(handle.topic_partition)
         await self._cleaner_offsets.lower(handle, handle.recovery_point)
+
+    async def keep_log_start(self, handle: LogHandle) -> None:
+        await self._checkpoints.keep_log_start(handle)
 
     def _purge_later(self, log_dir: LogDir, path: str, handle: LogHandle | None) -> None:
         config = self._registry.config_of("") if handle is None else handle.config

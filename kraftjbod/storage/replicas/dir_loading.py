@@ -178,6 +178,7 @@ class DirLoading:
                 raise
             self._log.warning("replica_not_loaded", partition=str(tp), reason=e.message)
             return 0
+        opened.handle.checkpointed_log_start = loaded.offsets.log_starts.get(tp, 0)
         loaded.handles.append(opened.handle)
         if opened.was_future:
             loaded.moved_here.append(opened.handle)

@@ -44,6 +44,10 @@ class OffsetCheckpoints:
         self._registry = registry
         #: Of whom the files of each dir speak, or may speak.
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
+        #: The log starts of copies that are about to become replicas of a dir.
+        self._announced: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
+        #: Held while log starts are written that somebody waits for.
+        self._keeping: defaultdict[LogDir, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def write_high_watermarks(
         self,
@@ -83,11 +87,32 @@ class OffsetCheckpoints:
         :raises KafkaStorageError: if the dir is or goes offline.
         """
         here = self._registry.every_handle_in(log_dir)
-        points, starts = _points(here), _starts(here)
         for handle in here:
             handle.checkpointed_recovery_point = handle.recovery_point
-        await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
-        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
+        await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, _points(here))
+        await self._write_log_starts(log_dir)
+
+    async def keep_log_start(self, handle: LogHandle) -> None:
+        """As :meth:`LogHandle.keep_log_start`; who asks meanwhile shares the next time."""
+        start = handle.log_start_offset
+        async with self._keeping[handle.log_dir]:
+            if handle.checkpointed_log_start < start:
+                await self._write_log_starts(handle.log_dir)
+
+    async def _write_log_starts(self, log_dir: LogDir) -> None:
+        """As they are when that is asked of the dir, which does one thing after the other.
+
+        Those at which the first segment begins are among them: until its dir is synced, a removed
+        segment comes back with a crash.
+        """
+        here = self._registry.every_handle_in(log_dir)
+        starts = {handle: handle.claimable_log_start for handle in here}
+        said = {handle.topic_partition: start for handle, start in starts.items()}
+        said |= self._announced[log_dir]
+        later = {tp: start for tp, start in said.items() if start > 0}
+        await self._write(log_dir, LOG_START_CHECKPOINT, later)
+        for handle, start in starts.items():
+            handle.checkpointed_log_start = start
 
     def found(self, log_dir: LogDir, offsets: DirOffsets) -> None:
         """What the files said when the dir was loaded."""
@@ -126,21 +151,24 @@ class OffsetCheckpoints:
     ) -> None:
         """Of a copy that is certain, and about to become a replica of ``log_dir``.
 
-        What the files say of an earlier replica of that name must be gone by then.
+        What the files say of an earlier replica of that name must be gone by then. Where the log
+        starts they say until :meth:`arrived`, whatever else is written.
 
         :raises KafkaStorageError: if the dir is or goes offline.
         """
         here = self._registry.every_handle_in(log_dir)
         points = _points(here) | {tp: view.log_end_offset}
-        starts = _starts(here)
-        if view.log_start_offset > view.segments[0].base_offset:
-            starts[tp] = view.log_start_offset
         watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
         for handle in here:
             handle.checkpointed_recovery_point = handle.recovery_point
         await self._write(log_dir, RECOVERY_POINT_CHECKPOINT, points)
-        await self._write(log_dir, LOG_START_CHECKPOINT, starts)
+        self._announced[log_dir][tp] = view.log_start_offset
+        await self._write_log_starts(log_dir)
         await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks | {tp: high_watermark})
+
+    def arrived(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """What was announced is a replica, or will be none."""
+        self._announced[log_dir].pop(tp, None)
 
     async def _write(
         self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int]
@@ -169,14 +197,6 @@ async def each_online(work: Iterable[Awaitable[None]]) -> None:
 
 def _points(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
     return {handle.topic_partition: handle.recovery_point for handle in handles}
-
-
-def _starts(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
-    return {
-        handle.topic_partition: handle.log_start_offset
-        for handle in handles
-        if handle.log_start_offset > handle.first_segment_offset
-    }
 
 
 async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:

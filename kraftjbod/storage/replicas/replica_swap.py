@@ -82,6 +82,8 @@ class ReplicaSwap:
         self._ways_back: set[asyncio.Future[bool]] = set()
         #: Replicas that are changing places at this moment.
         self._running: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
+        #: Copies that are about to be replicas without a swap; set when they are, or will not be.
+        self._opening: dict[TopicPartition, asyncio.Event] = {}
         self._log = get_logger()
 
     # -- come and go ------------------------------------------------------------------------
@@ -131,6 +133,9 @@ class ReplicaSwap:
 
     async def drop_future(self, tp: TopicPartition) -> None:
         """As :meth:`LogManager.drop_future`."""
+        if (opening := self._opening.get(tp)) is not None:
+            # Its directory has the replica's name already, or does not: nobody knows yet.
+            await opening.wait()
         future = self._registry.futures.pop(tp, None)
         if future is not None and future.log_dir.is_online:
             try:
@@ -173,6 +178,16 @@ class ReplicaSwap:
 
         If it ``is_whole`` nothing needs to be scanned.
         """
+        opening = self._opening[future.topic_partition] = asyncio.Event()
+        try:
+            return await self._open_as_current(future, high_watermark, is_whole=is_whole)
+        finally:
+            del self._opening[future.topic_partition]
+            opening.set()
+
+    async def _open_as_current(
+        self, future: FutureReplica, high_watermark: int, *, is_whole: bool
+    ) -> LogHandle:
         target, tp = future.log_dir, future.topic_partition
         stray = self._registry.doomed_path(target, tp, ReplicaDirKind.STRAY)
         directory = await future.leave_as_current(stray, only_claimed=is_whole)
@@ -211,11 +226,14 @@ class ReplicaSwap:
     async def _promote(
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> LogHandle:
-        with source.held_still():
-            whole = asyncio.ensure_future(self._make_whole(source, future, executor))
-            carried = await _unless_impaired(whole, future.log_dir)
-            _require_mirror(source, future, carried)
-            handle = await self._change_places(source, future, carried)
+        try:
+            with source.held_still():
+                whole = asyncio.ensure_future(self._make_whole(source, future, executor))
+                carried = await _unless_impaired(whole, future.log_dir)
+                _require_mirror(source, future, carried)
+                handle = await self._change_places(source, future, carried)
+        finally:
+            self._checkpoints.arrived(future.log_dir, source.topic_partition)
         await each_online([self._checkpoints.write_recovery_points(source.log_dir)])
         return handle
 
@@ -269,6 +287,7 @@ class ReplicaSwap:
             clock=self._clock,
             checkpointed_high_watermark=source.high_watermark,
             checkpointed_recovery_point=carried.view.log_end_offset,
+            checkpointed_log_start=carried.view.log_start_offset,
         )
         self._registry.put(handle)
         if source.log_dir.is_online:

@@ -35,10 +35,12 @@ class Written:
     #: Every batch ever acknowledged at an offset; truncation lets an offset have several.
     batches: dict[int, list[bytes]] = field(default_factory=dict)
     certain_end: int = 0
+    #: Before it nothing comes back.
+    certain_start: int = 0
 
 
 async def story(manager: LogManager, written: Written, rng: random.Random) -> None:
-    """Append, roll, flush, truncate and stop; note what must survive."""
+    """Append, roll, flush, delete, truncate and stop; note what must survive."""
     handle = await manager.create(TP, TOPIC_ID)
     epoch = 0
     for step in range(24):
@@ -53,6 +55,14 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
             await handle.flush()
             written.certain_end = handle.recovery_point
             await checkpoint(manager)
+        if step in (7, 14, 21):
+            # Up to 9 offsets from the end: no truncation goes below it.
+            handle.high_watermark = handle.log_end_offset
+            await handle.start_at(max(handle.log_start_offset, handle.log_end_offset - 9))
+            if rng.random() < 0.5:
+                await handle.apply_retention()
+            await handle.keep_log_start()
+            written.certain_start = handle.log_start_offset
         if step in (9, 17):
             offset = handle.log_end_offset - 2
             # The batch that holds this offset goes as a whole, and batches have up to 3 records.
@@ -72,8 +82,9 @@ async def check(vfs: MemVfs, written: Written) -> None:
         await manager.load()
         handle = manager.get(TP)
         if handle is None:
-            assert written.certain_end == 0
+            assert (written.certain_start, written.certain_end) == (0, 0)
             return
+        assert handle.log_start_offset >= written.certain_start
         assert handle.log_end_offset >= written.certain_end
         offset = handle.log_start_offset
         while offset < handle.log_end_offset:
@@ -81,9 +92,10 @@ async def check(vfs: MemVfs, written: Written) -> None:
             assert records, offset
             position = 0
             for header in headers_of(records):
-                assert header.base_offset == offset
+                # A log may start in the middle of a batch.
+                assert header.base_offset == offset or offset == handle.log_start_offset
                 stored = bytes(records[position : position + header.size_bytes])
-                assert stored in written.batches[offset]
+                assert stored in written.batches[header.base_offset]
                 position += header.size_bytes
                 offset = header.next_offset
         epochs = [entry.epoch for entry in handle.view.epochs]
@@ -106,7 +118,8 @@ async def test_crash_at_every_operation(seed: int):
 
     def snapshot(kind: str, path: str) -> None:
         if kind in WRITING_KINDS:
-            known = Written({k: list(v) for k, v in written.batches.items()}, written.certain_end)
+            batches = {k: list(v) for k, v in written.batches.items()}
+            known = Written(batches, written.certain_end, written.certain_start)
             clones.append((mem.crash_clone(len(clones) * 7 + seed), known))
 
     manager = manager_of([open_dir(vfs)], CONFIG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 
@@ -44,11 +45,14 @@ class Written:
     certain_end: int = 0
     #: What must be there if the machine goes on.
     acked_end: int = 0
+    #: Before it nothing comes back.
+    certain_start: int = 0
     is_created: bool = False
 
     def copy(self) -> Written:
         batches = {offset: list(found) for offset, found in self.batches.items()}
-        return Written(batches, self.certain_end, self.acked_end, self.is_created)
+        ends = (self.certain_end, self.acked_end)
+        return Written(batches, *ends, self.certain_start, self.is_created)
 
 
 def two_disks() -> tuple[MemVfs, MemVfs]:
@@ -105,7 +109,10 @@ async def append(handle: LogHandle, written: Written, rng: random.Random, epoch:
 
 
 async def story(manager: LogManager, written: Written, rng: random.Random) -> None:
-    """Append, copy, roll, flush, truncate, take the replica's place, append, stop."""
+    """Append, copy, roll, flush, delete, truncate, take the replica's place, append, stop.
+
+    What housekeeping writes comes in between, as when other replicas are deleted from.
+    """
     handle = await manager.create(TP, TOPIC_ID, directory_id(1))
     written.is_created = True
     for _ in range(6):
@@ -124,10 +131,16 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
                 await handle.flush()
                 written.certain_end = handle.recovery_point
                 await checkpoint(manager)
+            if step in (3, 9, 12):
+                await delete(handle, written)
             if step in (4, 7, 10):
                 await truncate(handle, written, rng.randint(2, 9))
                 epoch += 1
-        moved = await manager.promote_future(TP, executor)
+        promotion = asyncio.ensure_future(manager.promote_future(TP, executor))
+        while not promotion.done():
+            await checkpoint(manager)
+        moved = await promotion
+    assert moved.kept_log_start == written.certain_start
     written.certain_end = moved.log_end_offset
     for _ in range(4):
         await append(moved, written, rng, epoch)
@@ -136,13 +149,24 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
     pool.close()
 
 
+async def delete(handle: LogHandle, written: Written) -> None:
+    """Up to 12 offsets from the end, which a truncation may go below, as to an unclean leader."""
+    handle.high_watermark = handle.log_end_offset
+    await handle.start_at(max(handle.log_start_offset, handle.log_end_offset - 12))
+    await handle.keep_log_start()
+    written.certain_start = handle.log_start_offset
+
+
 async def truncate(handle: LogHandle, written: Written, by: int) -> None:
     offset = handle.log_end_offset - by
     # The batch that holds this offset goes as a whole, and batches have up to 3 records.
     certain_end = written.certain_end
     written.certain_end = max(0, min(certain_end, offset - 2))
     written.acked_end = max(0, offset - 2)
+    certain_start = written.certain_start
+    written.certain_start = min(certain_start, written.acked_end)
     await handle.truncate_to(offset)
+    written.certain_start = min(certain_start, handle.log_start_offset)
     written.certain_end = min(certain_end, handle.log_end_offset)
     written.acked_end = handle.log_end_offset
 
@@ -154,9 +178,10 @@ async def check_content(handle: LogHandle, written: Written) -> None:
         assert records, offset
         position = 0
         for header in headers_of(records):
-            assert header.base_offset == offset
+            # A log may start in the middle of a batch.
+            assert header.base_offset == offset or offset == handle.log_start_offset
             stored = bytes(records[position : position + header.size_bytes])
-            assert stored in written.batches[offset], offset
+            assert stored in written.batches[header.base_offset], offset
             position += header.size_bytes
             offset = header.next_offset
     epochs = [entry.epoch for entry in handle.view.epochs]
@@ -177,10 +202,11 @@ async def check(disks: tuple[Vfs, Vfs], written: Written, *, at_least: int) -> s
         assert not manager.orphans
         handle = manager.get(TP)
         if handle is None:
-            assert at_least == 0
+            assert (at_least, written.certain_start) == (0, 0)
             assert not manager.futures()
             return "nothing yet"
         assert handle.log_end_offset >= at_least
+        assert handle.log_start_offset >= written.certain_start
         await check_content(handle, written)
         if turn == 0:
             found = f"{handle.log_dir.path}{' moving' if manager.futures() else ''}"

@@ -21,7 +21,7 @@ from kraftjbod.metadata.records import (
 from kraftjbod.protocol.messages import DeleteRecordsRequest, FetchRequest
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import batch
+from tests.faults.rig import batch, chores, manager_of, open_dir
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,
@@ -121,6 +121,25 @@ async def test_followers_take_the_new_start_over():
         assert log_of(rigs[1]).log_end_offset == 9
 
 
+async def test_no_crash_brings_back_what_the_answer_said_is_deleted():
+    """Power is lost everywhere as soon as it is answered, and whoever is back first leads."""
+    async with brokers(2) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(1, 2)))
+        await rigs[0].ask(produce(batch(4)), 9)
+        await rigs[0].ask(produce(batch(4)), 9)
+        for offset in (3, 8):
+            assert (await deleted(rigs[0], offset)).low_watermark == offset
+            for rig in rigs:
+                path = log_of(rig).log_dir.path
+                left = rig.disks_at[path].crash_clone(offset)
+                logs = manager_of([open_dir(left, path, int(path[2:]))])
+                await logs.load()
+                handle = logs.get(TP)
+                assert handle is not None
+                assert handle.log_start_offset == offset, rig.broker_id
+
+
 async def test_a_full_directory_gets_its_space_back_at_once():
     vfs = MemVfs()
     async with brokers(1, vfs) as (rig,):
@@ -133,11 +152,20 @@ async def test_a_full_directory_gets_its_space_back_at_once():
         code = refused.responses[0].partition_responses[0].error_code
         assert code == ErrorCode.KAFKA_STORAGE_ERROR
         assert rig.dirs[0].state is LogDirState.SATURATED
-        assert (await deleted(rig, 2)).low_watermark == 2
+        assert (await relieved(rig, 2)).low_watermark == 2
         # Not only hidden: they have left the log.
         assert log_of(rig).first_segment_offset == 2
-        assert (await deleted(rig, -1)).low_watermark == 4
+        assert (await relieved(rig, -1)).low_watermark == 4
         assert log_of(rig).size_bytes == 0
+
+
+async def relieved(rig: BrokerRig, offset: int) -> Any:
+    """While housekeeping does what it does in a full directory."""
+    asked = asyncio.ensure_future(deleted(rig, offset))
+    while not asked.done():
+        await chores(rig.logs).reclaim_space()
+        await asyncio.sleep(0.01)
+    return await asked
 
 
 # --- waiting for the followers -------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError
+from kraftjbod.storage.checkpoints import parse_offsets
 from kraftjbod.storage.replicas.offset_checkpoints import read_offsets
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -33,6 +36,60 @@ async def test_a_replica_to_be_is_announced_beside_those_that_are():
     await node.manager._checkpoints.announce(node.source, other, handle.view, 4)
     offsets = await read_offsets(node.source)
     assert offsets == ({TP: 0, other: 4}, {}, {TP: 1, other: 4})
+
+
+async def test_a_replica_to_be_is_named_until_it_is_one_whatever_else_is_written():
+    """Else a crash before the next turn would bring back what was deleted from it."""
+    node = await start()
+    handle, other = await create(node, 2), TP._replace(partition=1)
+    handle.high_watermark = 2
+    await handle.start_at(2)
+    checkpoints = node.manager._checkpoints
+    await checkpoints.announce(node.source, other, handle.view, 4)
+    await checkpoint(node.manager)
+    assert (await read_offsets(node.source)).log_starts == {TP: 2, other: 2}
+    checkpoints.arrived(node.source, other)
+    await checkpoint(node.manager)
+    assert (await read_offsets(node.source)).log_starts == {TP: 2}
+
+
+async def test_who_waits_for_a_log_start_shares_the_writing_of_it():
+    node = await start()
+    handle = await create(node, 4)
+    handle.high_watermark = 8
+    written = []
+    node.vfss[0].on_operation = lambda kind, path: written.append((kind, path))
+
+    async def delete(offset: int) -> None:
+        await handle.start_at(offset)
+        await handle.keep_log_start()
+        assert handle.kept_log_start >= offset
+
+    # One that is late says what is so when it is written, not what was when it began.
+    await asyncio.gather(checkpoint(node.manager), *(delete(offset) for offset in range(1, 9)))
+    path = "/d1/log-start-offset-checkpoint"
+    assert written.count(("rename", path)) <= 3
+    assert (await read_offsets(node.source)).log_starts == {TP: 8}
+
+
+async def test_no_file_says_that_a_log_starts_after_what_a_truncation_leaves():
+    """An unclean leader has less: what is appended after that must not be hidden by a crash."""
+    node = await start()
+    handle = await create(node, 4)
+    handle.high_watermark = 6
+    await handle.start_at(6)
+    await handle.keep_log_start()
+    starts = []
+
+    def look(kind: str, path: str) -> None:
+        if path.endswith(".log"):
+            data = node.disks[0].read_if_exists("/d1/log-start-offset-checkpoint") or b""
+            starts.append(parse_offsets(data.decode(), path).get(TP, 0))
+
+    node.vfss[0].on_operation = look
+    await handle.truncate_to(2)
+    assert (handle.log_start_offset, handle.kept_log_start) == (2, 2)
+    assert set(starts) == {2}
 
 
 async def test_what_is_gone_is_forgotten_though_nothing_else_is_in_its_dir():

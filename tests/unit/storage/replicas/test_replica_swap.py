@@ -312,6 +312,27 @@ async def test_what_may_not_be_moved():
         await node.manager.promote_future(long, None)  # type: ignore[arg-type]
 
 
+async def test_a_copy_that_is_being_adopted_is_not_dropped_under_who_adopts_it():
+    """Its topic is deleted meanwhile; the replica is, a moment later, by its own name."""
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    node.source.go_offline("the test says so")
+    node.manager.drop(node.source)
+    with Gate(node.vfss[1], "rename", f"/d2/t-0.{MOVE.hex()}-future") as gate:
+        adopting = asyncio.ensure_future(node.manager.adopt_future(TP))
+        await gate.reached()
+        dropping = asyncio.ensure_future(node.manager.drop_future(TP))
+        await asyncio.sleep(0)
+        gate.open()
+        handle = await adopting
+        await dropping
+    assert node.manager.get(TP) is handle
+    assert node.names(1) == ["t-0"]
+    await node.manager.delete(TP)
+    assert [name.endswith("-delete") for name in node.names(1)] == [True]
+
+
 async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine():
     node = await start()
     await create(node)
