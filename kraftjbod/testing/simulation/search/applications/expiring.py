@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from kraftjbod.cli.clients.config_admin import (
 )
 from kraftjbod.core.ids import TopicId
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
-from kraftjbod.testing.simulation.search.applications.topic_load import TopicLoad
+from kraftjbod.testing.simulation.search.applications.topic_load import OwnedTopic, TopicLoad
 from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
 
 TOPIC: Final = "expiring"
@@ -27,18 +26,16 @@ _RECORD_PAUSE_S: Final = (0.1, 0.3)
 _FILLER: Final = bytes(150)
 
 
-class Expiring:
+class Expiring(OwnedTopic):
     """See :class:`~.application.Application`."""
 
     topics: Mapping[str, int] = MappingProxyType({TOPIC: PARTITIONS})
 
     def __init__(self, rng: random.Random, around: Surroundings, ledger: Ledger) -> None:
+        super().__init__(around)
         self._pause_s = rng.uniform(*_RECORD_PAUSE_S)
-        self._around = around
         self._ledger = ledger
         self._client = around.client("expiring")
-        self._load: TopicLoad | None = None
-        self._starting: asyncio.Task[None] | None = None
         ledger.retained_bytes[TOPIC] = _RETAINED_BYTES
 
     @property
@@ -47,7 +44,7 @@ class Expiring:
         return 0 if self._load is None else self._load.latest_start
 
     def start(self) -> None:
-        self._starting = self._around.begin(self._begin(), "expiring")
+        self._owning = self._around.begin(self._begin(), "expiring")
 
     async def _begin(self) -> None:
         changes = [
@@ -77,19 +74,3 @@ class Expiring:
         acked_ms = -1 if self._load is None else self._load.acked_ms
         is_silent = acked_ms <= since_ms
         return [f"{TOPIC} has no acknowledgement since {since_ms / 1000:.3f} s"] * is_silent
-
-    async def stop(self) -> None:
-        if self._starting is not None:
-            await asyncio.gather(self._starting, return_exceptions=True)
-        if self._load is not None:
-            await self._load.stop_writing()
-
-    def unsettled(self) -> list[str]:
-        return [] if self._load is None else self._load.unread()
-
-    async def judge(self) -> list[str]:
-        """What there is to be judged lies on the disks."""
-        return []
-
-    async def close(self) -> None:
-        await self._around.close()

@@ -25,7 +25,11 @@ from kraftjbod.protocol.messages import (
     MetadataRequest,
 )
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
-from kraftjbod.testing.simulation.search.applications.topic_load import TopicLoad, require_topic
+from kraftjbod.testing.simulation.search.applications.topic_load import (
+    OwnedTopic,
+    TopicLoad,
+    require_topic,
+)
 from kraftjbod.testing.simulation.search.ledgers.ledger import ANYWHERE, Ledger
 from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 
@@ -47,7 +51,7 @@ _IDS_DELETED: Final = 6
 _IDS_MADE: Final = 7
 
 
-class Fleeting:
+class Fleeting(OwnedTopic):
     """See :class:`~.application.Application`. ``played`` says what was answered, and how often."""
 
     #: Made by whoever starts it, for the first time.
@@ -56,17 +60,14 @@ class Fleeting:
     def __init__(
         self, rng: random.Random, around: Surroundings, ledger: Ledger, topics: TopicLedger
     ) -> None:
+        super().__init__(around)
         self.played: Counter[str] = Counter()
         self._rng = rng
-        self._around = around
         self._ledger = ledger
         self._topics = topics
         self._client = around.client("fleeting-owner")
         self._writer = around.client("fleeting-writer")
         self._reader = around.client("fleeting-reader")
-        self._load: TopicLoad | None = None
-        self._owning: asyncio.Task[None] | None = None
-        self._is_stopping = False
         self._went_on_ms = -1
         self._deleted: list[TopicId] = []
         #: A topic may come of what was asked for, and not answered, before one was deleted.
@@ -81,23 +82,6 @@ class Fleeting:
         acked_ms = -1 if self._load is None else self._load.acked_ms
         is_silent = max(self._went_on_ms, acked_ms) <= since_ms
         return [f"{TOPIC} does not go on since {since_ms / 1000:.3f} s"] if is_silent else []
-
-    async def stop(self) -> None:
-        self._is_stopping = True
-        if self._owning is not None:
-            await asyncio.gather(self._owning, return_exceptions=True)
-        if self._load is not None:
-            await self._load.stop_writing()
-
-    def unsettled(self) -> list[str]:
-        return [] if self._load is None else self._load.unread()
-
-    async def judge(self) -> list[str]:
-        """What there is to be judged lies on the disks."""
-        return []
-
-    async def close(self) -> None:
-        await self._around.close()
 
     # --- its life --------------------------------------------------------------------------------
 

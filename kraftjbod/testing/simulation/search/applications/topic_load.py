@@ -217,3 +217,34 @@ class TopicLoad:
     def _require_ending(self, error: Exception) -> None:
         if not self.is_ending:
             self._around.found(f"{self.key}: {error}")
+
+
+class OwnedTopic:
+    """An application that lives in one topic of its own; ``start`` begins the task that does.
+
+    See :class:`~.application.Application`.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        #: None while there is no topic.
+        self._load: TopicLoad | None = None
+        self._owning: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        if self._owning is not None:
+            await asyncio.gather(self._owning, return_exceptions=True)
+        if self._load is not None:
+            await self._load.stop_writing()
+
+    def unsettled(self) -> list[str]:
+        return [] if self._load is None else self._load.unread()
+
+    async def judge(self) -> list[str]:
+        """What there is to be judged lies on the disks."""
+        return []
+
+    async def close(self) -> None:
+        await self._around.close()
