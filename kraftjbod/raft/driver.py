@@ -112,6 +112,7 @@ class RaftDriver:
             reloaded=self._note_reloaded,
         )
         self._was_mute = False
+        self._contradicted_by: ReplicaKey | None = None
         #: Of the term that the listener knows this node to lead.
         self._led_term: int | None = None
         #: End of what was proposed in an earlier leadership: the listener may be as far already.
@@ -283,8 +284,21 @@ class RaftDriver:
     def receive(self, message: Message) -> None:
         """Take what another voter says."""
         if self._living is not None and not self._living.done():
-            self._required_core().step(message)
+            core = self._required_core()
+            core.step(message)
+            self._note_contradiction(core)
             self._note_change()
+
+    def _note_contradiction(self, core: RaftCore) -> None:
+        leader = core.contradicted_by
+        if leader is not None and leader != self._contradicted_by:
+            self._log.error(
+                "raft_leader_lacks_committed",
+                leader=str(leader),
+                term=core.term,
+                committed_offset=core.committed_offset,
+            )
+        self._contradicted_by = leader
 
     def note_connection_lost(self, voter: BrokerId) -> None:
         """The connection to a voter was closed, or refused."""

@@ -20,6 +20,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets_topic_not_created": (
         "No groups until it is there; mostly there are too few brokers for it."
     ),
+    "raft_leader_lacks_committed": "Who leads has other entries in the place of what is committed "
+    "here: a majority of the voters lost its disks. It is not followed; losses.md says what to do.",
     "raft_leader_resigns": "Its disk does not take writes; another controller is asked to "
     "take over.",
     "raft_leader_stood_still": "Its process did, for so long that others may have elected: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -80,6 +81,7 @@ class QuorumRoom:
         self._leaders_refusal = ("", 0)
         #: Of a static quorum those whose software can read who votes in the log.
         self._able: set[BrokerId] = set()
+        self._introducing: asyncio.Task[None] | None = None
         #: When each peer's refusal may be logged again.
         self._refusal_due_ms: dict[BrokerId, int] = {}
         self._log = get_logger(component="quorum", node_id=config.node_id)
@@ -92,8 +94,13 @@ class QuorumRoom:
         """Whom messages that come are for."""
         self._driver = driver
         self._search.begin(driver)
+        if driver.voters.is_static:
+            self._introducing = asyncio.create_task(self._introduce())
 
     async def close(self) -> None:
+        if self._introducing is not None:
+            self._introducing.cancel()
+            await asyncio.gather(self._introducing, return_exceptions=True)
         await self._search.stop()
         for _, link in self._links.values():
             await link.close()
@@ -203,6 +210,9 @@ class QuorumRoom:
         endpoint = None if leader is None else self._endpoint_of(leader)
         if endpoint is None:
             raise NotControllerError("nobody is known to lead, or where")
+        return await self._call(endpoint, request)
+
+    async def _call(self, endpoint: Endpoint, request: RpcRequest) -> RpcResponse:
         client = RpcClient(endpoint.host, endpoint.port, backoff=self._backoff)
         try:
             response: RpcResponse = await client.call(
@@ -211,6 +221,28 @@ class QuorumRoom:
         finally:
             client.close()
         return response
+
+    async def _introduce(self) -> None:
+        """Each voter of a static quorum hears once from which disk this one votes.
+
+        Two that follow have nothing to say to each other; and of one that was never heard any disk
+        that speaks for it first is taken for the voter's.
+        """
+        waiting = [key for key in self._voters if key.node_id != self._config.node_id]
+        while waiting and self._voters.is_static:
+            waiting = [key for key in waiting if not await self._is_introduced_to(key)]
+            await asyncio.sleep(self._config.controller_quorum_election_timeout_ms / 1000)
+
+    async def _is_introduced_to(self, voter: ReplicaKey) -> bool:
+        endpoint = self._endpoint_of(voter)
+        if endpoint is None:
+            return True  # The voters are others by now, and named.
+        try:
+            await self._call(endpoint, self._request(voter, ()))
+        except OperatingError as e:
+            # Refused is heard, too: each message is, and that is logged.
+            return e.code is ErrorCode.INVALID_VOTER_KEY
+        return True
 
     # --- in --------------------------------------------------------------------------------------
 
@@ -238,9 +270,24 @@ class QuorumRoom:
             self._hear_of({_sender(request): request.sender_endpoint})
         self._note_features(request)
         assert self._driver is not None, "the door opens after the driver"
-        for message in wire.messages_in(request, self._voters.known_as):
+        for message in wire.messages_in(request, self._known_as):
             self._driver.receive(message)
         return QuorumMessagesResponse()
+
+    def _known_as(self, key: ReplicaKey) -> ReplicaKey:
+        """What the voters in force call it.
+
+        In a static quorum it is the voter of its node only if it speaks from that one's disk: what
+        another one grants or holds, that goes by a log that names voters or by none, is not the
+        voter's to have promised.
+        """
+        is_other = (
+            self._voters.is_static
+            and key.directory_id is not None
+            and key.node_id != self._config.node_id
+            and not self._known.is_known(key.node_id, key.directory_id)
+        )
+        return key if is_other else self._voters.known_as(key)
 
     def _note_features(self, request: QuorumMessagesRequest) -> None:
         sender = _sender(request)

@@ -1,6 +1,7 @@
 """PURE. ``Following``: what any replica does with what a leader sends it: entries, or a snapshot.
 
 An entry that contradicts the leader's makes the log's end go; what is committed is never touched.
+A leader that lacks some of that was elected by voters that have lost it: it is not answered.
 A snapshot comes slice by slice; while its last one is written nothing else is taken.
 Whose term and leader count is decided in core.py.
 """
@@ -44,6 +45,8 @@ class Following:
         self.leader: ReplicaKey | None = None
         #: Known to be committed; never falls.
         self.committed_offset = log.base.last_offset
+        #: Who leads without what is committed here, or with other entries in its place.
+        self.contradicted_by: ReplicaKey | None = None
         #: Up to here this log is known to be the present leader's.
         self._matched_offset = -1
         self._receiving: tuple[SnapshotId, int] = (NOTHING, 0)
@@ -101,6 +104,9 @@ class Following:
     def _on_append(self, message: Append) -> None:
         if self._is_installing:
             return self._acknowledge()
+        self.contradicted_by = message.sender if self._is_contradicted(message) else None
+        if self.contradicted_by is not None:
+            return None
         if not self._fits(message):
             hint = self.log.last_up_to(message.previous_offset, message.previous_term)
             self._reply(AppendRejected, message, previous_offset=message.previous_offset, hint=hint)
@@ -119,6 +125,18 @@ class Following:
         """Whether the logs are the same up to ``previous``: the entry there decides it."""
         return message.previous_offset <= self.committed_offset or self.log.holds(
             message.previous_offset, message.previous_term
+        )
+
+    def _is_contradicted(self, message: Append) -> bool:
+        """Whether an entry that is committed here is another one there."""
+        if message.previous_offset > self.committed_offset:
+            return False
+        theirs = [(message.previous_offset, message.previous_term)]
+        theirs += ((entry.offset, entry.term) for entry in message.entries)
+        return any(
+            self.log.term_at(offset) not in (None, term)
+            for offset, term in theirs
+            if offset <= self.committed_offset
         )
 
     def _take(self, entries: tuple[Entry, ...]) -> bool:

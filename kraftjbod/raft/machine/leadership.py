@@ -327,6 +327,8 @@ class Leadership:
         peer = self.peers.get(reply.sender)
         if peer is None:
             return
+        if reply.durable_offset > self._log.last_offset:
+            return  # Of a history that this log is not of: see Following.contradicted_by.
         peer.durable_offset = max(peer.durable_offset, reply.durable_offset)
         self._note_caught_up(peer)
         if peer.in_flight:

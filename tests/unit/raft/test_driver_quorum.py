@@ -14,6 +14,8 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.machine.messages import Append, Entry, SnapshotId, SnapshotSlice
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.vfs import OpenMode, Space
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import format_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.raft.quorum_rig import IDS, PATH, Net, directory_of, until
 
@@ -75,6 +77,33 @@ async def test_a_leader_whose_disk_hangs_resigns_and_stands_no_more(net: Net) ->
     await new.propose(b"b")
     old.vfs.release()
     await until(lambda: old.payloads == new.payloads)
+
+
+async def test_who_knows_what_was_committed_does_not_follow_a_majority_that_lost_it(
+    net: Net,
+) -> None:
+    """Both of the others begin with empty disks under the same names."""
+    leader = await net.leader()
+    await leader.propose(b"a", b"b", b"c")
+    await until(lambda: all(n.payloads == leader.payloads for n in net.nodes.values()))
+    keeper, *others = sorted(net.nodes.values(), key=lambda n: n is leader)
+    with capture_logs() as events:
+        net.cut.add(keeper.node_id)
+        for node in others:
+            await node.stop()
+        for node in others:
+            empty = MemVfs()
+            format_dir(empty, PATH, 1)
+            await net.start(node.node_id, FaultVfs(empty))
+        leader = await net.leader(but=keeper.node_id)
+        while leader.driver.term <= keeper.driver.term:  # Else it would be asked to give up.
+            leader.driver.resign()
+            leader = await net.leader(but=leader.node_id)
+        net.cut.clear()
+        await until(lambda: "raft_leader_lacks_committed" in {e["event"] for e in events})
+        # Its log is longer than the other's by now, and is not continued all the same.
+        await leader.propose(*(b"%d" % n for n in range(9)))
+    assert keeper.payloads == [b"a", b"b", b"c"]
 
 
 async def test_a_leader_that_stops_hands_over_at_once(net: Net) -> None:

@@ -80,6 +80,15 @@ def test_a_refusal_that_comes_late_changes_nothing() -> None:
     assert (leader.peer.pace, leader.to_peer()) == (Pace.REPLICATE, [])
 
 
+def test_who_has_more_than_this_log_is_of_another_history_and_costs_no_time() -> None:
+    """It was asked for a snapshot that there is none of, again and again, at one moment."""
+    leader = Leader()
+    leader.acknowledge(110)
+    leader.leadership.heartbeat()
+    assert not leader.leadership.reads
+    assert (leader.peer.durable_offset, leader.peer.pace) == (-1, Pace.PROBE)
+
+
 def test_where_logs_part_a_term_is_skipped_at_a_time() -> None:
     leader = Leader()
     leader.propose()
