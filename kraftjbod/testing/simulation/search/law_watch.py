@@ -126,7 +126,11 @@ class LawWatch:
 
     def _takes_no_other_metadata(self) -> None:
         """What empty controllers have begun to write: who served by what was lost refuses it."""
-        known = {topic.name for topic in self.metadata.state.topics.values()}
+        known = {
+            topic.name
+            for topic_id, topic in self.metadata.state.topics.items()
+            if not self._topics.may_be_gone(topic_id)
+        }
         for broker_id in self._view.broker_ids:
             its = self._view.state_of(broker_id)
             if its is None or not self._view.is_serving(broker_id):

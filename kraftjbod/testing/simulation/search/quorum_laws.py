@@ -39,6 +39,8 @@ class QuorumLaws:
         self._said: set[str] = set()
         #: By offset, what any controller has committed.
         self.committed: dict[int, Entry] = {}
+        #: By offset, the term by which that was seen at the latest.
+        self._seen_in: dict[int, int] = {}
         self._leaders: dict[int, str] = {}
         self._votes: dict[tuple[str, int], ReplicaKey] = {}
         #: Of each controller the newest machine, also after its end.
@@ -49,7 +51,7 @@ class QuorumLaws:
         self._compared: dict[str, int] = {}
         #: Who is cut off from all others, and the term that it had then.
         self._cut_off: dict[str, int] = {}
-        #: Voters whose disks are lost.
+        #: Voters whose disks are lost, as they called themselves.
         self._gone: set[ReplicaKey] = set()
         self.is_lost = False
         """Who is left of the voters is no majority of them."""
@@ -96,8 +98,9 @@ class QuorumLaws:
         self._cut_off.pop(name, None)
         if core is not None:
             self._emptied.append(core)
-            self._gone.add(voters.known_as(core.own_key))
-        left = [voter for voter in voters if voter not in self._gone]
+            self._gone.add(core.own_key)
+        gone = {voters.known_as(key) for key in self._gone}
+        left = [voter for voter in voters if voter not in gone]
         self.is_lost = self.is_lost or not voters.is_majority(left)
 
     def _found(self, sentence: str) -> None:
@@ -136,7 +139,9 @@ class QuorumLaws:
             self._found(f"term {core.term} is led by {first} and {name}")
         for offset in range(core.log.base.last_offset + 1, max(self.committed, default=-1) + 1):
             entry = self.committed.get(offset)
-            if entry is not None and not core.log.holds(offset, entry.term):
+            if entry is None or self._seen_in[offset] >= core.term:
+                continue  # Who stood still may begin to lead a term that is long over.
+            if not core.log.holds(offset, entry.term):
                 self._found(
                     f"{name} leads term {core.term} without entry {offset} of term {entry.term}, "
                     "which is committed"
@@ -167,6 +172,7 @@ class QuorumLaws:
         first = self.committed.get(entry.offset)
         if first is None:
             self.committed[entry.offset] = entry
+            self._seen_in[entry.offset] = core.term
             # A new disk may be given entries before any of them says who votes.
             self._is_held(name, core.log if core.log.voters else self._newest(), entry)
         elif first != entry:

@@ -132,6 +132,7 @@ class VoterFaults:
         while missing := self._stage.view.not_voting():
             for host in missing:
                 await self._add(host)
+            await asyncio.sleep(_AGAIN_S)
 
     async def _until_nothing_is_late(self) -> None:
         """What was asked for and not heard of may have been done after what came next."""

@@ -31,6 +31,9 @@ class TopicLedger:
         """Its deletion was acknowledged."""
         self._gone.add(topic_id)
 
+    def may_be_gone(self, topic_id: TopicId) -> bool:
+        return topic_id in self._asked_gone
+
     def is_gone(self, topic_id: TopicId) -> bool:
         return topic_id in self._gone
 
