@@ -239,9 +239,8 @@ class QuorumRoom:
             return True  # The voters are others by now, and named.
         try:
             await self._call(endpoint, self._request(voter, ()))
-        except OperatingError as e:
-            # Refused is heard, too: each message is, and that is logged.
-            return e.code is ErrorCode.INVALID_VOTER_KEY
+        except OperatingError:
+            return False  # It is away, or refuses this disk until an operator has seen to that.
         return True
 
     # --- in --------------------------------------------------------------------------------------
