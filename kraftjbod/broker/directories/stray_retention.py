@@ -65,6 +65,8 @@ class StrayRetention:
         if log_id is not None:
             self._logs.strays.owe_lost_marks(log_id)
         await self._logs.strays.write_owed_marks()
+        if log_id is not None:
+            await self._discard_what_was_kept()
         for stray in self._logs.strays.all():
             if not self._is_due(stray) or self._is_needed(stray):
                 continue
@@ -76,6 +78,16 @@ class StrayRetention:
                 self._log.info(
                     "stray_purged", directory=stray.directory, size_bytes=stray.size_bytes
                 )
+
+    async def _discard_what_was_kept(self) -> None:
+        """Copies on their way out that might have been needed, and their topics are deleted."""
+        for orphan in self._logs.orphans:
+            if orphan.topic_id in self._cache.state.topics:
+                continue
+            try:
+                await self._logs.discard_deleted(orphan)
+            except OperatingError as e:
+                self._log.info("stray_not_purged", directory=orphan.directory, reason=e.message)
 
     def _is_due(self, stray: Stray) -> bool:
         known_ms = self._clock.now_ms() - stray.known_since_ms

@@ -95,6 +95,7 @@ class DirArrivals:
         for handle in loaded.handles:
             if is_taken(handle.topic_partition):
                 superseded.append(handle)
+                self._registry.begin_leaving(handle)
             else:
                 self._registry.take_in(handle)
         old = [
@@ -124,11 +125,16 @@ class DirArrivals:
         :param disowned_by: the metadata log that does not know the topic of that id, if it does
             not: what is set aside says so, and goes after a while.
         """
-        await self._recovery.settle([arrival.loaded])
-        for future in arrival.superseded_futures:
-            await self._swap.remove_unneeded(future)
-        for handle in arrival.superseded:
-            await self._supersede(handle, disowned_by(handle.topic_id))
+        try:
+            await self._recovery.settle([arrival.loaded])
+            for future in arrival.superseded_futures:
+                await self._swap.remove_unneeded(future)
+            for handle in arrival.superseded:
+                await self._supersede(handle, disowned_by(handle.topic_id))
+                self._registry.left(handle)
+        finally:
+            for handle in arrival.superseded:
+                self._registry.left(handle)
 
     async def _supersede(self, handle: LogHandle, disowned_by: Uuid | None) -> None:
         tp, where = handle.topic_partition, handle.log_dir.path

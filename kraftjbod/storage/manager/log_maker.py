@@ -121,6 +121,7 @@ class LogMaker:
             )
             return LogHandle(log=log, log_dir=log_dir, host=self._host, clock=self._clock)
 
+        await self._registry.name_free(log_dir, tp)
         async with self._slots.setdefault(log_dir, asyncio.Semaphore(_AT_ONCE)):
             await self._checkpoints.forget_earlier(log_dir, tp)
             await self._cleaner_offsets.forget(log_dir, tp)

@@ -6,6 +6,7 @@ A partition is in ``handles``, or in ``held_aside``, or has no current copy that
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from kraftjbod.core.errors import KafkaStorageError
@@ -36,6 +37,9 @@ class ReplicaRegistry:
         #: Partitions with several current copies, until they are resolved.
         self.held_aside: dict[TopicPartition, list[LogHandle]] = {}
         self.futures: dict[TopicPartition, FutureReplica] = {}
+        #: Copies that are served no more, or never were, and have their names until they are moved
+        #: aside.
+        self._leaving: dict[tuple[LogDir, TopicPartition], asyncio.Event] = {}
 
     # -- replicas ---------------------------------------------------------------------------
 
@@ -88,6 +92,20 @@ class ReplicaRegistry:
     def _every_handle(self) -> list[LogHandle]:
         aside = [copy for copies in self.held_aside.values() for copy in copies]
         return [*self.handles.values(), *aside]
+
+    def begin_leaving(self, handle: LogHandle) -> None:
+        """Nothing else gets the name of its directory until :meth:`left`."""
+        self._leaving[handle.log_dir, handle.topic_partition] = asyncio.Event()
+
+    def left(self, handle: LogHandle) -> None:
+        leaving = self._leaving.pop((handle.log_dir, handle.topic_partition), None)
+        if leaving is not None:
+            leaving.set()
+
+    async def name_free(self, log_dir: LogDir, topic_partition: TopicPartition) -> None:
+        """Wait for whoever leaves it; as long as its disk hangs, if it does."""
+        while (leaving := self._leaving.get((log_dir, topic_partition))) is not None:
+            await leaving.wait()
 
     # -- dirs -------------------------------------------------------------------------------
 

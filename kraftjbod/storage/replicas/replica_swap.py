@@ -103,6 +103,7 @@ class ReplicaSwap:
                 f"{tp} is being moved to {self._registry.futures[tp].log_dir.path} already",
                 code=ErrorCode.REASSIGNMENT_IN_PROGRESS,
             )
+        await self._registry.name_free(target, tp)
         stray = self._registry.doomed_path(target, tp, ReplicaDirKind.STRAY)
         vfs, root = target.vfs, target.path
 

@@ -7,13 +7,14 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.directories.stray_retention import StrayRetention
 from kraftjbod.core.ids import TopicPartition, Uuid
-from kraftjbod.metadata.records import FeatureLevelRecord, Record
+from kraftjbod.metadata.records import FeatureLevelRecord, Record, RemoveTopicRecord
 from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind, doomed_dir_name
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, topic
+from tests.unit.broker.replicas.test_leftover_copies import GONE, disks_with_a_doomed_copy
 from tests.unit.broker.scripted_controller import RealClock
 
 DAY_MS, WEEK_MS = 86_400_000, 7 * 86_400_000
@@ -150,6 +151,20 @@ async def test_a_stray_that_metadata_names_stays_while_no_other_copy_is_served()
         await rig.logs.create(TP, topic().topic_id)
         await retention(rig, clock).purge_due()
         assert not rig.logs.strays.all()
+
+
+async def test_a_copy_that_might_have_been_needed_goes_with_its_topic() -> None:
+    """It was kept at a start while the directory that metadata named was away."""
+    disks = await disks_with_a_doomed_copy()
+    async with brokers(1, *disks, opens=False) as (rig,):
+        rig.replay(life(LIFE), topic(), partition(directories=[GONE]))
+        await rig.parts.leftovers.resolve()
+        purges = retention(rig, Later())
+        await purges.purge_due()
+        assert len(rig.logs.orphans) == 1
+        rig.replay(RemoveTopicRecord(topic_id=topic().topic_id))
+        await purges.purge_due()
+        assert not rig.logs.orphans
 
 
 async def test_minus_one_keeps_everything() -> None:

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError
-from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.ids import TopicId, TopicPartition, Uuid
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir
@@ -100,6 +100,36 @@ async def test_a_superseded_copy_that_cannot_be_moved_away_is_reported():
         back = await come(node.manager, node.vfss[0], 1, TP)
     assert "superseded_copy_not_removed" in {e["event"] for e in logs}
     assert not back.is_online
+
+
+@pytest.mark.parametrize("comes_as", ["replica", "copy"])
+async def test_what_gets_the_name_of_a_copy_that_came_waits_until_it_has_left(comes_as: str):
+    """A topic made anew lost its directory to the name that was meant for the copy."""
+    node = await start()
+    await create(node, 3)
+    die(node, node.source)
+    await node.manager.create(TP, TOPIC_ID, directory_id(2))
+    log_dir, old = open_dir(node.vfss[0], "/d1", 1), node.source
+    arrivals = node.manager.arrivals
+    loaded = await arrivals.load(log_dir, lambda _: None)
+    arrival = arrivals.install(loaded, replaces=old, is_taken=lambda tp: tp == TP)
+    await node.manager.delete(TP)
+    new_id, here = TopicId(b"2" * 16), directory_id(1 if comes_as == "replica" else 2)
+    making = asyncio.ensure_future(node.manager.create(TP, new_id, here))
+    if comes_as == "copy":
+        await making
+        making = asyncio.ensure_future(node.manager.create_future(TP, log_dir, MOVE))
+    await asyncio.sleep(0.02)
+    await arrivals.settle(arrival)
+    await making
+    served = node.manager.get(TP)
+    assert served is not None
+    await append(served)
+    (came,) = (name for name in node.names(0) if name.endswith("-stray"))
+    (made,) = (name for name in node.names(0) if name != came)
+    assert made == (TP.topic + "-0" if comes_as == "replica" else FUTURE)
+    assert [stray.directory for stray in node.manager.strays.all()] == [f"/d1/{came}"]
+    assert node.manager.strays.all()[0].topic_id == TOPIC_ID
 
 
 async def test_two_copies_of_what_nobody_serves_wait_for_the_metadata():
