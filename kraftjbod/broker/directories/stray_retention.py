@@ -73,7 +73,7 @@ class StrayRetention:
             try:
                 await self._logs.strays.remove(stray)
             except OperatingError as e:
-                self._log.info("stray_not_purged", directory=stray.directory, reason=e.message)
+                self._not_purged(stray.directory, e)
             else:
                 self._log.info(
                     "stray_purged", directory=stray.directory, size_bytes=stray.size_bytes
@@ -87,7 +87,10 @@ class StrayRetention:
             try:
                 await self._logs.discard_deleted(orphan)
             except OperatingError as e:
-                self._log.info("stray_not_purged", directory=orphan.directory, reason=e.message)
+                self._not_purged(orphan.directory, e)
+
+    def _not_purged(self, directory: str, error: OperatingError) -> None:
+        self._log.info("stray_not_purged", directory=directory, reason=error.message)
 
     def _is_due(self, stray: Stray) -> bool:
         known_ms = self._clock.now_ms() - stray.known_since_ms
