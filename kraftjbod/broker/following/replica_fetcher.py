@@ -421,17 +421,19 @@ class ReplicaFetcher:
         self._session.name(one)
 
     def _note_fetched(self, one: Followed, leader_high_watermark: int) -> None:
-        partition = one.replica.partition
-        if partition is None:
+        if one.replica.partition is None:
             return
         one.has_caught_up = one.handle.log_end_offset >= leader_high_watermark
         if one.has_caught_up:
             self._turns.end(one.topic_partition)
-        has_committed = partition.fetched_from_leader(
+        self._note_committed(one, leader_high_watermark)
+
+    def _note_committed(self, one: Followed, leader_high_watermark: int) -> None:
+        partition = one.replica.partition
+        if partition is not None and partition.fetched_from_leader(
             leader_high_watermark=leader_high_watermark,
             log_end_offset=one.handle.log_end_offset,
-        )
-        if has_committed:
+        ):
             one.handle.high_watermark = partition.high_watermark
             self._committed(one.replica)
 
@@ -454,3 +456,6 @@ class ReplicaFetcher:
             self._delay(one, e.code, str(e))
             return
         self._note_truncated(one)
+        if self._session.is_followed(one):
+            # What the leader let go of was committed; else the next alignment would go below it.
+            self._note_committed(one, leader_log_start)

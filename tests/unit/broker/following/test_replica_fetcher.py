@@ -84,6 +84,16 @@ async def test_a_follower_far_after_starts_where_the_leaders_log_starts():
             await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
             await until(lambda: end(rigs[1]) == 100)
         assert "replica_starts_anew" in [line["event"] for line in logged]
+        # All of that was committed: who leads next knows no epoch of it, and nothing goes.
+        await rigs[0].follow(partition(replicas=(1, 2), isr=[1], epoch=1))
+        follower = rigs[1].logs.get(TP)
+        assert follower is not None
+        await until(lambda: follower.high_watermark == 100)
+        with capture_logs() as logged:
+            await rigs[1].follow(partition(replicas=(1, 2), isr=[1], epoch=1))
+            await rigs[0].ask(produce(batch(), acks=1), 9)
+            await until(lambda: end(rigs[1]) == 101)
+        assert "replica_truncated" not in [line["event"] for line in logged]
 
 
 async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_once():
