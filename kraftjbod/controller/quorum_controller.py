@@ -6,7 +6,8 @@ not, while the reply waits until everything that it was based on is committed. S
 fail, no answer says anything that is not in the log, and the process ends.
 Should the leadership go, what was decided and not committed is forgotten: the state is read again
 from the log, and whoever waits hears NOT_CONTROLLER. A controller that does not lead says nothing
-but that, and who does; it applies what is committed, so that it can take over.
+but that, and who does; it applies what is committed, so that it can take over, and gives it to
+brokers that cannot ask the leader.
 What a change of a broker means for very many partitions is decided part by part, each by itself.
 What cannot be replayed is refused before anything has changed, and so is what is too large for one
 entry and has to take effect as one. A decision about very many partitions becomes several entries.
@@ -157,7 +158,7 @@ class QuorumController:
             clock=self._clock,
             followers=self._followers,
             state=lambda: self._managers.state,
-            require_active=self._require_active,
+            require_up_to_date=self._require_up_to_date,
             max_fetch_bytes=lambda: self._managers.settings.metadata_max_fetch_bytes,
         )
 
@@ -446,6 +447,23 @@ class QuorumController:
         self._require_whole()
         if not self.is_active:
             raise self._driver.not_controller()
+
+    def _require_up_to_date(self, offset: int | None) -> bool:
+        """Whether this controller decides; if not, it follows who does, and ``offset`` is
+        committed here. None if only who decides will do.
+
+        :raises NotControllerError: neither.
+        """
+        self._require_whole()
+        driver = self._driver
+        if self.is_active:
+            return True
+        # An empty log says nothing, not even which one it is.
+        if offset is None or driver.committed_offset < max(0, offset):
+            raise driver.not_controller()
+        if not driver.keeps_up:
+            raise driver.not_controller()
+        return False
 
     def _require_whole(self) -> None:
         """:raises NotControllerError: the process ends, and nobody may build on its state."""

@@ -400,18 +400,19 @@ class MetadataEntry(RpcBody):
 class FetchMetadataResponse(RpcResponse):
     """Either ``entries`` from the asked offset on, or the whole state at ``snapshot_offset``.
 
-    ``snapshot_offset`` is -1, or the offset of the last entry that the snapshot contains; its
-    state comes in pieces, ``snapshot_chunk`` starting at the asked position, and
-    ``snapshot_next_position`` is -1 after the last one.
+    ``snapshot_offset`` is -1, or that of the last entry in the snapshot, which comes in pieces:
+    ``snapshot_chunk`` from the asked position on; ``snapshot_next_position`` is -1 after the last.
     ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
     ``metadata_log_id`` says which log that is; None from software before logs had ids.
-    ``controller_epoch`` is the term of who answers. Each controller makes snapshots of its own:
-    pieces of two of them are no state, even where they end at the same offset.
+    ``controller_id`` is who answers, ``controller_epoch`` its term, and ``is_active`` whether it
+    leads. Each controller makes snapshots of its own: pieces of two of them are no state.
     ``controllers`` are the voters, as ``id@host:port``, if the metadata log names them.
     """
 
     high_watermark: Offset
+    controller_id: BrokerId = BrokerId(-1)
     controller_epoch: int = 0
+    is_active: bool = True
     metadata_log_id: WireUuid | None = None
     entries: tuple[MetadataEntry, ...] = ()
     snapshot_offset: Offset = -1
@@ -423,9 +424,9 @@ class FetchMetadataResponse(RpcResponse):
 class FetchMetadataRequest(RpcRequest):
     """Wait up to ``max_wait_ms`` for committed entries from ``fetch_offset`` on.
 
-    ``snapshot_offset`` and ``snapshot_position`` continue a snapshot that the previous answer
-    began; -1 and 0 otherwise.
-    ``metadata_log_id`` is the log that the broker has followed; None if it remembers none.
+    ``snapshot_offset`` and ``snapshot_position`` continue a snapshot; -1 and 0 otherwise.
+    ``metadata_log_id`` is the log that the broker has followed; None if it remembers none. With
+    ``applied_metadata_offset``, how far it has, any controller may answer that knows as much.
     """
 
     api = "FetchMetadata"
@@ -440,6 +441,7 @@ class FetchMetadataRequest(RpcRequest):
     metadata_log_id: WireUuid | None = None
     broker_epoch: BrokerEpoch = BrokerEpoch(-1)
     """Shows the controller's door that this is a broker, once it is registered."""
+    applied_metadata_offset: Offset | None = None
 
 
 # --- forwarded admin requests --------------------------------------------------------------------

@@ -277,6 +277,12 @@ class RaftDriver:
         return self._core is not None and seeks_leader(self._core)
 
     @property
+    def keeps_up(self) -> bool:
+        """Another one leads, and the listener has what that commits, as it comes, and no more."""
+        is_certain = self._in_doubt is None and not self.committed.is_reloading
+        return is_certain and self._required_core().keeps_up
+
+    @property
     def core(self) -> RaftCore:
         """To be looked at from outside; None of it may be changed there."""
         return self._required_core()

@@ -12,6 +12,8 @@
 * The metadata long-poll has a connection of its own, so that nothing waits for it; so have the
   requests that clients make, so that no heartbeat waits for them. The poll, which waits long, goes
   on elsewhere where a heartbeat is not answered: a host without power says nothing.
+* Metadata may come from a controller that follows the active one, too. So the poll finds its own
+  way among them, and is back at the active one as soon as that answers anything.
 """
 
 from __future__ import annotations
@@ -106,6 +108,8 @@ class ControllerChannel:
         )
         #: Whom to ask first.
         self._active = self._addresses[0]
+        #: Whom to ask for metadata.
+        self._source = self._addresses[0]
         #: Who answered last.
         self._answered: Address | None = None
         self._search: asyncio.Task[None] | None = None
@@ -172,6 +176,8 @@ class ControllerChannel:
         self._node_ids = node_ids
         if self._active not in addresses:
             self._active = addresses[0]
+        if self._source not in addresses:
+            self._source = self._active
         for key in [key for key in self._clients if key[1] not in kept]:
             self._clients.pop(key).close()
 
@@ -188,7 +194,7 @@ class ControllerChannel:
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
         newest, failures = request.version, 0
         while True:
-            address = self._active
+            address = self._source if purpose is _Purpose.METADATA else self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             version = min(newest, asked.version_at(self._level()))
             try:
@@ -203,7 +209,7 @@ class ControllerChannel:
                     continue
                 if not _is_about_the_voter(e):
                     raise
-                self._leave(address)
+                self._leave(purpose, address)
                 if purpose is _Purpose.CONTROL and e.code is ErrorCode.REQUEST_TIMED_OUT:
                     self._give_up_poll(address)
                 failures += 1
@@ -215,7 +221,7 @@ class ControllerChannel:
                 self._log.debug("controller_call_repeated", api=request.api, reason=str(e))
             else:
                 assert isinstance(response, request.Response), response
-                if address == self._active:
+                if address == self._active and _is_from_active(response):
                     self._note_answer(address)
                 return response
             await asyncio.sleep(wait_ms / 1000)
@@ -293,6 +299,7 @@ class ControllerChannel:
 
     def _note_answer(self, address: Address) -> None:
         """Whoever waits for another voter than the active one is let go, and asks again."""
+        self._source = address
         if self._answered == address:
             return
         self._answered = address
@@ -300,15 +307,24 @@ class ControllerChannel:
             if voter != address:
                 client.drop("another controller is active")
 
-    def _leave(self, address: Address) -> None:
+    def _leave(self, purpose: _Purpose, address: Address) -> None:
         """Ask the next voter from now on, unless another call has moved on already."""
-        if self._active == address:
-            addresses = self._addresses
-            self._active = addresses[(addresses.index(address) + 1) % len(addresses)]
+        if address not in self._addresses:
+            return
+        following = self._addresses[(self._addresses.index(address) + 1) % len(self._addresses)]
+        if purpose is _Purpose.METADATA:
+            if self._source == address:
+                self._source = following
+        elif self._active == address:
+            self._active = following
 
     def _wait_ms(self, failures: int) -> int:
         rounds, within_round = divmod(failures, len(self._addresses))
         return 0 if within_round else self._backoff.wait_ms(rounds)
+
+
+def _is_from_active(response: RpcResponse) -> bool:
+    return response.is_active if isinstance(response, FetchMetadataResponse) else True
 
 
 def _is_about_the_voter(error: OperatingError) -> bool:

@@ -1,6 +1,7 @@
 """LOOP. ``MetadataLoader``: follows the committed metadata log and publishes what changes.
 
-* Long-polls the active controller; a failed poll is logged once and tried again, for ever.
+* Long-polls the active controller, or one that follows it where that cannot be asked; a failed
+  poll is logged once and tried again, for ever.
 * Replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly as
   the controller does. A snapshot builds a new state, and its difference to the old is published.
 * Everything that arrived in one answer is published as one delta.
@@ -163,12 +164,8 @@ class MetadataLoader:
                 snapshot_offset=first.snapshot_offset,
                 snapshot_position=response.snapshot_next_position,
             )
-            if (response.snapshot_offset, response.controller_epoch) != (
-                first.snapshot_offset,
-                first.controller_epoch,
-            ):
-                # The controller replaced the snapshot meanwhile, or another one leads; the next
-                # poll begins anew.
+            if _snapshot_of(response) != _snapshot_of(first):
+                # Replaced meanwhile, or another controller's; the next poll begins anew.
                 return
             await _take_piece(reader, after, first.snapshot_offset, response.snapshot_chunk)
         reader.end()
@@ -196,6 +193,7 @@ class MetadataLoader:
                 snapshot_offset=snapshot_offset,
                 snapshot_position=snapshot_position,
                 metadata_log_id=self._memory.claimed_log_id,
+                applied_metadata_offset=self._memory.applied_offset,
             )
         )
         if self._lifecycle.is_session_over:
@@ -203,6 +201,11 @@ class MetadataLoader:
         self._memory.heard_of(response.metadata_log_id)
         self._memory.require_whole(response.high_watermark)
         return response
+
+
+def _snapshot_of(response: FetchMetadataResponse) -> tuple[int, int, int]:
+    """Which one, of all that there are, this is a piece of."""
+    return response.controller_id, response.controller_epoch, response.snapshot_offset
 
 
 async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, piece: bytes) -> None:

@@ -1,8 +1,13 @@
-"""LOOP. ``MetadataFetches``: answers to those who follow the metadata: committed entries only."""
+"""LOOP. ``MetadataFetches``: answers to those who follow the metadata: committed entries only.
+
+What is committed is so whoever says it. So a controller that follows the active one answers as
+well, if who asks would have it so, and if it knows as much: to whom the active one cannot be
+reached, it is news. It lets nobody wait for long, for the active one has news first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kraftjbod.controller.brokers.foreign_metadata import require_same_log
@@ -21,6 +26,8 @@ from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES
 from kraftjbod.raft.machine.messages import Entry, EntryKind
 
+#: Where this controller is not the active one.
+_MAX_WAIT_MS: Final = 1_000
 _NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 
 
@@ -39,63 +46,65 @@ class MetadataFetches:
         clock: Clock,
         followers: MetadataFollowers,
         state: Callable[[], MetadataState],
-        require_active: Callable[[], None],
+        require_up_to_date: Callable[[int | None], bool],
         max_fetch_bytes: Callable[[], int],
     ) -> None:
         """
         :param state: that of now.
-        :param require_active: raises where this controller does not decide.
+        :param require_up_to_date: whether this controller decides; raises where it neither does
+            nor follows who does, with all up to the given offset.
         """
         self._driver = driver
         self._clock = clock
         self._followers = followers
         self._state = state
-        self._require_active = require_active
+        self._require_up_to_date = require_up_to_date
         self._max_fetch_bytes = max_fetch_bytes
 
     async def fetch(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
         """
-        :raises NotControllerError: this controller does not decide, or not any more.
+        :raises NotControllerError: this controller does not decide, or not any more, nor does it
+            know as much as who asks.
         :raises OffsetOutOfRangeError: beyond the log's end.
         :raises ForeignMetadataError: who asks knows another log.
         """
-        self._require_active()
+        is_active = self._require_up_to_date(request.applied_metadata_offset)
         require_same_log(
             self._state(), request.broker_id, request.metadata_log_id, request.fetch_offset - 1
         )
-        self._followers.fetched(
-            request.broker_id,
-            max(0, request.fetch_offset),
-            end=self._driver.committed_offset + 1,
-            wall_ms=self._clock.wall_ms(),
-        )
+        if is_active:
+            self._followers.fetched(
+                request.broker_id,
+                max(0, request.fetch_offset),
+                end=self._driver.committed_offset + 1,
+                wall_ms=self._clock.wall_ms(),
+            )
         max_bytes = min(request.max_bytes, self._max_fetch_bytes())
         if request.snapshot_offset >= 0:
             return await self._snapshot_piece(
-                request.snapshot_offset, request.snapshot_position, max_bytes
+                request.snapshot_offset, request.snapshot_position, max_bytes, is_active
             )
-        await self._driver.wait_for(request.fetch_offset, request.max_wait_ms)
-        self._require_active()
+        max_wait_ms = request.max_wait_ms if is_active else min(request.max_wait_ms, _MAX_WAIT_MS)
+        await self._driver.wait_for(request.fetch_offset, max_wait_ms)
+        is_active = self._require_up_to_date(request.applied_metadata_offset)
+        metadata_log_id = self._state().metadata_log_id
         committed = self._driver.committed_offset
         if request.fetch_offset > committed + 1:
             raise OffsetOutOfRangeError(
                 f"broker {request.broker_id} asks for metadata from {request.fetch_offset}, "
                 f"but the log ends at {committed}"
             )
-        if request.fetch_offset > committed:
-            return FetchMetadataResponse(
-                high_watermark=committed,
-                controller_epoch=self._driver.term,
-                metadata_log_id=self._state().metadata_log_id,
-                controllers=self._controllers(),
-            )
-        entries = await self._driver.committed.read(max(0, request.fetch_offset), max_bytes)
-        if not entries:
-            return await self._snapshot_piece(-1, 0, max_bytes)
+        entries: Sequence[Entry] = ()
+        if request.fetch_offset <= committed:
+            entries = await self._driver.committed.read(max(0, request.fetch_offset), max_bytes)
+            if not entries:
+                return await self._snapshot_piece(-1, 0, max_bytes, is_active)
         return FetchMetadataResponse(
             high_watermark=self._driver.committed_offset,
+            controller_id=self._driver.node_id,
             controller_epoch=self._driver.term,
-            metadata_log_id=self._state().metadata_log_id,
+            is_active=is_active,
+            metadata_log_id=metadata_log_id,
             entries=tuple(
                 MetadataEntry(offset=entry.offset, epoch=entry.term, payload=_payload(entry))
                 for entry in entries
@@ -115,7 +124,7 @@ class MetadataFetches:
         )
 
     async def _snapshot_piece(
-        self, last_offset: int, position: int, max_bytes: int
+        self, last_offset: int, position: int, max_bytes: int, is_active: bool
     ) -> FetchMetadataResponse:
         """A piece of that snapshot, or the first one of the newest if it is gone.
 
@@ -139,7 +148,9 @@ class MetadataFetches:
             )
         return FetchMetadataResponse(
             high_watermark=self._driver.committed_offset,
+            controller_id=self._driver.node_id,
             controller_epoch=term,
+            is_active=is_active,
             metadata_log_id=self._state().metadata_log_id,
             snapshot_offset=last_offset,
             snapshot_chunk=chunk,

@@ -394,6 +394,11 @@ class RaftCore(Following):
         is_fresh = self._ticks_since_leader < self._election_ticks
         return self._leadership is not None or (self.leader is not None and is_fresh)
 
+    @property
+    def keeps_up(self) -> bool:
+        """It follows a leader that was heard of lately, and that has all that is committed here."""
+        return self._leadership is None and self._hears_leader and self.contradicted_by is None
+
     def _on_pre_vote(self, message: PreVote) -> None:
         """Changes nothing here, whatever term it comes from."""
         if self._leadership is not None:

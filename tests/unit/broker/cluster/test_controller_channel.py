@@ -199,6 +199,27 @@ async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is
         channel.close()
 
 
+async def test_metadata_may_come_from_one_that_follows_and_nothing_else_is_asked_there() -> None:
+    def only_polls_fail(request: RpcRequest) -> RpcResponse:
+        return standby(request) if request == POLL else ids(request)
+
+    def follows(request: RpcRequest) -> RpcResponse:
+        if request != POLL:
+            return standby(request)
+        return FetchMetadataResponse(high_watermark=5, is_active=False)
+
+    active, other = ScriptedController(only_polls_fail), ScriptedController(follows)
+    async with serving(active, other), channel_to(active.voter(), other.voter()) as channel:
+        for _ in range(2):
+            assert (await channel.fetch_metadata(POLL)).high_watermark == 5
+        assert active.seen == [POLL], "it goes on where it was served"
+        assert (await channel.call(ASK, timeout_ms=PATIENT_MS)).producer_id_count == 1_000
+        assert other.seen == [POLL, POLL]
+        active.answer = ids
+        assert (await channel.fetch_metadata(POLL)).high_watermark == 9
+        assert other.seen == [POLL, POLL], "the active one has the news first"
+
+
 async def test_a_controller_of_older_software_is_asked_in_words_that_it_knows() -> None:
     """While brokers were upgraded before their controllers, nobody could create a topic."""
     created = CreateTopicsResponse(topics=(CreatedTopic(name="t"),))

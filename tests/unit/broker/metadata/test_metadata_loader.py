@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.metadata.metadata_loader import difference
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import TopicId, Uuid
+from kraftjbod.core.ids import BrokerId, TopicId, Uuid
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.records import (
     ConfigRecord,
@@ -81,6 +81,40 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
         await rig.parts.publisher.disk_work_done()
         assert list(rig.parts.cache.state.topic_ids) == ["t"]
         assert rig.logs.get(TP) is not None
+
+
+async def test_pieces_of_two_controllers_are_no_snapshot_though_they_end_at_the_same_entry():
+    """Each has written the same state in an order of its own."""
+    records = [topic(), partition(), CONFIG, topic("u", TopicId(b"u" * 16))]
+    wholes = {
+        1: encode_entry(records, LATEST_METADATA_VERSION),
+        2: encode_entry([records[3], *records[:3]], LATEST_METADATA_VERSION),
+    }
+    half = len(wholes[1]) // 2
+    asked = 0
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        nonlocal asked
+        asked += 1
+        if request.fetch_offset > 50:
+            return FetchMetadataResponse(high_watermark=50)
+        at, who = request.snapshot_position, 1 if asked == 1 else 2
+        return FetchMetadataResponse(
+            high_watermark=50,
+            controller_id=BrokerId(who),
+            controller_epoch=7,
+            snapshot_offset=50,
+            snapshot_chunk=wholes[who][at:] if at else wholes[who][:half],
+            snapshot_next_position=-1 if at else half,
+        )
+
+    async with brokers(answer=answer) as (rig,):
+        loading = asyncio.create_task(rig.parts.loader.run())
+        await rig.parts.loader.caught_up(50)
+        loading.cancel()
+        assert asked >= 4, "both pieces of the second one were asked for"
+        assert sorted(rig.parts.cache.state.topic_ids) == ["t", "u"]
 
 
 async def test_a_poll_that_fails_is_reported_and_tried_again():

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
-from kraftjbod.core.errors import (
-    ErrorCode,
-    OperatingError,
-)
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.controller.decision_rules import NO_RECORDS
+from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
+from kraftjbod.core.ids import Uuid
 from kraftjbod.protocol import rpc_messages as m
-from kraftjbod.raft.machine.messages import HardState
-from tests.unit.controller.conftest import ONE, Node
+from kraftjbod.raft.machine.messages import Append, Entry, HardState
+from kraftjbod.raft.machine.voter_set import ReplicaKey
+from kraftjbod.testing.simulation import SimulatedCluster
+from tests.faults.vfs_fault import FaultVfs
+from tests.unit.controller.conftest import ONE, TWO, Node
+from tests.unit.raft.quorum_rig import Net, until
 
 
 async def test_a_follower_that_is_ahead_is_reported(node: Node) -> None:
@@ -80,3 +85,107 @@ async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_te
     )
     assert isinstance(answer, m.FetchMetadataResponse)
     assert (driver.term, answer.controller_epoch) == (term + 1, term)
+
+
+def test_a_broker_that_cannot_reach_the_active_controller_hears_of_the_others() -> None:
+    """They know of the topic as soon as it is committed."""
+    with SimulatedCluster(seed=3, controllers=3, brokers=2, log_dirs=1) as cluster:
+        cluster.start()
+        active = next(one for one in cluster.controllers if one.is_active)
+        cut_off = cluster.broker(2)
+        cluster.network.partition(cut_off.name, active.name)
+        client = cluster.client("client")
+        client.run(create_topic(client.kafka, "news", assignment={0: [1]}))
+        rooms = cut_off.rooms
+        assert rooms is not None
+        cluster.wait_for(
+            lambda: "news" in rooms.cluster.cache.state.topic_ids, "the broker knows it"
+        )
+        assert active.state is not None
+        assert not active.state.brokers[TWO].fenced, "its session had not ended by then"
+
+
+class Follower:
+    """A controller that hears what it is told a leader said, and says nothing itself."""
+
+    def __init__(self, vfs: FaultVfs) -> None:
+        net = Net()
+        net.cut.add(1)
+        self.node = Node(vfs, quorum=net)
+
+    def hear(self, previous: int, *terms: int, committed: int, of_term: int = 1) -> None:
+        """Entries after ``previous``, of those terms."""
+        core = self.node.driver.core
+        entries = (Entry(previous + i, term, NO_RECORDS) for i, term in enumerate(terms, 1))
+        append = Append(
+            sender=core.log.voters.known_as(ReplicaKey(TWO)),
+            to=core.key,
+            term=of_term,
+            previous_offset=previous,
+            previous_term=0 if previous < 0 else 1,
+            entries=tuple(entries),
+            committed_offset=committed,
+        )
+        self.node.driver.receive(append)
+
+    async def ask(self, **how: object) -> m.FetchMetadataResponse:
+        request = m.FetchMetadataRequest(
+            broker_id=ONE,
+            fetch_offset=0,
+            max_wait_ms=60_000,
+            max_bytes=1000,
+            applied_metadata_offset=-1,
+        )
+        answer = await self.node.controller.handle(request.model_copy(update=how))
+        assert isinstance(answer, m.FetchMetadataResponse)
+        return answer
+
+    async def is_refused(self, **how: object) -> bool:
+        try:
+            await self.ask(**how)
+        except NotControllerError:
+            return True
+        return False
+
+
+@pytest.fixture
+async def follower(vfs: FaultVfs) -> AsyncIterator[Follower]:
+    made = Follower(vfs)
+    await made.node.controller.start()
+    yield made
+    await made.node.controller.stop()
+    made.node.log_dir.close()
+
+
+async def test_one_that_follows_answers_who_would_have_it_so_with_what_is_committed(
+    follower: Follower,
+) -> None:
+    assert await follower.is_refused(), "it hears no leader"
+    follower.hear(-1, committed=-1)
+    assert await follower.is_refused(), "and knows nothing"
+    follower.hear(-1, 1, 1, committed=0)
+    await until(lambda: follower.node.driver.committed_offset == 0)
+    answer = await follower.ask()
+    assert not answer.is_active
+    assert [entry.offset for entry in answer.entries] == [0], "of two, one is committed"
+    assert (answer.controller_id, answer.high_watermark) == (1, 0)
+    assert await follower.is_refused(applied_metadata_offset=None), "only the active one would do"
+    assert await follower.is_refused(applied_metadata_offset=1), "who asks knows more"
+    assert await follower.is_refused(metadata_log_id=Uuid(b"o" * 16)), "of another log"
+    assert await follower.is_refused(fetch_offset=2)
+    waiting = asyncio.create_task(follower.ask(fetch_offset=1))
+    follower.hear(1, committed=1)
+    assert [entry.offset for entry in (await waiting).entries] == [1]
+    follower.hear(0, 7, committed=1, of_term=7)
+    assert await follower.is_refused(), "who leads lacks what is committed here"
+
+
+async def test_one_that_follows_lets_nobody_wait_for_long(follower: Follower) -> None:
+    follower.hear(-1, 1, committed=0)
+    await until(lambda: follower.node.driver.committed_offset == 0)
+    waiting = asyncio.create_task(follower.ask(fetch_offset=1))
+    await asyncio.sleep(0)
+    follower.node.clock.ms += 1_500
+    follower.hear(0, committed=0)
+    follower.node.driver._waits.stir()  # Who waits looks at the time.
+    assert (await waiting).entries == ()
