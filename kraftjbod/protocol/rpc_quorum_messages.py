@@ -140,7 +140,13 @@ def quorum_message_body(fields: Mapping[str, object]) -> QuorumMessageBody:
 
 
 class QuorumMessagesResponse(RpcResponse):
-    """They came; what they bring is said by messages the other way."""
+    """They came; what they bring is said by messages the other way.
+
+    ``directories``, if the request asks for them: from which disk each voter of a static quorum
+    votes, as far as the receiver has heard of them.
+    """
+
+    directories: dict[WireBrokerId, WireDirectoryId] = Field(default_factory=dict)
 
 
 class QuorumMessagesRequest(RpcRequest):
@@ -152,6 +158,7 @@ class QuorumMessagesRequest(RpcRequest):
     ``sender_endpoint``, ``NAME://host:port``, is where it is reached, and ``sender_features`` the
     least and greatest level of each feature that its software supports: so it is registered with
     whoever leads (KIP-919). Older software says nothing of them.
+    ``asks_for_directories``: it is nothing but a question, and the sender is not to be remembered.
     """
 
     api = "QuorumMessages"
@@ -167,6 +174,7 @@ class QuorumMessagesRequest(RpcRequest):
         default_factory=dict, max_length=MAX_FEATURES
     )
     messages: tuple[QuorumMessageBody, ...] = Field(max_length=MAX_MESSAGES)
+    asks_for_directories: bool = False
 
 
 # --- questions about the quorum -----------------------------------------------------------------

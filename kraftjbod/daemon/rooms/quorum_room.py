@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -16,6 +15,7 @@ from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.quorum_search import QuorumSearch
+from kraftjbod.daemon.rooms.static_quorum import StaticQuorum
 from kraftjbod.net.peer_link import PeerLink
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
@@ -81,7 +81,13 @@ class QuorumRoom:
         self._leaders_refusal = ("", 0)
         #: Of a static quorum those whose software can read who votes in the log.
         self._able: set[BrokerId] = set()
-        self._introducing: asyncio.Task[None] | None = None
+        self._static = StaticQuorum(
+            node_id=config.node_id,
+            known=self._known,
+            backoff=self._backoff,
+            introduce=self._introduce,
+            ask=self._ask_for_directories,
+        )
         #: When each peer's refusal may be logged again.
         self._refusal_due_ms: dict[BrokerId, int] = {}
         self._log = get_logger(component="quorum", node_id=config.node_id)
@@ -95,12 +101,10 @@ class QuorumRoom:
         self._driver = driver
         self._search.begin(driver)
         if driver.voters.is_static:
-            self._introducing = asyncio.create_task(self._introduce())
+            self._static.begin(lambda: self._voters)
 
     async def close(self) -> None:
-        if self._introducing is not None:
-            self._introducing.cancel()
-            await asyncio.gather(self._introducing, return_exceptions=True)
+        await self._static.stop()
         await self._search.stop()
         for _, link in self._links.values():
             await link.close()
@@ -212,28 +216,18 @@ class QuorumRoom:
             raise NotControllerError("nobody is known to lead, or where")
         return await self._call(endpoint, request)
 
-    async def _call(self, endpoint: Endpoint, request: RpcRequest) -> RpcResponse:
+    async def _call(
+        self, endpoint: Endpoint, request: RpcRequest, timeout_ms: int | None = None
+    ) -> RpcResponse:
         client = RpcClient(endpoint.host, endpoint.port, backoff=self._backoff)
+        timeout_ms = timeout_ms or self._config.controller_quorum_request_timeout_ms
         try:
-            response: RpcResponse = await client.call(
-                request, timeout_ms=self._config.controller_quorum_request_timeout_ms
-            )
+            response: RpcResponse = await client.call(request, timeout_ms=timeout_ms)
         finally:
             client.close()
         return response
 
-    async def _introduce(self) -> None:
-        """Each voter of a static quorum hears once from which disk this one votes.
-
-        Two that follow have nothing to say to each other; and of one that was never heard any disk
-        that speaks for it first is taken for the voter's.
-        """
-        waiting = [key for key in self._voters if key.node_id != self._config.node_id]
-        while waiting and self._voters.is_static:
-            waiting = [key for key in waiting if not await self._is_introduced_to(key)]
-            await asyncio.sleep(self._config.controller_quorum_election_timeout_ms / 1000)
-
-    async def _is_introduced_to(self, voter: ReplicaKey) -> bool:
+    async def _introduce(self, voter: ReplicaKey) -> bool:
         endpoint = self._endpoint_of(voter)
         if endpoint is None:
             return True  # The voters are others by now, and named.
@@ -242,6 +236,17 @@ class QuorumRoom:
         except OperatingError:
             return False  # It is away, or refuses this disk until an operator has seen to that.
         return True
+
+    async def _ask_for_directories(self, voter: ReplicaKey) -> Mapping[BrokerId, DirectoryId]:
+        endpoint = self._endpoint_of(voter)
+        if endpoint is None:
+            return {}
+        question = self._request(voter, ()).model_copy(update={"asks_for_directories": True})
+        # Whoever is asked after waits meanwhile, and gives up as well.
+        timeout_ms = self._config.controller_quorum_request_timeout_ms // 4
+        answer = await self._call(endpoint, question, max(1, timeout_ms))
+        assert isinstance(answer, QuorumMessagesResponse), answer
+        return answer.directories
 
     # --- in --------------------------------------------------------------------------------------
 
@@ -262,6 +267,8 @@ class QuorumRoom:
                 code=ErrorCode.INCONSISTENT_CLUSTER_ID,
             )
         self._require_receiver(request)
+        if request.asks_for_directories:
+            return QuorumMessagesResponse(directories=dict(self._known.directories))
         # Who calls this one by its directory goes by a log that names voters: that came later.
         if self._voters.is_static and request.receiver_directory_id is None:
             await self._require_static_voter(request)
@@ -313,8 +320,7 @@ class QuorumRoom:
         """Nobody is named by the log yet: voters are those of the files, each with one disk."""
         if self._voters.known_as(_sender(request)) not in self._voters:
             raise self._refusal(request)
-        if not self._known.is_known(request.sender_id, request.sender_directory_id):
-            await self._known.require(request.sender_id, request.sender_directory_id)
+        await self._static.require(request.sender_id, request.sender_directory_id, self._voters)
         # Only that says where it is reached.
         (self._able.add if request.sender_endpoint else self._able.discard)(request.sender_id)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.ids import TopicId, TopicPartition, Uuid
 from kraftjbod.metadata.records import TopicRecord
+from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.checkpoints import format_offsets, format_partition_metadata
 from kraftjbod.storage.dir_names import (
@@ -93,11 +94,16 @@ def test_a_broker_that_takes_what_empty_controllers_write_is_found() -> None:
         watch.look()
         assert findings == []
         known = watch.metadata.state
-        gone = TopicRecord(name="gone", topic_id=TopicId(bytes(15) + b"1"))
-        watch.metadata.take([gone], offset=known.offset + 1, epoch=1)
+        news = TopicRecord(name="news", topic_id=TopicId(bytes(15) + b"1"))
+        watch.metadata.take([news], offset=known.offset + 1, epoch=1)
+        watch.look()
+        assert findings == [], "it had not heard of that yet"
+        rooms = cluster.broker(1).rooms
+        assert rooms is not None
+        rooms.cluster.cache.replace(MetadataState())
         watch.look()
         assert findings == [
-            "broker 1 serves by metadata that knows nothing of topics gone, after a majority of it "
+            "broker 1 serves by metadata that knows nothing of topics t, after a majority of it "
             "was lost"
         ]
 

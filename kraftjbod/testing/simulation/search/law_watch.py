@@ -80,6 +80,8 @@ class LawWatch:
         self._report = found
         self._said: set[str] = set()
         self.metadata = MetadataLaws(min_isr)
+        #: Which topics each broker knew when it was last looked at.
+        self._heard_of: dict[int, frozenset[TopicId]] = {}
         #: Which broker led a partition in an epoch, by the brokers' own word.
         self._leaders: dict[tuple[TopicIdPartition, int], int] = {}
 
@@ -123,18 +125,21 @@ class LawWatch:
         later = self._view.state_after(laws.state.offset)
         for finding in () if later is None else laws.go_on_from(later):
             self._found(finding, finding)
+        for broker_id in self._view.broker_ids:
+            if (its := self._view.state_of(broker_id)) is not None:
+                self._heard_of[broker_id] = frozenset(its.topics)
 
     def _takes_no_other_metadata(self) -> None:
         """What empty controllers have begun to write: who served by what was lost refuses it."""
-        known = {
-            topic.name
-            for topic_id, topic in self.metadata.state.topics.items()
-            if not self._topics.may_be_gone(topic_id)
-        }
+        topics = self.metadata.state.topics.items()
+        lasting = {one: topic for one, topic in topics if not self._topics.may_be_gone(one)}
         for broker_id in self._view.broker_ids:
             its = self._view.state_of(broker_id)
             if its is None or not self._view.is_serving(broker_id):
                 continue
+            # It may not have heard of what was decided last.
+            heard_of = self._heard_of.get(broker_id, frozenset())
+            known = {topic.name for one, topic in lasting.items() if one in heard_of}
             if missing := known - {topic.name for topic in its.topics.values()}:
                 self._found(
                     f"other metadata {broker_id}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
 from kraftjbod.raft.machine.messages import Message, node
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.faults.rig import directory_id, format_dir, open_dir
 
 CONFIG = {
@@ -109,19 +107,6 @@ async def test_in_a_static_quorum_a_voter_is_who_speaks_from_the_voter_s_disk() 
     assert senders == [node(2), node(2), ReplicaKey(BrokerId(2), DIRECTORIES[3])]
     assert not STATIC.is_majority([node(1), senders[-1]])
     await room.close()
-
-
-def test_all_voters_of_a_static_quorum_know_each_other_s_disks() -> None:
-    """Two that only follow knew of each other what a new disk of one of them said first."""
-    with SimulatedCluster(2, controllers=3, brokers=1, log_dirs=1) as cluster:
-        cluster.start()
-        cluster.run_for(3_000)
-        disks = {BrokerId(host.node_id): host.directory_id for host in cluster.controllers}
-        for host in cluster.controllers:
-            vfs, path = host.metadata_disk.vfs, f"{host.metadata_disk.path}/__cluster_metadata-0"
-            known = json.loads(vfs.read_if_exists(f"{path}/voter-directories") or b"{}")
-            others = {n: str(disk) for n, disk in disks.items() if n != host.node_id}
-            assert {BrokerId(int(n)): disk for n, disk in known.items()} == others, host.name
 
 
 async def test_a_controller_is_registered_by_what_it_said_last_under_whatever_name() -> None:
