@@ -128,6 +128,9 @@ class QuorumApis:
             named = after_naming(voters, self._directories())
             if not request.validate_only:
                 await asyncio.shield(self._change(named))
+        else:
+            # Whoever asked before may have named them just now.
+            await self._until_committed()
         return UpdateFeaturesResponse(results=(FeatureOutcome(name=KRAFT_VERSION),))
 
     def _describe(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:

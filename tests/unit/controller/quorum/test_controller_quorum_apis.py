@@ -60,8 +60,9 @@ async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_n
     with pytest.raises(OperatingError, match=r"raise kraft\.version"):
         await node.controller.handle(ADD_EIGHT)
     name = m.FeatureUpdate(name="kraft.version", level=1, upgrade_type=1)
+    name_voters = m.UpdateFeaturesRequest(updates=(name,))
     await asyncio.gather(
-        node.controller.handle(m.UpdateFeaturesRequest(updates=(name,))),
+        node.controller.handle(name_voters),
         node.register(),
         node.register("b", broker_id=TWO),
     )
@@ -74,6 +75,7 @@ async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_n
     # Nothing is committed without the second voter any more.
     end = driver.next_offset
     waiting = asyncio.create_task(node.register("c", broker_id=BrokerId(3)))
+    named = asyncio.create_task(node.controller.handle(name_voters))
     remove = RemoveRaftVoterRequest(voter_id=BrokerId(9), directory_id=directory("m"))
     with pytest.raises(RequestTimedOutError, match="another change") as refused:
         await node.controller.handle(remove)
@@ -81,8 +83,10 @@ async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_n
     while driver.next_offset == end:
         await asyncio.sleep(0)
     assert not waiting.done()
+    assert not named.done(), "they are named, as far as it is committed"
     acknowledge()
     assert await waiting > 0
+    await named
     assert set(node.managers.state.brokers) == {ONE, TWO, BrokerId(3)}
     # Who led alone may go: the answer comes with the entry, and then it leads no more.
     removing = asyncio.create_task(node.controller.handle(remove))
