@@ -7,7 +7,7 @@ Speaks the RPC of kraftjbod's controllers; Kafka's controllers do not understand
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,15 +18,18 @@ from kraftjbod.core.errors import (
     OperatingError,
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.core.node_config import Endpoint
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import RpcRequest
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, DescribeQuorumResponse
 
 _BACKOFF_MS: Final = 50
 _BACKOFF_MAX_MS: Final = 1_000
 
 
 class ControllerClient:
-    """``call(request)`` asks the active one of the controllers named by ``HOST:PORT,...``."""
+    """``call(request)`` asks the active one of the controllers, of which some are named by
+    ``HOST:PORT,...``; those that follow say who leads."""
 
     def __init__(
         self,
@@ -37,17 +40,22 @@ class ControllerClient:
     ) -> None:
         """:raises ConfigError: if an address is none."""
         self._timeout_ms = timeout_ms
-        self._clients: list[RpcClient] = []
+        self._backoff = ExponentialBackoff(
+            initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random_unit
+        )
+        #: In the order in which they are asked.
+        self._clients: dict[tuple[str, int], RpcClient] = {}
         for address in filter(None, (part.strip() for part in addresses.split(","))):
             host, colon, port = address.rpartition(":")
             if not (colon and host and port.isdecimal()):
                 raise ConfigError(f"{address!r} is no controller: write HOST:PORT")
-            backoff = ExponentialBackoff(
-                initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random_unit
-            )
-            self._clients.append(RpcClient(host.strip("[]"), int(port), backoff=backoff))
+            self._add(host.strip("[]"), int(port))
         if not self._clients:
             raise ConfigError("no controller is named: write HOST:PORT")
+
+    def _add(self, host: str, port: int) -> RpcClient:
+        client = RpcClient(host, port, backoff=self._backoff)
+        return self._clients.setdefault((host, port), client)
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,7 +66,7 @@ class ControllerClient:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        for client in self._clients:
+        for client in self._clients.values():
             client.close()
 
     async def call(self, request: RpcRequest) -> Any:
@@ -71,21 +79,43 @@ class ControllerClient:
         """
         share_ms = max(1, self._timeout_ms // len(self._clients))
         silent: OperatingError | None = None
-        *others, last = self._clients
-        for client in others:
+        following: list[RpcClient] = []
+        *others, last = self._clients.values()
+        for client in (*others, last):
+            timeout_ms = self._timeout_ms if client is last else share_ms
             try:
-                return await client.call(request, timeout_ms=share_ms)
+                return await client.call(request, timeout_ms=timeout_ms)
             except OperatingError as e:
                 if not _may_pass(e):
                     raise
+                error = e
                 if e.code is ErrorCode.REQUEST_TIMED_OUT:
                     silent = e
-        try:
-            return await last.call(request, timeout_ms=self._timeout_ms)
-        except OperatingError as e:
-            if silent is not None and _may_pass(e):
-                raise silent from e
-            raise
+                elif e.code is ErrorCode.NOT_CONTROLLER:
+                    following.append(client)
+        leader = await self._unnamed_leader(following, share_ms)
+        if leader is None:
+            raise silent or error
+        return await leader.call(request, timeout_ms=self._timeout_ms)
+
+    async def _unnamed_leader(
+        self, following: Sequence[RpcClient], timeout_ms: int
+    ) -> RpcClient | None:
+        """Whom those that do not lead say to lead; None if it was asked already."""
+        for client in following:
+            try:
+                quorum = await client.call(
+                    DescribeQuorumRequest(of_any=True), timeout_ms=timeout_ms
+                )
+            except OperatingError:
+                continue
+            assert isinstance(quorum, DescribeQuorumResponse), quorum
+            for voter in quorum.voters:
+                if voter.node_id == quorum.leader_id and voter.endpoints:
+                    endpoint = Endpoint.parse(voter.endpoints[0])
+                    address = endpoint.host, endpoint.port
+                    return None if address in self._clients else self._add(*address)
+        return None
 
 
 def _may_pass(error: OperatingError) -> bool:

@@ -11,6 +11,11 @@ from kraftjbod.protocol.rpc_config_messages import (
     DescribeDynamicConfigsResponse,
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_quorum_messages import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    QuorumReplica,
+)
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 
 ASK = DescribeDynamicConfigsRequest(resource_type=4)
@@ -39,6 +44,27 @@ async def test_the_active_one_is_found_after_dead_and_passive_ones() -> None:
     async with serving(standby, active), _client(standby, active) as client:
         assert await client.call(ASK) == NOTHING
         assert (len(standby.seen), len(active.seen)) == (1, 1)
+
+
+async def test_one_that_follows_says_who_leads_though_nobody_named_that_one() -> None:
+    leader = ScriptedController(_active)
+
+    def follows(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, DescribeQuorumRequest):
+            return _standby(request)
+        endpoint = f"CONTROLLER://127.0.0.1:{leader.server.port}"
+        voters = [QuorumReplica(node_id=i) for i in (7, 8)]
+        voters[1] = QuorumReplica(node_id=8, endpoints=(endpoint,))
+        return DescribeQuorumResponse(node_id=7, cluster_id="c", leader_id=8, voters=voters)
+
+    follower = ScriptedController(follows)
+    async with serving(follower, leader), _client(follower) as client:
+        assert await client.call(ASK) == NOTHING
+        assert await client.call(ASK) == NOTHING
+        assert leader.seen == [ASK, ASK]
+        leader.answer = _standby
+        with pytest.raises(OperatingError, match="not me"):
+            await client.call(ASK)
 
 
 async def test_one_that_stands_still_is_left_for_the_active_one() -> None:
