@@ -342,10 +342,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "broken_future_copy_not_removed": "A half-built copy could not be removed.",
     "deleted_replica_not_removed": (
-        "What is marked as deleted stays until the next start: it could not be renamed."
+        "What is marked as deleted stays until the next start: its directory died."
     ),
     "deleted_replica_not_known": (
-        "Whose it was, what is marked as deleted, cannot be read; it is removed like the rest."
+        "Whose it was, what is marked as deleted, cannot be read: it is removed like the rest, or "
+        "stays until the next start if its disk does not answer."
     ),
     "future_copy_dropped": "A half-built copy is not wanted any more.",
     "future_copy_not_opened": (

@@ -476,10 +476,14 @@ class LogManager:
     async def keep_log_start(self, handle: LogHandle) -> None:
         await self._checkpoints.keep_log_start(handle)
 
-    def _purge_later(self, log_dir: LogDir, path: str, handle: LogHandle | None) -> None:
+    def _purge_later(
+        self, log_dir: LogDir, path: str, handle: LogHandle | None, still_at: str | None = None
+    ) -> None:
         config = self._registry.config_of("") if handle is None else handle.config
         chores = self._housekeeping[log_dir]
-        chores.purge_replica(path, handle, config.file_delete_delay_ms)
+        # As long as it has its name, nothing else may get it.
+        delay_ms = config.file_delete_delay_ms if still_at is None else 0
+        chores.purge_replica(path, handle, delay_ms, still_at=still_at)
 
     def _purge_now(self, log_dir: LogDir, path: str) -> None:
         self._housekeeping[log_dir].purge_replica(path, None, 0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kraftjbod.core.errors import (
     ErrorCode,
@@ -51,8 +51,15 @@ _TAKE_BACK_PAUSE_MS: Final = 100
 _POLL_MS: Final = 100
 T = TypeVar("T")
 
+
 #: ``(dir, path, handle or None)``: remove a directory after the topic's delay.
-PurgeLater = Callable[[LogDir, str, LogHandle | None], None]
+class PurgeLater(Protocol):
+    def __call__(
+        self, log_dir: LogDir, path: str, handle: LogHandle | None, still_at: str | None = None
+    ) -> None:
+        """As ``Housekeeping.purge_replica``, after the configured delay; at once if it is
+        ``still_at`` its former name."""
+        ...
 
 
 class ReplicaSwap:

@@ -280,8 +280,13 @@ class SwapRecovery:
     async def _sort_out(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
         directory, tp = f"{log_dir.path}/{doomed.name}", doomed.topic_partition
         if tp is not None and not self._registry.has_current(tp):
-            topic_id = await self._topic_id(log_dir, directory)
-            if topic_id is not None:
+            try:
+                topic_id = await self._topic_id(log_dir, directory)
+            except (OperatingError, CorruptCheckpointError) as e:
+                self._log.info("deleted_replica_not_known", path=directory, reason=str(e))
+                if isinstance(e, OperatingError):
+                    return  # It may be all that there is.
+            else:
                 self.orphans.append(Orphan(tp, topic_id, log_dir, directory))
                 return
         await self._doom(log_dir, directory, tp)
@@ -292,27 +297,27 @@ class SwapRecovery:
         The other half may come with a directory that is offline, and the move go on: it would give
         the present replica this very name, and what is removed by that name would be that replica.
         """
-        path = directory
-        if tp is not None:
-            path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.DELETE)
-            try:
-                await log_dir.run(
-                    OpKind.DELETE, lambda: log_dir.vfs.rename(directory, path), replica=tp
-                )
-            except OperatingError as e:
-                self._log.info("deleted_replica_not_removed", path=directory, reason=e.message)
-                return
-        self._purge_later(log_dir, path, None)
-
-    async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId | None:
-        path = f"{directory}/{PARTITION_METADATA}"
+        if tp is None:
+            self._purge_later(log_dir, directory, None)
+            return
+        path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.DELETE)
+        still_at = None
         try:
-            data = await log_dir.run(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
-            text = "" if data is None else data.decode(errors="replace")
-            return parse_partition_metadata(text, path)
-        except (OperatingError, CorruptCheckpointError) as e:
-            self._log.info("deleted_replica_not_known", path=path, reason=str(e))
-            return None
+            await log_dir.run(
+                OpKind.DELETE, lambda: log_dir.vfs.rename(directory, path), replica=tp
+            )
+        except OverloadedError:
+            still_at = directory  # It takes nothing just now.
+        except OperatingError as e:
+            self._log.info("deleted_replica_not_removed", path=directory, reason=e.message)
+            return
+        self._purge_later(log_dir, path, None, still_at)
+
+    async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
+        """Raises as :meth:`LogDir.run` and :func:`parse_partition_metadata`."""
+        path = f"{directory}/{PARTITION_METADATA}"
+        data = await log_dir.run(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
+        return parse_partition_metadata("" if data is None else data.decode(errors="replace"), path)
 
 
 def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:

@@ -133,19 +133,27 @@ def test_a_majority_whose_disks_were_wiped_is_refused_with_what_to_do() -> None:
             tool = (BIN / "kraftjbod-storage", *words)
             refused = subprocess.run(tool, capture_output=True, text=True)
             assert refused.returncode and "docs/metadata-backup.md says how" in refused.stderr
-            # Whoever insists all the same makes a majority that knows nothing.
             subprocess.run((*tool, "--replace-lost"), check=True, capture_output=True)
             for path in one.files.metadata_dir.iterdir():
                 cluster.processes.privileges.give(path)
             one.start()
+        # While the one that is left is up, neither takes the other for the voter that it was.
+        cluster.wait(
+            "each of the others to refuse both",
+            lambda: all(
+                len({e["peer"] for e in one.events("controller_refused_by_peer")}) == 2
+                for one in lost
+            ),
+        )
+        assert not any(_health(one) is None for one in cluster.controllers), "nobody decides"
+        # Without it they make a majority that knows nothing.
+        kept.kill()
         broker = cluster.processes.brokers[1]
         cluster.wait("a word of it", lambda: broker.events("metadata_refused"))
         assert "docs/metadata-backup.md" in broker.events("metadata_refused")[-1]["reason"]
-        cluster.wait(
-            "the one that is left to refuse both",
-            lambda: all(one.events("controller_refused_by_peer") for one in lost),
-        )
-        assert kept.is_running and _topics(cluster) == {"kept"}
+        kept.start()
+        cluster.wait("it to follow neither", lambda: "nobody is known" in (_health(kept) or ""))
+        assert _topics(cluster) == {"kept"}
 
 
 def _health(controller: DaemonProcess) -> str | None:

@@ -7,6 +7,7 @@ from errno import ENOSPC
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicId
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -148,6 +149,42 @@ async def test_a_dead_target_leaves_an_orphan_to_be_asked_about():
     assert await content(handle) == before
     assert (node.names(0), list(node.manager.orphans)) == (["t-0"], [])
     await append(handle)
+
+
+async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again():
+    node, _ = await broken_swap()
+    node.disks[1].remove_tree("/d2")
+    with capture_logs():
+        node = await restart(node)
+    (orphan,) = node.manager.orphans
+    node.source.suspect("it hangs")
+    await node.manager.discard_deleted(orphan)
+    await chores(node.manager).purge_due()
+    assert node.names(0) == [DELETE]
+    node.source.absolve()
+    await chores(node.manager).purge_due()
+    assert node.names(0) == []
+
+
+async def test_what_cannot_be_read_just_now_may_be_all_that_there_is():
+    node, _ = await broken_swap()
+    d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
+    d2.go_offline("not there")
+    manager = manager_of([d1, d2], CONFIG, node.clock)
+    read = d1.vfs.read_if_exists
+
+    def hangs(path: str) -> bytes | None:
+        if path.endswith("/partition.metadata"):
+            raise LogDirImpairedError("it hangs", directory_id=None, path=d1.path, state="stalled")
+        return read(path)
+
+    d1.vfs.read_if_exists = hangs  # type: ignore[method-assign]
+    with capture_logs() as events:
+        await manager.load()
+    assert "deleted_replica_not_known" in [event["event"] for event in events]
+    node.clock.ms += CONFIG.file_delete_delay_ms
+    await chores(manager).purge_due()
+    assert node.names(0) == [DELETE]
 
 
 async def test_a_move_that_was_broken_off_may_need_the_name_of_what_goes():
