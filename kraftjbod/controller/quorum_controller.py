@@ -67,10 +67,10 @@ from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    FetchMetadataRequest,
     RpcRequest,
     RpcResponse,
 )
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.leader_check import is_followed
 from kraftjbod.raft.log.snapshot_files import Snapshot

@@ -49,7 +49,6 @@ from kraftjbod.protocol.rpc_messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    FetchMetadataRequest,
     FindTopicsRequest,
     RpcBody,
     RpcRequest,
@@ -59,6 +58,7 @@ from kraftjbod.protocol.rpc_messages import (
 from kraftjbod.protocol.rpc_quorum_messages import (
     AddRaftVoterRequest,
     DescribeQuorumRequest,
+    FetchMetadataRequest,
     QuorumMessagesRequest,
     RemoveRaftVoterRequest,
 )

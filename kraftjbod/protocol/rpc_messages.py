@@ -383,67 +383,6 @@ class AllocateProducerIdsRequest(RpcRequest):
     broker_epoch: BrokerEpoch
 
 
-# --- brokers: following the metadata log ---------------------------------------------------------
-
-
-class MetadataEntry(RpcBody):
-    """One committed entry of the metadata log: records that take effect together.
-
-    ``payload`` is what ``metadata/records.py`` encodes.
-    """
-
-    offset: Offset
-    epoch: int
-    payload: bytes
-
-
-class FetchMetadataResponse(RpcResponse):
-    """Either ``entries`` from the asked offset on, or the whole state at ``snapshot_offset``.
-
-    ``snapshot_offset`` is -1, or that of the last entry in the snapshot, which comes in pieces:
-    ``snapshot_chunk`` from the asked position on; ``snapshot_next_position`` is -1 after the last.
-    ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
-    ``metadata_log_id`` says which log that is; None from software before logs had ids.
-    ``controller_id`` is who answers, ``controller_epoch`` its term, and ``is_active`` whether it
-    leads. Each controller makes snapshots of its own: pieces of two of them are no state.
-    ``controllers`` are the voters, as ``id@host:port``, if the metadata log names them.
-    """
-
-    high_watermark: Offset
-    controller_id: BrokerId = BrokerId(-1)
-    controller_epoch: int = 0
-    is_active: bool = True
-    metadata_log_id: WireUuid | None = None
-    entries: tuple[MetadataEntry, ...] = ()
-    snapshot_offset: Offset = -1
-    snapshot_chunk: bytes = b""
-    snapshot_next_position: int = -1
-    controllers: tuple[RepeatedText, ...] = ()
-
-
-class FetchMetadataRequest(RpcRequest):
-    """Wait up to ``max_wait_ms`` for committed entries from ``fetch_offset`` on.
-
-    ``snapshot_offset`` and ``snapshot_position`` continue a snapshot; -1 and 0 otherwise.
-    ``metadata_log_id`` is the log that the broker has followed; None if it remembers none. With
-    ``applied_metadata_offset``, how far it has, any controller may answer that knows as much.
-    """
-
-    api = "FetchMetadata"
-    Response = FetchMetadataResponse
-
-    broker_id: WireBrokerId
-    fetch_offset: Offset
-    max_wait_ms: int = Field(ge=0, le=60_000)
-    max_bytes: int = Field(ge=1)
-    snapshot_offset: Offset = -1
-    snapshot_position: int = Field(default=0, ge=0)
-    metadata_log_id: WireUuid | None = None
-    broker_epoch: BrokerEpoch = BrokerEpoch(-1)
-    """Shows the controller's door that this is a broker, once it is registered."""
-    applied_metadata_offset: Offset | None = None
-
-
 # --- forwarded admin requests --------------------------------------------------------------------
 
 

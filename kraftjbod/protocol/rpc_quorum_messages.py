@@ -1,4 +1,5 @@
-"""PURE. What controllers of one quorum say to each other, and what they are asked about it.
+"""PURE. What controllers of one quorum say to each other and to those who follow their log, and
+what they are asked about it.
 
 Raft's messages are bodies of our RPC. They are one-way: the answer says only that they came. Names
 are those of ``raft/machine/messages``, which ``raft/wire.py`` makes of them; who sends and to whom
@@ -12,6 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
+from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.protocol.rpc_messages import (
     Offset,
     OnceOnlyRequest,
@@ -21,6 +23,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     WireBrokerId,
     WireDirectoryId,
+    WireUuid,
 )
 
 Term = Annotated[int, Field(ge=0)]
@@ -175,6 +178,73 @@ class QuorumMessagesRequest(RpcRequest):
     )
     messages: tuple[QuorumMessageBody, ...] = Field(max_length=MAX_MESSAGES)
     asks_for_directories: bool = False
+
+
+# --- brokers that follow the metadata log -------------------------------------------------------
+
+
+class MetadataEntry(RpcBody):
+    """One committed entry of the metadata log: records that take effect together.
+
+    ``payload`` is what ``metadata/records.py`` encodes.
+    """
+
+    offset: Offset
+    epoch: int
+    payload: bytes
+
+
+class FetchMetadataResponse(RpcResponse):
+    """Either ``entries`` from the asked offset on, or the whole state at ``snapshot_offset``.
+
+    ``snapshot_offset`` is -1, or that of the last entry in the snapshot, which comes in pieces:
+    ``snapshot_chunk`` from the asked position on; ``snapshot_next_position`` is -1 after the last.
+    ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
+    ``metadata_log_id`` says which log that is; None from software before logs had ids.
+    ``controller_id`` is who answers, ``controller_epoch`` its term, and ``is_active`` whether it
+    leads. Each controller makes snapshots of its own: pieces of two of them are no state.
+    ``snapshot_epoch`` is that of the last entry in the snapshot, with its first piece; else -1.
+    ``controllers`` are the voters, as ``id@host:port``, if the metadata log names them.
+    """
+
+    high_watermark: Offset
+    controller_id: BrokerId = BrokerId(-1)
+    controller_epoch: int = 0
+    is_active: bool = True
+    metadata_log_id: WireUuid | None = None
+    entries: tuple[MetadataEntry, ...] = ()
+    snapshot_offset: Offset = -1
+    snapshot_epoch: int = -1
+    snapshot_chunk: bytes = b""
+    snapshot_next_position: int = -1
+    controllers: tuple[RepeatedText, ...] = ()
+
+
+class FetchMetadataRequest(RpcRequest):
+    """Wait up to ``max_wait_ms`` for committed entries from ``fetch_offset`` on.
+
+    ``snapshot_offset`` and ``snapshot_position`` continue a snapshot; -1 and 0 otherwise.
+    ``metadata_log_id`` is the log that the broker has followed; None if it remembers none. With
+    ``applied_metadata_offset``, how far it has, any controller may answer that knows as much.
+    ``applied_metadata_epoch`` is that of the entry there, None if it is not known: an entry of
+    another epoch is one that was decided by controllers that had lost it (as in KIP-595, where
+    fetches say ``LastFetchedEpoch``).
+    """
+
+    api = "FetchMetadata"
+    Response = FetchMetadataResponse
+
+    broker_id: WireBrokerId
+    fetch_offset: Offset
+    max_wait_ms: int = Field(ge=0, le=60_000)
+    max_bytes: int = Field(ge=1)
+    snapshot_offset: Offset = -1
+    snapshot_position: int = Field(default=0, ge=0)
+    metadata_log_id: WireUuid | None = None
+    broker_epoch: BrokerEpoch = BrokerEpoch(-1)
+    """Shows the controller's door that this is a broker, once it is registered."""
+    applied_metadata_offset: Offset | None = None
+    applied_metadata_epoch: int | None = None
 
 
 # --- questions about the quorum -----------------------------------------------------------------

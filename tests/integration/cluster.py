@@ -32,7 +32,7 @@ from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
-from kraftjbod.protocol.rpc_messages import FetchMetadataRequest
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 from tests.integration.checker import Load
 
 WAIT_S: Final = 60.0

@@ -40,12 +40,8 @@ from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_config_messages import (
     ListPartitionReassignmentsRequest,
 )
-from kraftjbod.protocol.rpc_messages import (
-    FetchMetadataRequest,
-    FetchMetadataResponse,
-    RpcRequest,
-    RpcResponse,
-)
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 
 R_co = TypeVar("R_co", bound=RpcResponse, covariant=True)
 

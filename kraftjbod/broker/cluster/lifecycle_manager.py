@@ -340,7 +340,7 @@ class BrokerLifecycleManager:
         if self._memory is not None:
             request = request.model_copy(
                 update={
-                    "metadata_log_id": self._memory.claimed_log_id,
+                    "metadata_log_id": self._memory.followed.metadata_log_id,
                     "applied_metadata_offset": self._memory.applied_offset,
                 }
             )
@@ -359,7 +359,7 @@ class BrokerLifecycleManager:
 
     async def _heartbeat(self, request: BrokerHeartbeatRequest) -> None:
         if self._memory is not None:
-            named = {"metadata_log_id": self._memory.claimed_log_id}
+            named = {"metadata_log_id": self._memory.followed.metadata_log_id}
             request = request.model_copy(update=named)
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)

@@ -9,6 +9,8 @@ broker does, and doing what it says would take every replica out of service.
   lost its end and goes on is another log, and has to be given an id of its own.
 * Metadata of another log, or of one that ends before what is remembered, is refused: nothing of it
   is applied, nothing on any disk is touched, and the broker waits for the right one to come back.
+  So is one that goes on behind an earlier end: it has an entry of another epoch where this broker
+  was last, which the controller sees (``Followed``).
 * What is remembered is brought to disk before anything is made, set aside or deleted by it, at an
   orderly stop, and once in ``_WRITE_INTERVAL_MS`` while there is news. So a log that lost its last
   second may pass for whole after a crash of the broker, but none that lost a replica's coming or
@@ -20,7 +22,7 @@ broker does, and doing what it says would take every replica out of service.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from kraftjbod.core.errors import ForeignMetadataError, OperatingError
 from kraftjbod.core.ids import Uuid
@@ -37,6 +39,19 @@ from kraftjbod.storage.identity.applied_metadata import (
 _WRITE_INTERVAL_MS: Final = 1_000
 
 
+class Followed(NamedTuple):
+    """What controllers get to know of what this broker has followed.
+
+    ``offset`` is that of the last entry, -1 for none, and ``epoch`` the entry's, None if it is not
+    known. None for an ``offset`` is said by a broker that may take another log: what it has
+    followed is nothing to go by, and only the active controller may answer it.
+    """
+
+    metadata_log_id: Uuid | None
+    offset: int | None
+    epoch: int | None
+
+
 class MetadataMemory:
     """``await load()`` first, ``run()`` for the life of the broker, ``write()`` at its end."""
 
@@ -45,6 +60,8 @@ class MetadataMemory:
         #: Which log is followed; None until one that has an id is heard of.
         self.metadata_log_id: Uuid | None = None
         self._applied_offset = -1
+        #: Of the entry there.
+        self._applied_epoch: int | None = None
         self._written: AppliedMetadata | None = None
         #: What the disk said last if it did not take a write.
         self._complaint: str | None = None
@@ -60,10 +77,10 @@ class MetadataMemory:
         return self._applied_offset
 
     @property
-    def claimed_log_id(self) -> Uuid | None:
-        """What controllers get to know; nothing by a broker that may take another log."""
-        is_forgotten = self._written is not None and self._written.is_forgotten
-        return None if is_forgotten else self.metadata_log_id
+    def followed(self) -> Followed:
+        if self._written is not None and self._written.is_forgotten:
+            return Followed(None, None, None)
+        return Followed(self.metadata_log_id, self._applied_offset, self._applied_epoch)
 
     async def load(self) -> None:
         """What the broker remembers of earlier lives.
@@ -78,6 +95,7 @@ class MetadataMemory:
             self._written = parse_applied_metadata(text, path)
             self.metadata_log_id = self._written.metadata_log_id
             self._applied_offset = self._written.offset
+            self._applied_epoch = self._written.epoch
 
     def heard_of(self, metadata_log_id: Uuid | None) -> None:
         """A controller has this log; None if it is from before logs had ids.
@@ -106,7 +124,8 @@ class MetadataMemory:
             forgotten=str(self.metadata_log_id),
             followed=str(metadata_log_id),
         )
-        self.metadata_log_id, self._applied_offset, self._written = metadata_log_id, -1, None
+        self.metadata_log_id, self._written = metadata_log_id, None
+        self._applied_offset, self._applied_epoch = -1, None
 
     def _refuse(self, what: str) -> NoReturn:
         known = f"metadata log {self.metadata_log_id or 'of no id'}"
@@ -117,8 +136,10 @@ class MetadataMemory:
             "cannot be"
         )
 
-    def note_applied(self, offset: int) -> None:
-        self._applied_offset = max(self._applied_offset, offset)
+    def note_applied(self, offset: int, epoch: int | None) -> None:
+        """Everything up to ``offset``, whose entry is of ``epoch``, if that is known."""
+        if offset > self._applied_offset:
+            self._applied_offset, self._applied_epoch = offset, epoch
 
     # --- to disk ---------------------------------------------------------------------------------
 
@@ -137,7 +158,9 @@ class MetadataMemory:
             if self.metadata_log_id is None or wanted < 0:
                 return
             news = AppliedMetadata(
-                metadata_log_id=self.metadata_log_id, offset=self._applied_offset
+                metadata_log_id=self.metadata_log_id,
+                offset=self._applied_offset,
+                epoch=self._applied_epoch,
             )
             metadata_dir = self._metadata_dir
             try:

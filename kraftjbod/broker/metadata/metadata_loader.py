@@ -36,7 +36,7 @@ from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.records import EntryReader, decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
-from kraftjbod.protocol.rpc_messages import FetchMetadataRequest, FetchMetadataResponse
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 
 #: What a controller says that lost its metadata; the second one is from before logs had ids.
 _REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
@@ -150,7 +150,7 @@ class MetadataLoader:
             if entry.offset > state.offset:
                 records = decode_entry(entry.payload)
                 state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
-        self._memory.note_applied(state.offset)
+                self._memory.note_applied(entry.offset, entry.epoch)
         self._publisher.publish(delta)
 
     async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
@@ -169,9 +169,15 @@ class MetadataLoader:
                 return
             await _take_piece(reader, after, first.snapshot_offset, response.snapshot_chunk)
         reader.end()
-        after.replay((), offset=first.snapshot_offset, epoch=before.epoch, delta=MetadataDelta())
+        epoch = None if first.snapshot_epoch < 0 else first.snapshot_epoch
+        after.replay(
+            (),
+            offset=first.snapshot_offset,
+            epoch=before.epoch if epoch is None else epoch,
+            delta=MetadataDelta(),
+        )
         self._cache.replace(after)
-        self._memory.note_applied(after.offset)
+        self._memory.note_applied(after.offset, epoch)
         self._publisher.publish(difference(before, after))
 
     async def _fetch(
@@ -183,6 +189,7 @@ class MetadataLoader:
         snapshot_position: int = 0,
     ) -> FetchMetadataResponse:
         known = self._cache.state.brokers.get(self._broker_id)
+        followed = self._memory.followed
         response = await self._channel.fetch_metadata(
             FetchMetadataRequest(
                 broker_id=self._broker_id,
@@ -192,8 +199,9 @@ class MetadataLoader:
                 max_bytes=self._max_bytes,
                 snapshot_offset=snapshot_offset,
                 snapshot_position=snapshot_position,
-                metadata_log_id=self._memory.claimed_log_id,
-                applied_metadata_offset=self._memory.applied_offset,
+                metadata_log_id=followed.metadata_log_id,
+                applied_metadata_offset=followed.offset,
+                applied_metadata_epoch=followed.epoch,
             )
         )
         if self._lifecycle.is_session_over:

@@ -21,10 +21,9 @@ from kraftjbod.protocol.rpc_messages import (
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    FetchMetadataRequest,
     RpcRequest,
 )
-from kraftjbod.protocol.rpc_quorum_messages import QuorumMessagesRequest
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, QuorumMessagesRequest
 
 ALLOWED_HOSTS_KEY: Final = "cluster.action.allowed.hosts"
 

@@ -2,7 +2,8 @@
 question.
 
 A controller whose metadata directory was lost and formatted anew has an empty log of another id;
-one that was restored from an old backup has the right log, but less of it than brokers have seen.
+one that was restored from an old backup has the right log, but less of it than brokers have seen;
+and where others than those that had decided it go on from there, the log has other entries.
 Either way it is the controller that is wrong, and must not give that broker any metadata.
 
 A broker that names no log remembers none: it takes the first one that it hears of.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from kraftjbod.core.errors import ForeignMetadataError
 from kraftjbod.core.ids import BrokerId, Uuid
 from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 
 
 def require_same_log(
@@ -32,6 +34,22 @@ def require_same_log(
             f"Broker {broker_id} has followed metadata log {metadata_log_id} up to offset "
             f"{applied_offset}, and here it ends at {state.offset}. {_WHAT_TO_DO}"
         )
+
+
+def require_same_entry(request: FetchMetadataRequest, epoch: int | None) -> None:
+    """Pass if the broker has followed this log, also where it was last (KIP-595).
+
+    :param epoch: of the entry there; None if it is not known any more, or not committed.
+    :raises ForeignMetadataError: the broker knows another entry.
+    """
+    known = request.applied_metadata_epoch
+    if request.metadata_log_id is None or None in (known, epoch) or known == epoch:
+        return
+    raise ForeignMetadataError(
+        f"Broker {request.broker_id} has followed metadata log {request.metadata_log_id} up to an "
+        f"entry of epoch {known} at offset {request.applied_metadata_offset}, and here that is one "
+        f"of epoch {epoch}: it was decided by controllers that had lost the other. {_WHAT_TO_DO}"
+    )
 
 
 _WHAT_TO_DO = (

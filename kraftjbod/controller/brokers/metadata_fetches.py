@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kraftjbod.controller.brokers.foreign_metadata import require_same_log
+from kraftjbod.controller.brokers.foreign_metadata import require_same_entry, require_same_log
 from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
 from kraftjbod.core.errors import OffsetOutOfRangeError
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.records import encode_entry
 from kraftjbod.metadata.state import MetadataState
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_quorum_messages import (
     FetchMetadataRequest,
     FetchMetadataResponse,
     MetadataEntry,
@@ -72,6 +72,7 @@ class MetadataFetches:
         require_same_log(
             self._state(), request.broker_id, request.metadata_log_id, request.fetch_offset - 1
         )
+        require_same_entry(request, self._committed_term_at(request.applied_metadata_offset))
         if is_active:
             self._followers.fetched(
                 request.broker_id,
@@ -112,6 +113,12 @@ class MetadataFetches:
             controllers=self._controllers(),
         )
 
+    def _committed_term_at(self, offset: int | None) -> int | None:
+        """None where it is not known any more, or not yet."""
+        if offset is None or offset > self._driver.committed_offset:
+            return None
+        return self._driver.core.log.term_at(offset)
+
     def _controllers(self) -> tuple[str, ...]:
         """Where the voters are, once the log says it; else brokers know it from their files."""
         voters = self._driver.voters
@@ -131,7 +138,7 @@ class MetadataFetches:
         :raises OffsetOutOfRangeError: there is none, or it is not that long.
         """
         # Should another one lead before it is read: the next piece would be of its snapshot.
-        term = self._driver.term
+        term, snapshot_term = self._driver.term, -1
         found, max_bytes = None, min(max_bytes, SNAPSHOT_PIECE_BYTES)
         if last_offset >= 0:
             found = await self._driver.committed.read_snapshot(last_offset, position, max_bytes)
@@ -139,7 +146,7 @@ class MetadataFetches:
             newest = await self._driver.committed.newest_snapshot()
             if newest is None:
                 raise OffsetOutOfRangeError("the metadata log has no snapshot to give")
-            last_offset, position = newest.last_offset, 0
+            last_offset, snapshot_term, position = newest.last_offset, newest.term, 0
             found = await self._driver.committed.read_snapshot(last_offset, position, max_bytes)
         chunk, next_position = found
         if position and not chunk:
@@ -153,6 +160,7 @@ class MetadataFetches:
             is_active=is_active,
             metadata_log_id=self._state().metadata_log_id,
             snapshot_offset=last_offset,
+            snapshot_epoch=snapshot_term,
             snapshot_chunk=chunk,
             snapshot_next_position=next_position,
         )

@@ -17,10 +17,12 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedMetadata:
-    """``offset`` is that of an entry of the log that was applied."""
+    """``offset`` is that of an entry of the log that was applied, and ``epoch`` the entry's, None
+    if that is not known."""
 
     metadata_log_id: Uuid
     offset: int
+    epoch: int | None = None
     is_forgotten: bool = False
     """An operator's word: another log may take its place. Of this one, no less than this."""
 
@@ -36,6 +38,7 @@ def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
         return AppliedMetadata(
             metadata_log_id=Uuid.parse(document["metadata_log_id"]),
             offset=int(document["offset"]),
+            epoch=None if document.get("epoch") is None else int(document["epoch"]),
             is_forgotten=bool(document.get("forgotten", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
@@ -61,6 +64,7 @@ def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata
         "version": 1,
         "metadata_log_id": str(applied.metadata_log_id),
         "offset": applied.offset,
+        "epoch": applied.epoch,
         "forgotten": applied.is_forgotten,
     }
     write_atomically(vfs, path_of(metadata_dir), (json.dumps(document) + "\n").encode())

@@ -30,6 +30,7 @@ from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 
 BROKERS: Final = (1, 2, 3)
 ME: Final = BrokerId(1)
@@ -87,7 +88,7 @@ class ScriptedBroker:
         behind = True
         while behind:
             answer = await self._channel.fetch_metadata(
-                m.FetchMetadataRequest(
+                FetchMetadataRequest(
                     broker_id=ME,
                     fetch_offset=self.state.offset + 1,
                     max_wait_ms=0,

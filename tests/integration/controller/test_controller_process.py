@@ -21,6 +21,7 @@ from kraftjbod.metadata.records import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 from kraftjbod.storage.identity.bootstrap import write_bootstrap
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
@@ -140,10 +141,10 @@ class Controller:
         assert created.error_code == ErrorCode.NONE, created
         return created
 
-    async def fetch(self, **fields: Any) -> m.FetchMetadataResponse:
+    async def fetch(self, **fields: Any) -> FetchMetadataResponse:
         wanted = {"max_wait_ms": 0, "max_bytes": 1_000_000, "fetch_offset": 0, **fields}
-        response: m.FetchMetadataResponse = await self.call(
-            m.FetchMetadataRequest(broker_id=BrokerId(1), **wanted)
+        response: FetchMetadataResponse = await self.call(
+            FetchMetadataRequest(broker_id=BrokerId(1), **wanted)
         )
         return response
 

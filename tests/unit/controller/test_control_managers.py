@@ -15,6 +15,7 @@ from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 from tests.golden.transcript import World
 
 BROKERS = st.integers(1, 4)
@@ -234,7 +235,7 @@ TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 
 def test_a_request_that_is_not_served_is_refused() -> None:
-    request = m.FetchMetadataRequest(
+    request = FetchMetadataRequest(
         broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=0, max_bytes=1
     )
     with pytest.raises(OperatingError) as refused:

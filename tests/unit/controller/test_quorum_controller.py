@@ -41,6 +41,7 @@ from kraftjbod.metadata.records import (
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
@@ -73,11 +74,11 @@ async def test_no_reply_before_commit_even_where_nothing_changed(vfs: FaultVfs, 
     assert node.managers.state.brokers[ONE].log_dirs == (directory("b"),)
     committed = node.metrics.snapshot()["LastCommittedRecordOffset"]
     fetched = await node.controller.handle(
-        m.FetchMetadataRequest(
+        FetchMetadataRequest(
             broker_id=ONE, fetch_offset=int(committed) + 1, max_wait_ms=0, max_bytes=1000
         )
     )
-    assert isinstance(fetched, m.FetchMetadataResponse)
+    assert isinstance(fetched, FetchMetadataResponse)
     assert not fetched.entries, "followers see committed entries only"
     with capture_logs() as events:
         vfs.release()
@@ -102,9 +103,9 @@ async def test_a_log_is_distinguished_from_any_other_and_stays_the_same(vfs: Fau
     await node.controller.start()
     log_id = node.managers.state.metadata_log_id
     assert log_id is not None
-    ask = m.FetchMetadataRequest(broker_id=ONE, fetch_offset=1, max_wait_ms=0, max_bytes=1000)
+    ask = FetchMetadataRequest(broker_id=ONE, fetch_offset=1, max_wait_ms=0, max_bytes=1000)
     fetched = await node.controller.handle(ask)
-    assert isinstance(fetched, m.FetchMetadataResponse)
+    assert isinstance(fetched, FetchMetadataResponse)
     assert fetched.metadata_log_id == log_id
     other = ask.model_copy(update={"metadata_log_id": Uuid(b"o" * 16)})
     ahead = ask.model_copy(update={"metadata_log_id": log_id, "fetch_offset": 99})
@@ -350,7 +351,7 @@ async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) ->
     follower, reader, position = MetadataState(), EntryReader(), 0
     while position >= 0:
         answer = await again.controller.handle(
-            m.FetchMetadataRequest(
+            FetchMetadataRequest(
                 broker_id=ONE,
                 fetch_offset=0,
                 max_wait_ms=0,
@@ -359,7 +360,7 @@ async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) ->
                 snapshot_position=position,
             )
         )
-        assert isinstance(answer, m.FetchMetadataResponse)
+        assert isinstance(answer, FetchMetadataResponse)
         assert 0 < len(answer.snapshot_chunk) <= 1 << 20
         records = reader.feed(answer.snapshot_chunk)
         follower.replay_part(records, offset=offset, delta=MetadataDelta())

@@ -27,8 +27,6 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerRegistrationRequest,
     CreatedTopic,
     DeletedTopic,
-    FetchMetadataRequest,
-    FetchMetadataResponse,
     NewTopic,
     OnceOnlyRequest,
     RefusedAssignment,
@@ -59,7 +57,6 @@ WISH = {
     "isr": [1, 2],
     "isr_broker_epochs": [7, -1],
 }
-POLL = {"broker_id": 1, "fetch_offset": 0, "max_wait_ms": 10, "max_bytes": 1}
 
 
 def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
@@ -138,9 +135,6 @@ def test_an_id_is_sixteen_bytes(value: object) -> None:
             REGISTRATION,
             {"listeners": [{"name": "P", "host": "h", "port": 65_536}]},
         ),
-        (FetchMetadataRequest, POLL, {"max_wait_ms": 60_001}),
-        (FetchMetadataRequest, POLL, {"max_bytes": 0}),
-        (FetchMetadataRequest, POLL, {"snapshot_position": -1}),
     ],
 )
 def test_values_outside_of_their_limits_are_refused(
@@ -155,7 +149,6 @@ def test_a_request_says_everything_it_is_about() -> None:
     for kind, sound in (
         (BrokerHeartbeatRequest, HEARTBEAT),
         (BrokerRegistrationRequest, REGISTRATION),
-        (FetchMetadataRequest, POLL),
     ):
         for name in sound:
             with pytest.raises(ValidationError, match=name):
@@ -195,9 +188,6 @@ def test_nested_bodies_there_and_back() -> None:
 
 def test_what_is_left_out_means_the_usual() -> None:
     assert AlterPartitionResponse(partitions=()).partitions == ()
-    assert FetchMetadataResponse(high_watermark=-1) == FetchMetadataResponse(
-        high_watermark=-1, entries=(), snapshot_offset=-1, snapshot_next_position=-1
-    )
     assert NewTopic(name="t") == NewTopic(
         name="t", num_partitions=-1, replication_factor=-1, assignments={}, configs={}
     )

@@ -1,4 +1,4 @@
-"""What a controller is refused to say to another."""
+"""What a controller is refused to say to another, and a broker to ask."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kraftjbod.protocol.rpc_quorum_messages import MAX_MESSAGES, QuorumMessagesRequest
+from kraftjbod.protocol.rpc_quorum_messages import (
+    MAX_MESSAGES,
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    QuorumMessagesRequest,
+)
 
 ENVELOPE = {
     "cluster_id": "c",
@@ -15,6 +20,7 @@ ENVELOPE = {
     "sender_directory_id": b"d" * 16,
     "receiver_id": 2,
 }
+POLL = {"broker_id": 1, "fetch_offset": 0, "max_wait_ms": 10, "max_bytes": 1}
 
 
 @pytest.mark.parametrize(
@@ -29,3 +35,26 @@ ENVELOPE = {
 def test_nonsense_is_refused_at_the_door(messages: list[dict[str, Any]]) -> None:
     with pytest.raises(ValidationError):
         QuorumMessagesRequest.model_validate({**ENVELOPE, "messages": messages})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_wait_ms": 60_001}, {"max_bytes": 0}, {"snapshot_position": -1}]
+)
+def test_a_poll_beyond_its_limits_is_refused(wrong: dict[str, Any]) -> None:
+    FetchMetadataRequest.model_validate(POLL)
+    with pytest.raises(ValidationError):
+        FetchMetadataRequest.model_validate({**POLL, **wrong})
+
+
+def test_a_poll_says_everything_it_is_about() -> None:
+    for name in POLL:
+        with pytest.raises(ValidationError, match=name):
+            FetchMetadataRequest.model_validate({key: POLL[key] for key in POLL if key != name})
+
+
+def test_older_software_asks_the_active_controller_and_nobody_else_answers_for_it() -> None:
+    asked = FetchMetadataRequest.model_validate(POLL)
+    assert (asked.applied_metadata_offset, asked.applied_metadata_epoch) == (None, None)
+    answer = FetchMetadataResponse(high_watermark=-1)
+    assert answer.is_active
+    assert (answer.entries, answer.snapshot_offset, answer.snapshot_epoch) == ((), -1, -1)

@@ -31,12 +31,11 @@ from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    FetchMetadataRequest,
-    FetchMetadataResponse,
     NewTopic,
     RpcRequest,
     RpcResponse,
 )
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 from tests.unit.broker.scripted_controller import (
     RealClock,
     ScriptedController,

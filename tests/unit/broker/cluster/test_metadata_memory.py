@@ -40,7 +40,7 @@ async def test_the_first_log_is_taken_and_any_other_refused(vfs: FaultVfs) -> No
     assert memory.metadata_log_id is None, "a controller from before logs had ids"
     memory.heard_of(OURS)
     memory.require_whole(-1)
-    memory.note_applied(7)
+    memory.note_applied(7, 1)
     with pytest.raises(ForeignMetadataError, match=f"has log {OTHER}, but this broker"):
         memory.heard_of(OTHER)
     with pytest.raises(ForeignMetadataError, match="ends at offset 6, but this broker"):
@@ -56,13 +56,14 @@ async def test_what_was_written_survives_a_crash_and_is_never_newer(
     memory = memory_on(vfs)
     await memory.load()
     memory.heard_of(OURS)
-    memory.note_applied(7)
+    memory.note_applied(7, 1)
     await memory.write()
-    memory.note_applied(9)
+    memory.note_applied(9, 2)
+    assert memory.followed == (OURS, 9, 2)
     assert isinstance(vfs.inner, MemVfs)
     later = memory_on(vfs.inner.crash_clone(seed))
     await later.load()
-    assert (later.metadata_log_id, later.applied_offset) == (OURS, 7)
+    assert later.followed == (OURS, 7, 1)
     with pytest.raises(ForeignMetadataError):
         later.require_whole(6)
     with pytest.raises(ForeignMetadataError):
@@ -73,7 +74,7 @@ async def test_nothing_is_written_twice_or_before_a_log_has_a_name(vfs: FaultVfs
     memory = memory_on(vfs)
     writes: list[str] = []
     vfs.on_operation = lambda kind, path: writes.append(path) if kind == "rename" else None
-    memory.note_applied(3)
+    memory.note_applied(3, 1)
     await memory.write()
     assert read_applied_metadata(vfs, "/d1") is None
     memory.heard_of(OURS)
@@ -85,7 +86,7 @@ async def test_nothing_is_written_twice_or_before_a_log_has_a_name(vfs: FaultVfs
 async def test_a_full_disk_is_reported_once_and_holds_nothing_up(vfs: FaultVfs) -> None:
     memory = memory_on(vfs)
     memory.heard_of(OURS)
-    memory.note_applied(3)
+    memory.note_applied(3, 1)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
     with capture_logs() as events:
         await memory.write()
@@ -104,12 +105,12 @@ async def test_a_broker_that_was_reported_to_forget_takes_another_log_and_no_les
 ) -> None:
     memory = memory_on(vfs)
     memory.heard_of(OURS)
-    memory.note_applied(7)
+    memory.note_applied(7, 1)
     await memory.write()
     forget_applied_metadata(vfs, "/d1")
     later = memory_on(vfs)
     await later.load()
-    assert later.claimed_log_id is None, "a controller must not refuse it for what it forgot"
+    assert later.followed == (None, None, None), "nobody must refuse it for what it forgot"
     later.heard_of(OURS)
     with pytest.raises(ForeignMetadataError):
         later.require_whole(6)
@@ -117,10 +118,12 @@ async def test_a_broker_that_was_reported_to_forget_takes_another_log_and_no_les
     with capture_logs() as events:
         later.heard_of(OTHER)
     assert "metadata_log_replaced" in [event["event"] for event in events]
-    assert later.claimed_log_id == OTHER
+    assert later.followed.metadata_log_id == OTHER
     later.require_whole(0)
-    later.note_applied(0)
+    later.note_applied(0, 1)
     await later.write()
-    assert read_applied_metadata(vfs, "/d1") == AppliedMetadata(metadata_log_id=OTHER, offset=0)
+    assert read_applied_metadata(vfs, "/d1") == AppliedMetadata(
+        metadata_log_id=OTHER, offset=0, epoch=1
+    )
     with pytest.raises(ForeignMetadataError):
         later.heard_of(OURS)

@@ -20,12 +20,11 @@ from kraftjbod.metadata.records import (
     encode_entry,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
-from kraftjbod.protocol.rpc_messages import (
+from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
+from kraftjbod.protocol.rpc_quorum_messages import (
     FetchMetadataRequest,
     FetchMetadataResponse,
     MetadataEntry,
-    RpcRequest,
-    RpcResponse,
 )
 from kraftjbod.storage.identity.applied_metadata import AppliedMetadata, read_applied_metadata
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
@@ -44,8 +43,11 @@ async def test_entries_take_effect_in_order_and_each_once():
 
     entries = [entry(10, topic(), partition()), entry(11, CONFIG)]
 
+    said = set()
+
     def answer(request: RpcRequest) -> RpcResponse:
         assert isinstance(request, FetchMetadataRequest)
+        said.add((request.applied_metadata_offset, request.applied_metadata_epoch))
         # The controller may begin earlier than asked; what is known already is passed over.
         due = entries if request.fetch_offset <= 11 else []
         return FetchMetadataResponse(high_watermark=11, entries=tuple(due))
@@ -54,22 +56,28 @@ async def test_entries_take_effect_in_order_and_each_once():
         rig.tasks.start(rig.parts.loader.run(), "loader")
         await rig.parts.loader.caught_up(11)
         await rig.parts.publisher.disk_work_done()
+        while len(said) < 2:
+            await asyncio.sleep(0)
+        assert said == {(-1, None), (11, 1)}, "so a controller knows what it has followed"
         assert rig.parts.cache.version == 11
         assert rig.logs.get(TP) is not None
 
 
 async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
     whole = encode_entry([topic(), partition(), CONFIG], LATEST_METADATA_VERSION)
+    said: list[tuple[int | None, int | None]] = []
 
     def answer(request: RpcRequest) -> RpcResponse:
         assert isinstance(request, FetchMetadataRequest)
         if request.fetch_offset > 50:
+            said.append((request.applied_metadata_offset, request.applied_metadata_epoch))
             return FetchMetadataResponse(high_watermark=50)
         at = request.snapshot_position
         following = at + 10 if at + 10 < len(whole) else -1
         return FetchMetadataResponse(
             high_watermark=50,
             snapshot_offset=50,
+            snapshot_epoch=-1 if at else 3,
             snapshot_chunk=whole[at : at + 10],
             snapshot_next_position=following,
         )
@@ -79,6 +87,9 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
         rig.tasks.start(rig.parts.loader.run(), "loader")
         await rig.parts.loader.caught_up(50)
         await rig.parts.publisher.disk_work_done()
+        while not said:
+            await asyncio.sleep(0)
+        assert said[0] == (50, 3)
         assert list(rig.parts.cache.state.topic_ids) == ["t"]
         assert rig.logs.get(TP) is not None
 
@@ -179,7 +190,7 @@ async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on():
         await loader.caught_up(10)
         await rig.parts.publisher.disk_work_done()
         found = read_applied_metadata(rig.dirs[0].vfs, rig.dirs[0].path)
-        assert found == AppliedMetadata(metadata_log_id=ours, offset=10), (
+        assert found == AppliedMetadata(metadata_log_id=ours, offset=10, epoch=1), (
             "remembered before the log was made"
         )
         with capture_logs() as events:
@@ -235,7 +246,7 @@ async def test_a_log_that_ends_before_what_was_followed_is_refused():
     async with brokers(answer=answer) as (rig,):
         memory = rig.parts.memory
         memory.heard_of(ours)
-        memory.note_applied(5)
+        memory.note_applied(5, 1)
         rig.tasks.start(rig.parts.loader.run(), "loader")
         while rig.parts.loader.refusal is None:
             await asyncio.sleep(0.01)

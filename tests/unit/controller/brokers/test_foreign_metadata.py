@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.controller.brokers.foreign_metadata import require_same_entry
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, Uuid
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_config_messages import (
+    AlteredResource,
+    ConfigChange,
+    IncrementalAlterConfigsRequest,
+)
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
+from kraftjbod.testing.simulation import SimulatedCluster
 from tests.golden.transcript import CLUSTER_ID, World, directory
 
 OTHER = Uuid(b"o" * 16)
@@ -69,3 +78,71 @@ def test_a_broker_that_knows_this_log_or_none_is_served() -> None:
         ours = world.state.metadata_log_id if named else None
         epoch = register(world, ours, world.state.offset)
         beat(world, epoch, ours, world.state.offset)
+
+
+@pytest.mark.parametrize(
+    ("known", "here"), [(None, 4), (3, None), (3, 3)], ids=["not said", "not known", "the same"]
+)
+def test_a_broker_is_served_unless_another_entry_is_certain(
+    known: int | None, here: int | None
+) -> None:
+    ask = FetchMetadataRequest(
+        broker_id=BrokerId(1),
+        fetch_offset=8,
+        max_wait_ms=0,
+        max_bytes=1,
+        metadata_log_id=OTHER,
+        applied_metadata_offset=7,
+        applied_metadata_epoch=known,
+    )
+    require_same_entry(ask, here)
+    forgotten = ask.model_copy(update={"metadata_log_id": None, "applied_metadata_epoch": 2})
+    require_same_entry(forgotten, here)
+
+
+def test_brokers_refuse_what_goes_on_behind_an_earlier_end_also_when_it_is_longer() -> None:
+    """They took the entries after their own last one, of a log that they had never followed."""
+    with SimulatedCluster(5, controllers=3, brokers=1, log_dirs=1) as cluster:
+        cluster.start()
+        cluster.run_for(3_000)
+        behind, *lost = sorted(cluster.controllers, key=lambda host: host.is_active)
+        behind.kill()
+        client = cluster.client("client")
+        for name in ("a", "b"):
+            client.run(create_topic(client.kafka, name, partitions=1))
+        rooms = cluster.broker(1).rooms
+        assert rooms is not None
+        state = rooms.cluster.cache.state
+        followed = state.offset
+        for host in lost:
+            host.kill()
+            cluster.replace_metadata_disk(host, is_voter=True)
+        # Whoever knows the lost disks is made to forget them.
+        path = behind.metadata_disk.path
+        behind.metadata_disk.vfs.unlink_if_exists(f"{path}/__cluster_metadata-0/voter-directories")
+        for host in (behind, *lost):
+            host.start()
+        cluster.wait_for(lambda: any(one.is_active for one in cluster.controllers), "one leads")
+        change = AlteredResource(
+            resource_type=4,
+            name="",
+            changes=(ConfigChange(name="message.max.bytes", operation=0, value="1048576"),),
+        )
+        controllers = client.new_controller_client()
+        for size in range(20):
+            value = change.changes[0].model_copy(update={"value": str(1_048_576 + size)})
+            client.run(
+                controllers.call(
+                    IncrementalAlterConfigsRequest(
+                        resources=(change.model_copy(update={"changes": (value,)}),),
+                        validated_by=BrokerId(1),
+                    )
+                )
+            )
+        leader = next(one for one in cluster.controllers if one.is_active)
+        assert leader.state is not None
+        assert leader.state.offset > followed + 5
+        assert set(leader.state.topic_ids) == set()
+        cluster.run_for(15_000)
+        assert state is rooms.cluster.cache.state
+        assert (state.offset, set(state.topic_ids)) == (followed, {"a", "b"})

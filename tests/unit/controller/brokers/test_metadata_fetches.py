@@ -11,7 +11,7 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.controller.decision_rules import NO_RECORDS
 from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import Uuid
-from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 from kraftjbod.raft.machine.messages import Append, Entry, HardState
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.testing.simulation import SimulatedCluster
@@ -21,7 +21,7 @@ from tests.unit.raft.quorum_rig import Net, until
 
 
 async def test_a_follower_that_is_ahead_is_reported(node: Node) -> None:
-    request = m.FetchMetadataRequest(broker_id=ONE, fetch_offset=99, max_wait_ms=0, max_bytes=1000)
+    request = FetchMetadataRequest(broker_id=ONE, fetch_offset=99, max_wait_ms=0, max_bytes=1000)
     with pytest.raises(OperatingError) as refused:
         await node.controller.handle(request)
     assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -32,7 +32,7 @@ async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported
     node: Node, position: int
 ) -> None:
     """It was an assertion that failed, and a closed connection."""
-    request = m.FetchMetadataRequest(
+    request = FetchMetadataRequest(
         broker_id=ONE,
         fetch_offset=0,
         max_wait_ms=0,
@@ -54,7 +54,7 @@ async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported
         assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
     else:
         answer = await node.controller.handle(request)
-        assert isinstance(answer, m.FetchMetadataResponse)
+        assert isinstance(answer, FetchMetadataResponse)
         assert answer.snapshot_offset == newest
 
 
@@ -75,7 +75,7 @@ async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_te
 
     monkeypatch.setattr(driver.committed, "read_snapshot", read_slowly)
     answer = await node.controller.handle(
-        m.FetchMetadataRequest(
+        FetchMetadataRequest(
             broker_id=ONE,
             fetch_offset=0,
             max_wait_ms=0,
@@ -83,7 +83,7 @@ async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_te
             snapshot_offset=newest.last_offset,
         )
     )
-    assert isinstance(answer, m.FetchMetadataResponse)
+    assert isinstance(answer, FetchMetadataResponse)
     assert (driver.term, answer.controller_epoch) == (term + 1, term)
 
 
@@ -128,8 +128,8 @@ class Follower:
         )
         self.node.driver.receive(append)
 
-    async def ask(self, **how: object) -> m.FetchMetadataResponse:
-        request = m.FetchMetadataRequest(
+    async def ask(self, **how: object) -> FetchMetadataResponse:
+        request = FetchMetadataRequest(
             broker_id=ONE,
             fetch_offset=0,
             max_wait_ms=60_000,
@@ -137,7 +137,7 @@ class Follower:
             applied_metadata_offset=-1,
         )
         answer = await self.node.controller.handle(request.model_copy(update=how))
-        assert isinstance(answer, m.FetchMetadataResponse)
+        assert isinstance(answer, FetchMetadataResponse)
         return answer
 
     async def is_refused(self, **how: object) -> bool:

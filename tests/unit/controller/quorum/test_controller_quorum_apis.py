@@ -13,6 +13,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     AddRaftVoterRequest,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
+    FetchMetadataRequest,
     RemoveRaftVoterRequest,
 )
 from kraftjbod.raft.machine.messages import AppendReply, Observe
@@ -31,7 +32,7 @@ async def test_a_leader_knows_its_log_and_who_fetches_it(node: Node) -> None:
     controller = node.controller
     end = controller.driver.committed_offset + 1
     await controller.handle(
-        m.FetchMetadataRequest(broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=0, max_bytes=1000)
+        FetchMetadataRequest(broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=0, max_bytes=1000)
     )
     found = await controller.handle(DescribeQuorumRequest())
     assert isinstance(found, DescribeQuorumResponse)

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ForeignMetadataError, NotControllerError, OperatingError
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
 from tests.faults.vfs_fault import FaultVfs
@@ -34,7 +34,7 @@ async def test_a_leader_that_is_behind_says_so_only_while_it_is_followed() -> No
         await other.driver.start(other)
     await node.controller.start()
     await until(lambda: node.controller.is_active)
-    fetch = m.FetchMetadataRequest(
+    fetch = FetchMetadataRequest(
         broker_id=BrokerId(7),
         broker_epoch=-1,
         fetch_offset=node.controller.state.offset + 3,
