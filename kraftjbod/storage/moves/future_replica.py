@@ -90,8 +90,6 @@ class FutureReplica:
         self._extents: tuple[SegmentExtent, ...] = log.extents
         #: The copy holds everything below; it may hold a little more.
         self.log_end_offset = max((base for base, _ in self._extents), default=0)
-        #: Its directory has the replica's name now: this is no future copy any more.
-        self.became_current = False
         self._is_resumed = not log.was_loaded
         #: A truncation that no finished step has followed yet.
         self._truncation: Truncation | None = None
@@ -113,6 +111,11 @@ class FutureReplica:
     def claimed_end_offset(self) -> int:
         """The log end of the replica as of the last step, which need not be copied yet."""
         return self._log.log_end_offset
+
+    @property
+    def is_over(self) -> bool:
+        """It is, or is about to be, the replica, or nothing at all; unless that fails."""
+        return self._is_over
 
     def replaces(self, view: LogView) -> bool:
         """It was finished, is all there, and lacks nothing of the log that ``view`` shows."""
@@ -282,7 +285,6 @@ class FutureReplica:
 
         replica = self.topic_partition
         await self._last(lambda: self.log_dir.run(OpKind.RENAME, leave, replica=replica))
-        self.became_current = True
         return plain
 
     async def discard(self, directory: str) -> None:

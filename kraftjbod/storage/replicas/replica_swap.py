@@ -160,7 +160,9 @@ class ReplicaSwap:
             self._log.info("future_copy_not_removed", reason=e.message)
 
     async def remove(self, future: FutureReplica) -> None:
-        """Take away a copy that is in the registry no more."""
+        """Take away a copy that is in the registry no more, unless somebody else does."""
+        if future.is_over:
+            return
         path = self._registry.doomed_path(
             future.log_dir, future.topic_partition, ReplicaDirKind.DELETE
         )

@@ -166,7 +166,7 @@ class SwapRecovery:
     async def _resume(self, future: FutureReplica) -> None:
         """Into the registry with it; beside a current copy, only what that one confirms."""
         tp = future.topic_partition
-        if not future.log_dir.is_online or future.became_current:
+        if not future.log_dir.is_online or future.is_over:
             return
         current = self._registry.handles.get(tp)
         reason = None
@@ -199,6 +199,8 @@ class SwapRecovery:
         except OverloadedError as e:
             # A step of the move that ended hangs in its thread; the next one resumes first.
             self._log.info("future_copy_resumed_later", partition=str(tp), reason=e.message)
+        if future.is_over:
+            return  # Given up while it was compared with the replica.
         if self._registry.futures.setdefault(tp, future) is not future:
             # Somebody ordered another move meanwhile.
             await self._swap.remove_unneeded(future)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from errno import ENOSPC
 
 import pytest
@@ -149,6 +150,24 @@ async def test_a_dead_target_leaves_an_orphan_to_be_asked_about():
     assert await content(handle) == before
     assert (node.names(0), list(node.manager.orphans)) == (["t-0"], [])
     await append(handle)
+
+
+async def test_a_copy_that_is_given_up_while_its_source_arrives_goes_once_and_does_not_come_back():
+    """Two removed it, and the second purge found nothing; or it was moved on, and was gone."""
+    for what in ("remove", "resume"):
+        node = await start()
+        await create(node)
+        await move_to_end(node)
+        future = node.manager.future(TP)
+        assert future is not None
+        swap, recovery = node.manager._swap, node.manager._recovery
+        late = swap.remove_unneeded(future) if what == "remove" else recovery._resume(future)
+        with capture_logs() as events:
+            await asyncio.gather(node.manager.drop_future(TP), late)
+            await chores(node.manager, node.target).purge_due()
+        assert "log_dir_operation_made_no_sense" not in {event["event"] for event in events}
+        assert node.manager.future(TP) is None, what
+        assert node.names(1) == [], what
 
 
 async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again():
