@@ -254,14 +254,20 @@ class LogManager:
         copies = self._registry.held_aside.pop(topic_partition)
         assert winner in copies, (winner, copies)
         self._registry.put(winner)
-        for copy in copies:
-            if copy is winner:
-                continue
-            try:
-                await self._move_aside(copy, ReplicaDirKind.DELETE)
-            except OperatingError as e:
-                where = copy.log_dir.path
-                self._log.warning("replica_copy_not_removed", log_dir=where, reason=e.message)
+        losers = [copy for copy in copies if copy is not winner]
+        for copy in losers:
+            self._registry.begin_leaving(copy)
+        try:
+            for copy in losers:
+                try:
+                    await self._move_aside(copy, ReplicaDirKind.DELETE)
+                except OperatingError as e:
+                    where = copy.log_dir.path
+                    self._log.warning("replica_copy_not_removed", log_dir=where, reason=e.message)
+                self._registry.left(copy)
+        finally:
+            for copy in losers:
+                self._registry.left(copy)
 
     # -- future copies ----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from kraftjbod.core.errors import (
     LogDirImpairedError,
     UnknownTopicOrPartitionError,
 )
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -179,6 +179,33 @@ async def test_two_copies_are_held_aside_until_resolved():
     assert manager.get(TP) is winner
     assert not one.exists("/d1/t-0")
     assert manager.duplicates == {}
+
+
+async def test_of_three_copies_the_last_keeps_its_name_until_it_is_out_of_the_way():
+    """A move to its dir took the name, and the copy's own removal took the dir offline."""
+    disks = [FaultVfs(MemVfs()) for _ in range(3)]
+    for i, vfs in enumerate(disks, 1):
+        format_dir(vfs.inner, f"/d{i}", i)
+        manager = manager_of([open_dir(vfs, f"/d{i}", i)])
+        await manager.load()
+        await manager.create(TP, TOPIC_ID)
+        await manager.close(1)
+    with capture_logs():
+        manager = await start(*disks)
+    disks[1].inject(Fault(effect=Effect.HANG, kinds=frozenset({"rename"})))
+    resolving = asyncio.create_task(manager.resolve(TP, manager.duplicates[TP][0]))
+    while manager.get(TP) is None:
+        await asyncio.sleep(0)
+    target = manager.dirs()[2]
+    moving = asyncio.create_task(manager.create_future(TP, target, Uuid(b"m" * 16)))
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert not moving.done()
+    disks[1].release()
+    await resolving
+    await moving
+    assert target.is_online
+    assert not [e.name for e in disks[2].list_dir("/d3") if e.name.endswith("-stray")]
 
 
 async def test_dir_that_fails_while_loading_leaves_the_others_running():
