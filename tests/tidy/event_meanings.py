@@ -340,9 +340,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "asked_moves_unreadable": (
         "Notes of moves cannot be read; moves under way may have to be asked for again."
     ),
-    "broken_future_copy_not_removed": "A half-built copy could not be removed.",
-    "deleted_replica_not_removed": (
-        "What is marked as deleted stays until the next start: its directory died."
+    "leftover_copy_not_removed": (
+        "A half-built copy, or one marked as deleted, stays until the next start: its directory "
+        "died."
     ),
     "deleted_replica_not_known": (
         "Whose it was, what is marked as deleted, cannot be read: it is removed like the rest, or "

@@ -99,26 +99,20 @@ class Housekeeping:
     ) -> None:
         self._purge_at(delay_ms, lambda: handle.purge(segments))
 
-    def purge_replica(
-        self, path: str, handle: LogHandle | None, delay_ms: int, *, still_at: str | None = None
-    ) -> None:
-        """Remove the directory ``path``; ``handle``, if it was loaded, lets go of it first.
-
-        :param still_at: its name until the dir takes a rename to ``path``.
-        """
-        log_dir, vfs = self._log_dir, self._log_dir.vfs
-
-        def remove() -> None:
-            if still_at is not None and vfs.exists(still_at):
-                vfs.rename(still_at, path)
-            vfs.remove_tree(path)
+    def purge_replica(self, path: str, handle: LogHandle | None, delay_ms: int) -> None:
+        """Remove the directory ``path``; ``handle``, if it was loaded, lets go of it first."""
+        log_dir = self._log_dir
 
         async def purge() -> None:
             if handle is not None:
                 await handle.close_files()
-            await log_dir.run(OpKind.DELETE, remove)
+            await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(path))
 
         self._purge_at(delay_ms, purge)
+
+    def try_again(self, removal: Callable[[], Awaitable[object]]) -> None:
+        """Do what the dir did not take, soon, and again until it takes it or dies."""
+        self._purge_at(0, removal)
 
     def retain_soon(self) -> None:
         """What may be kept has changed: a saturated dir does not wait to let go of the rest."""

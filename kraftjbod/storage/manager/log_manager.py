@@ -128,6 +128,7 @@ class LogManager:
             loading=self._loading,
             purge_later=self._purge_later,
             purge_now=self._purge_now,
+            try_again=self._try_again,
             producer_limits=self._producer_limits,
         )
         self._recovery = SwapRecovery(
@@ -135,6 +136,7 @@ class LogManager:
             swap=self._swap,
             loading=self._loading,
             purge_later=self._purge_later,
+            try_again=self._try_again,
             resolve=self.resolve,
         )
         #: Copies that are kept and not served.
@@ -482,17 +484,16 @@ class LogManager:
     async def keep_log_start(self, handle: LogHandle) -> None:
         await self._checkpoints.keep_log_start(handle)
 
-    def _purge_later(
-        self, log_dir: LogDir, path: str, handle: LogHandle | None, still_at: str | None = None
-    ) -> None:
+    def _purge_later(self, log_dir: LogDir, path: str, handle: LogHandle | None) -> None:
         config = self._registry.config_of("") if handle is None else handle.config
         chores = self._housekeeping[log_dir]
-        # As long as it has its name, nothing else may get it.
-        delay_ms = config.file_delete_delay_ms if still_at is None else 0
-        chores.purge_replica(path, handle, delay_ms, still_at=still_at)
+        chores.purge_replica(path, handle, config.file_delete_delay_ms)
 
     def _purge_now(self, log_dir: LogDir, path: str) -> None:
         self._housekeeping[log_dir].purge_replica(path, None, 0)
+
+    def _try_again(self, log_dir: LogDir, removal: Callable[[], Awaitable[object]]) -> None:
+        self._housekeeping[log_dir].try_again(removal)
 
     def _forbids_cleaning(self, topic_partition: TopicPartition) -> str | None:
         """What can be seen, and needs nobody to say it."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from kraftjbod.core.errors import (
     ErrorCode,
@@ -53,13 +53,8 @@ T = TypeVar("T")
 
 
 #: ``(dir, path, handle or None)``: remove a directory after the topic's delay.
-class PurgeLater(Protocol):
-    def __call__(
-        self, log_dir: LogDir, path: str, handle: LogHandle | None, still_at: str | None = None
-    ) -> None:
-        """As ``Housekeeping.purge_replica``, after the configured delay; at once if it is
-        ``still_at`` its former name."""
-        ...
+PurgeLater = Callable[[LogDir, str, LogHandle | None], None]
+TryAgain = Callable[[LogDir, Callable[[], Awaitable[object]]], None]
 
 
 class ReplicaSwap:
@@ -74,6 +69,7 @@ class ReplicaSwap:
         clock: Clock,
         loading: DirLoading,
         purge_later: PurgeLater,
+        try_again: TryAgain,
         purge_now: Callable[[LogDir, str], None],
         producer_limits: ProducerLimits,
     ) -> None:
@@ -83,6 +79,7 @@ class ReplicaSwap:
         self._clock = clock
         self._loading = loading
         self._purge_later = purge_later
+        self._try_again = try_again
         self._purge_now = purge_now
         self._producer_limits = producer_limits
         #: Of future copies, whose dirs may take long; the next step of a move waits for them.
@@ -153,9 +150,11 @@ class ReplicaSwap:
                 raise
 
     async def remove_unneeded(self, future: FutureReplica) -> None:
-        """As :meth:`remove`; where the dir does not take that, the next start does it."""
+        """As :meth:`remove`; where the dir dies, the next start does it."""
         try:
             await self.remove(future)
+        except OverloadedError:
+            self._try_again(future.log_dir, lambda: self.remove(future))
         except OperatingError as e:
             self._log.info("future_copy_not_removed", reason=e.message)
 

@@ -45,7 +45,7 @@ from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
-from kraftjbod.storage.replicas.replica_swap import PurgeLater, ReplicaSwap
+from kraftjbod.storage.replicas.replica_swap import PurgeLater, ReplicaSwap, TryAgain
 
 
 class Orphan(NamedTuple):
@@ -70,12 +70,14 @@ class SwapRecovery:
         swap: ReplicaSwap,
         loading: DirLoading,
         purge_later: PurgeLater,
+        try_again: TryAgain,
         resolve: Callable[[TopicPartition, LogHandle], Awaitable[None]],
     ) -> None:
         self._registry = registry
         self._swap = swap
         self._loading = loading
         self._purge_later = purge_later
+        self._try_again = try_again
         self._resolve = resolve
         self._log = get_logger()
         self._offsets: dict[LogDir, DirOffsets] = {}
@@ -219,12 +221,7 @@ class SwapRecovery:
             vfs.unlink_if_exists(f"{source}/{PARTITION_METADATA}")
             vfs.rename(source, path)
 
-        try:
-            await log_dir.run(OpKind.DELETE, rename, replica=broken.topic_partition)
-        except OperatingError as e:
-            self._log.info("broken_future_copy_not_removed", reason=e.message)
-        else:
-            self._purge_later(log_dir, path, None)
+        await self._rename_and_purge(log_dir, rename, path, broken.topic_partition)
 
     # -- broken swaps -----------------------------------------------------------------------
 
@@ -303,17 +300,21 @@ class SwapRecovery:
             self._purge_later(log_dir, directory, None)
             return
         path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.DELETE)
-        still_at = None
+        await self._rename_and_purge(log_dir, lambda: log_dir.vfs.rename(directory, path), path, tp)
+
+    async def _rename_and_purge(
+        self, log_dir: LogDir, rename: Callable[[], None], path: str, tp: TopicPartition
+    ) -> None:
+        async def remove() -> None:
+            await log_dir.run(OpKind.DELETE, rename, replica=tp)
+            self._purge_later(log_dir, path, None)
+
         try:
-            await log_dir.run(
-                OpKind.DELETE, lambda: log_dir.vfs.rename(directory, path), replica=tp
-            )
+            await remove()
         except OverloadedError:
-            still_at = directory  # It takes nothing just now.
+            self._try_again(log_dir, remove)
         except OperatingError as e:
-            self._log.info("deleted_replica_not_removed", path=directory, reason=e.message)
-            return
-        self._purge_later(log_dir, path, None, still_at)
+            self._log.info("leftover_copy_not_removed", path=path, reason=e.message)
 
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
         """Raises as :meth:`LogDir.run` and :func:`parse_partition_metadata`."""

@@ -182,7 +182,25 @@ async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again
     assert node.names(0) == [DELETE]
     node.source.absolve()
     await chores(node.manager).purge_due()
+    assert node.names(0) != [DELETE], "nobody can take it for half of a swap any more"
+    node.clock.ms += CONFIG.file_delete_delay_ms
+    await chores(node.manager).purge_due()
     assert node.names(0) == []
+
+
+async def test_a_future_copy_that_nobody_needs_goes_when_its_disk_answers_again():
+    node = await start()
+    await create(node)
+    await move_to_end(node)
+    future = node.manager.future(TP)
+    assert future is not None
+    node.target.suspect("it hangs")
+    await node.manager._swap.remove_unneeded(future)
+    await chores(node.manager, node.target).purge_due()
+    assert node.names(1) == [FUTURE]
+    node.target.absolve()
+    await chores(node.manager, node.target).purge_due()
+    assert node.names(1) == []
 
 
 async def test_what_cannot_be_read_just_now_may_be_all_that_there_is():
