@@ -342,12 +342,13 @@ class LogManager:
     async def restore_deleted(self, orphan: Orphan) -> LogHandle:
         """Have a copy back that was on its way out; it may be older than what was lost.
 
+        :raises UnknownTopicOrPartitionError: it is not there any more.
         :raises KafkaStorageError: its dir goes offline meanwhile.
         """
         return await self._recovery.restore(orphan)
 
     async def discard_deleted(self, orphan: Orphan) -> None:
-        """Nobody needs it: it goes as any other does."""
+        """Nobody needs it: it goes as any other does, if it is there still."""
         await self._recovery.discard(orphan)
 
     # -- create and delete ------------------------------------------------------------------

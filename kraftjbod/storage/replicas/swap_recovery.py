@@ -27,6 +27,7 @@ from kraftjbod.core.errors import (
     LogDirImpairedError,
     OperatingError,
     OverloadedError,
+    UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.telemetry import get_logger
@@ -129,18 +130,26 @@ class SwapRecovery:
         """As :meth:`LogManager.restore_deleted`."""
         tp, log_dir = orphan.topic_partition, orphan.log_dir
         assert not self._registry.has_current(tp), tp
-        plain = f"{log_dir.path}/{tp}"
-        offsets = self._offsets[log_dir]
-        handle, *_ = await self._loading.open_replica(
-            log_dir, orphan.directory, tp, offsets, was_clean=False
-        )
-        await handle.come_back(plain)
+        if orphan not in self.orphans:
+            raise UnknownTopicOrPartitionError(f"{orphan.directory} is no orphan any more")
+        # Nobody else is to have it meanwhile, or to remove it.
         self.orphans.remove(orphan)
+        try:
+            handle, *_ = await self._loading.open_replica(
+                log_dir, orphan.directory, tp, self._offsets[log_dir], was_clean=False
+            )
+            await handle.come_back(f"{log_dir.path}/{tp}")
+        except BaseException:
+            if log_dir.is_online:
+                self.orphans.append(orphan)
+            raise
         self._registry.put(handle)
         return handle
 
     async def discard(self, orphan: Orphan) -> None:
         """As :meth:`LogManager.discard_deleted`."""
+        if orphan not in self.orphans:
+            return  # Its dir died, or somebody else was faster.
         self.orphans.remove(orphan)
         await self._doom(orphan.log_dir, orphan.directory, orphan.topic_partition)
 

@@ -114,6 +114,10 @@ def test_copies_start_at_the_same_offset_where_that_was_asked_for() -> None:
     whole, shorter = _disk(("t-0", _VALUES)), _disk(("t-0", _VALUES[2:]), first=2)
     (other,) = _judge(whole, shorter, ledger=ledger)
     assert other == ("the copies of t-0 start at different offsets: {'broker 1': 0, 'broker 2': 2}")
+    ledger = Ledger()
+    ledger.asks_start("t", 0, 2)
+    ledger.leaves_start_open("t", 0)
+    assert _judge(whole, shorter, ledger=ledger) == []
     # What is hidden may lie there still.
     starts = format_offsets({TopicPartition("t", 0): 2})
     _write(whole, f"/d/{LOG_START_CHECKPOINT}", starts)

@@ -317,10 +317,12 @@ class LawWatch:
 
     def _judge_equal(self, tp: TopicPartition, key: str, copies: Mapping[str, Copy]) -> None:
         """From where the last one starts on; by retention each may start where it likes, as long as
-        that has left enough."""
+        that has left enough, and so where a request was not answered: its leader then may have
+        written it, and be none any more."""
         starts = {where: one.start for where, one in copies.items()}
         retained = self._ledger.retained_bytes.get(key)
-        if retained is None and len(set(starts.values())) > 1:
+        is_open = retained is not None or (key, tp.partition) in self._ledger.open_starts
+        if not is_open and len(set(starts.values())) > 1:
             sentence = f"the copies of {tp} start at different offsets: {starts}"
             self._found(sentence, sentence)
         for where, one in copies.items():

@@ -19,6 +19,8 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.metadata.records import PartitionRecord, Record
 from kraftjbod.protocol.rpc_messages import AssignReplicasToDirsRequest
+from kraftjbod.storage.dir_names import PARTITION_METADATA
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -115,6 +117,24 @@ async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_u
             await rig.parts.leftovers.resolve()
         assert "deleted_replica_not_restored" in [line["event"] for line in logged]
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+
+
+async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_others_with_it():
+    """The second one was not there to be removed any more, and the broker ended with an error."""
+    for records in ((), (topic(), partition(), partition(1))):
+        disks = await disks_with_a_doomed_copy()
+        disks[0].make_dirs(f"/d1/{DOOMED.replace('t-0', 't-1')}")
+        file = disks[0].open(f"/d1/{DOOMED}/{PARTITION_METADATA}", OpenMode.READ_WRITE)
+        other = f"/d1/{DOOMED.replace('t-0', 't-1')}/{PARTITION_METADATA}"
+        disks[0].open(other, OpenMode.CREATE).write_at(0, [file.read_at(0, file.size())])
+        sick = FaultVfs(disks[0])
+        async with brokers(1, sick, FaultVfs(disks[1]), opens=False) as (rig,):
+            rig.replay(*records)
+            assert len(rig.logs.orphans) == 2
+            sick.inject(Fault(kinds=frozenset({"rename"})))
+            await rig.parts.leftovers.resolve()
+            assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
+            assert not rig.logs.orphans
 
 
 async def test_of_two_copies_the_one_that_metadata_names_is_served():

@@ -245,9 +245,11 @@ class Fleeting(OwnedTopic):
             start = await self._ask_to_start(load, partition, _HIGH_WATERMARK if is_all else offset)
         except OperatingError as e:
             self._around.note(f"records of {load.key}-{partition} up to {offset}: {e}")
+            self._ledger.leaves_start_open(load.key, partition)
             return
         self._late_starts[partition] = late
         if start < 0:
+            self._ledger.leaves_start_open(load.key, partition)
             return
         wrong = self._ledger.take_start(load.key, partition, 0 if is_all else offset, start)
         if wrong:

@@ -85,6 +85,8 @@ class Ledger:
         self.starts: dict[tuple[str, int], int] = {}
         #: By topic and partition: up to where somebody may have asked for that.
         self._asked_starts: dict[tuple[str, int], int] = {}
+        #: Partitions where a request for that was not answered.
+        self.open_starts: set[tuple[str, int]] = set()
         #: ``retention.bytes`` by topic, of those that have it: each copy may start where it likes.
         self.retained_bytes: dict[str, int] = {}
         #: Incarnations by their topic id.
@@ -134,6 +136,10 @@ class Ledger:
         """From now on the log may start there, or before."""
         key = topic, partition
         self._asked_starts[key] = max(self._asked_starts.get(key, 0), offset)
+
+    def leaves_start_open(self, topic: str, partition: int) -> None:
+        """It was asked for, and nobody said that it is so: some copies may start there."""
+        self.open_starts.add((topic, partition))
 
     def may_start(self, topic: str, partition: int) -> int:
         """The latest offset at which the log may start."""
