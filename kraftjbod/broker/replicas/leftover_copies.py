@@ -70,19 +70,24 @@ class LeftoverCopies:
                 )
 
     async def _resolve_duplicates(self) -> None:
-        offline = {log_dir.directory_id for log_dir in self._logs.offline_dirs()}
-        for topic_partition, copies in list(self._logs.duplicates.items()):
-            topic = self._cache.state.topic(topic_partition.topic)
-            registration = self._cache.state.partition_named(topic_partition)
-            named = None if registration is None else registration.directory_of(self._broker_id)
-            # One of an earlier topic of that name is not a copy, whatever it is or where.
-            ours = [h for h in copies if topic is not None and h.topic_id == topic.topic_id]
-            winner = max(
-                ours or copies,
-                key=lambda h: (h.log_dir.directory_id == named, h.log_end_offset),
-            )
-            if named not in offline:
-                await self._logs.resolve(topic_partition, winner)
+        for topic_partition in list(self._logs.duplicates):
+            # A directory may have died over the last one, and its copies with it.
+            if topic_partition in self._logs.duplicates:
+                await self._resolve_duplicate(topic_partition)
+
+    async def _resolve_duplicate(self, topic_partition: TopicPartition) -> None:
+        copies = self._logs.duplicates[topic_partition]
+        topic = self._cache.state.topic(topic_partition.topic)
+        registration = self._cache.state.partition_named(topic_partition)
+        named = None if registration is None else registration.directory_of(self._broker_id)
+        # One of an earlier topic of that name is not a copy, whatever it is or where.
+        ours = [h for h in copies if topic is not None and h.topic_id == topic.topic_id]
+        winner = max(
+            ours or copies,
+            key=lambda h: (h.log_dir.directory_id == named, h.log_end_offset),
+        )
+        if named not in {log_dir.directory_id for log_dir in self._logs.offline_dirs()}:
+            await self._logs.resolve(topic_partition, winner)
 
     async def _resolve_orphan(self, orphan: Orphan) -> None:
         tp = orphan.topic_partition

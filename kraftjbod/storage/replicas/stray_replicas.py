@@ -175,12 +175,11 @@ class StrayReplicas:
                 log_dir, stray.directory, tp, offsets, was_clean=False
             )
         except CorruptCheckpointError as e:
-            self._strays.remove(stray)
+            self._forget(stray)
             self._strays.append(stray._replace(topic_id=None))
             raise OperatingError(f"{stray.directory} is no replica any more: {e}") from e
         await handle.come_back(f"{log_dir.path}/{tp}")
-        self._owed_marks.pop(stray.directory, None)
-        self._strays.remove(stray)
+        self._forget(stray)
         self._registry.put(handle)
         path = f"{handle.directory}/{STRAY_MARK}"
         await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.unlink_if_exists(path), replica=tp)
@@ -194,9 +193,12 @@ class StrayReplicas:
         """
         log_dir = stray.log_dir
         await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(stray.directory))
+        self._forget(stray)
+
+    def _forget(self, stray: Stray) -> None:
+        """By its name, for more may be known of it by now, or its dir may be gone."""
         self._owed_marks.pop(stray.directory, None)
-        if stray in self._strays:
-            self._strays.remove(stray)
+        self._strays = [one for one in self._strays if one.directory != stray.directory]
 
 
 def _unique_in(directory: str) -> Uuid | None:

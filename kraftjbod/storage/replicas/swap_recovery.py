@@ -117,7 +117,9 @@ class SwapRecovery:
         ]
 
     async def _settle_duplicates(self, moved_here: Sequence[LogHandle]) -> None:
-        for tp, copies in list(self._registry.held_aside.items()):
+        for tp in list(self._registry.held_aside):
+            # A dir may have died over the last one, and its copies with it.
+            copies = self._registry.held_aside.get(tp, ())
             if (winner := _stayed(copies, moved_here)) is not None:
                 await self._resolve(tp, winner)
                 where = winner.log_dir.path

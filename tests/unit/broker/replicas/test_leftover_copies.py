@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,6 +16,7 @@ from kraftjbod.core.ids import (
     DirectoryId,
     TopicId,
     TopicIdPartition,
+    TopicPartition,
     Uuid,
 )
 from kraftjbod.metadata.records import PartitionRecord, Record
@@ -35,6 +37,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
+from tests.unit.broker.directories.test_log_dir_state_handler import handler_of
 
 DOOMED = f"t-0.{Uuid(b'm' * 16).hex()}-delete"
 GONE = DirectoryId(b"g" * 16)
@@ -119,7 +122,26 @@ async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_u
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
 
 
-async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_others_with_it():
+def take_turns(rig: BrokerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a directory's death means is done before the next copy is looked at."""
+
+    def then_others(step: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def take(*about: object) -> object:
+            try:
+                return await step(*about)
+            finally:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+
+        return take
+
+    for name in ("resolve", "discard_deleted", "restore_deleted"):
+        monkeypatch.setattr(rig.logs, name, then_others(getattr(rig.logs, name)))
+
+
+async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_others_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """The second one was not there to be removed any more, and the broker ended with an error."""
     for records in ((), (topic(), partition(), partition(1))):
         disks = await disks_with_a_doomed_copy()
@@ -132,6 +154,8 @@ async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_othe
             rig.replay(*records)
             assert len(rig.logs.orphans) == 2
             sick.inject(Fault(kinds=frozenset({"rename"})))
+            rig.tasks.start(handler_of(rig).run(), "handler")
+            take_turns(rig, monkeypatch)
             await rig.parts.leftovers.resolve()
             assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
             assert not rig.logs.orphans
@@ -172,13 +196,21 @@ async def test_of_two_copies_one_of_an_earlier_topic_of_that_name_is_none():
         assert handle is not None and handle.topic_id == TOPIC_ID
 
 
-async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start():
+async def disks_with_two_copies(*tps: TopicPartition) -> tuple[MemVfs, MemVfs]:
     disks = (MemVfs(), MemVfs())
     for n in (1, 2):
         async with brokers(1, *disks, opens=False) as (rig,):
-            await rig.logs.create(TP, topic().topic_id, dir_of(1, n))
-            disks[0].rename("/d1/t-0", "/d1/hidden") if n == 1 else None
-    disks[0].rename("/d1/hidden", "/d1/t-0")
+            for tp in tps:
+                await rig.logs.create(tp, TOPIC_ID, dir_of(1, n))
+        for tp in tps if n == 1 else ():
+            disks[0].rename(f"/d1/{tp}", f"/d1/hidden{tp.partition}")
+    for tp in tps:
+        disks[0].rename(f"/d1/hidden{tp.partition}", f"/d1/{tp}")
+    return disks
+
+
+async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start():
+    disks = await disks_with_two_copies(TP)
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, disks[1], opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[dir_of(1, 2)]))
@@ -190,6 +222,27 @@ async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_s
         rig.parts.publisher.open()
         await rig.parts.publisher.disk_work_done()
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
+
+
+@pytest.mark.parametrize("sick", [1, 2])
+async def test_a_directory_that_dies_over_one_second_copy_takes_its_others_with_it(
+    sick: int, monkeypatch: pytest.MonkeyPatch
+):
+    """It was still to be the one that stays of the next, and the broker ended with an error."""
+    tps = [TP, TopicPartition("t", 1)]
+    disks = await disks_with_two_copies(*tps)
+    faulty = [FaultVfs(disk) for disk in disks]
+    async with brokers(1, *faulty, opens=False) as (rig,):
+        named = [dir_of(1, 3 - sick), dir_of(1, sick)]
+        rig.replay(topic(), *(partition(n, directories=[where]) for n, where in enumerate(named)))
+        faulty[sick - 1].inject(Fault(kinds=frozenset({"rename"})))
+        rig.tasks.start(handler_of(rig).run(), "handler")
+        take_turns(rig, monkeypatch)
+        with capture_logs() as logged:
+            await rig.parts.leftovers.resolve()
+        assert "replica_copy_not_removed" in [line["event"] for line in logged]
+        assert rig.logs.get(tps[0]) is not None
+        assert len(rig.logs.duplicates[tps[1]]) == 1, "metadata names the one that is gone"
 
 
 LIFE, OTHER_ID = Uuid(b"l" * 16), TopicId(b"2" * 16)
