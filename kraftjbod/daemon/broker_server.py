@@ -27,8 +27,8 @@ from functools import partial
 from typing import Any, Final
 
 from kraftjbod.broker.background import BackgroundTasks
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
-from kraftjbod.broker.cluster.lifecycle_state import BrokerState
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerState
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.errors import KafkaStorageError, KraftJbodError

@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import Final, assert_never
 
 from kraftjbod.broker.background import BackgroundTasks
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.directories.cordon_lift import CordonLift

@@ -10,7 +10,7 @@ been set for all brokers, or have left ``log.dirs`` since.
 
 from __future__ import annotations
 
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.core.config import DynamicBrokerConfig
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.core.telemetry import Metrics, get_logger

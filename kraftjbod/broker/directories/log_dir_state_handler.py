@@ -24,7 +24,7 @@ import asyncio
 from typing import assert_never
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager

@@ -20,7 +20,7 @@ import asyncio
 from typing import Final
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher

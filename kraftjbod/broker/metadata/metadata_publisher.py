@@ -23,7 +23,7 @@ from functools import partial
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager

@@ -17,7 +17,7 @@ import asyncio
 from typing import Final
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.partitions.isr_change import IsrChange, IsrVerdict
 from kraftjbod.broker.partitions.partition import Partition

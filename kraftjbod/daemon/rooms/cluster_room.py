@@ -10,8 +10,8 @@ from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
 from kraftjbod.broker.cluster.group_configs import GroupConfigs
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
-from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, LifecycleTimes
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerIdentity, LifecycleTimes
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.broker.cluster.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     Action,
     AnnounceChanges,
     BecameReady,
@@ -35,7 +35,11 @@ from kraftjbod.broker.cluster.lifecycle_events import (
     Started,
     WokeUp,
 )
-from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, LifecycleState, LifecycleTimes
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import (
+    BrokerIdentity,
+    LifecycleState,
+    LifecycleTimes,
+)
 from kraftjbod.broker.partitions.follower_state import Moments, Speaker
 from kraftjbod.broker.partitions.isr_change import IsrChange
 from kraftjbod.broker.partitions.partition import NO_EPOCH, Partition, Role, RoleChange

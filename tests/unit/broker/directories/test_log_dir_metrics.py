@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftjbod.broker.cluster.lifecycle_events import DirectoryFailed, DirectoryForgotten
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import DirectoryFailed, DirectoryForgotten
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.vfs import Space

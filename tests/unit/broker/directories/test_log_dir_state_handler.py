@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
-from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, LifecycleTimes
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerIdentity, LifecycleTimes
 from kraftjbod.broker.directories.log_dir_state_handler import LogDirStateHandler
 from kraftjbod.broker.partitions.replica_states import ReplicaState
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kraftjbod.broker.cluster.lifecycle_state import BrokerState
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerState
 from kraftjbod.daemon.process.environment import Environment
 from tests.faults.rig import CLUSTER_ID
 from tests.unit.daemon.daemon_rig import rooms_on

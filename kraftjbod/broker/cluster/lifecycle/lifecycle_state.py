@@ -40,8 +40,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, assert_never
 
-from kraftjbod.broker.cluster.failure_reports import FailureReports
-from kraftjbod.broker.cluster.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle.failure_reports import FailureReports
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     Action,
     AnnounceChanges,
     AnnounceMayStop,
@@ -72,7 +72,10 @@ from kraftjbod.broker.cluster.lifecycle_events import (
     WakeAt,
     WokeUp,
 )
-from kraftjbod.broker.cluster.reported_directories import DirectoryChanges, ReportedDirectories
+from kraftjbod.broker.cluster.lifecycle.reported_directories import (
+    DirectoryChanges,
+    ReportedDirectories,
+)
 from kraftjbod.core.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,

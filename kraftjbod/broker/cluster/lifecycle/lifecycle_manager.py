@@ -13,7 +13,7 @@ from typing import Any, TypeVar, assert_never
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.broker.cluster.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     Action,
     AnnounceChanges,
     AnnounceMayStop,
@@ -45,14 +45,14 @@ from kraftjbod.broker.cluster.lifecycle_events import (
     WakeAt,
     WokeUp,
 )
-from kraftjbod.broker.cluster.lifecycle_state import (
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import (
     BrokerIdentity,
     BrokerState,
     LifecycleState,
     LifecycleTimes,
 )
+from kraftjbod.broker.cluster.lifecycle.reported_directories import DirectoryChanges
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
-from kraftjbod.broker.cluster.reported_directories import DirectoryChanges
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kraftjbod.broker.cluster.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     Action,
     AnnounceChanges,
     AnnounceMayStop,
@@ -41,14 +41,14 @@ from kraftjbod.broker.cluster.lifecycle_events import (
     WakeAt,
     WokeUp,
 )
-from kraftjbod.broker.cluster.lifecycle_state import (
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import (
     NOT_REGISTERED,
     BrokerIdentity,
     BrokerState,
     LifecycleState,
     LifecycleTimes,
 )
-from kraftjbod.broker.cluster.reported_directories import DirectoryChanges
+from kraftjbod.broker.cluster.lifecycle.reported_directories import DirectoryChanges
 from kraftjbod.core.errors import (
     ErrorCode,
     InvalidTransition,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 
-from kraftjbod.broker.cluster.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     Action,
     ArmReportDeadline,
     DirectoryFailed,

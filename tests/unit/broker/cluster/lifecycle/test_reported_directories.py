@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.broker.cluster.reported_directories import DirectoryChanges, ReportedDirectories
+from kraftjbod.broker.cluster.lifecycle.reported_directories import (
+    DirectoryChanges,
+    ReportedDirectories,
+)
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 

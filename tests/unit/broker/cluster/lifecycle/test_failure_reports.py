@@ -3,8 +3,8 @@ tests."""
 
 from __future__ import annotations
 
-from kraftjbod.broker.cluster.failure_reports import FailureReports
-from kraftjbod.broker.cluster.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle.failure_reports import FailureReports
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     ArmReportDeadline,
     DirectoryFailed,
     DisarmReportDeadline,

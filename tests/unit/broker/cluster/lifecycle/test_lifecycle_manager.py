@@ -11,8 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
-from kraftjbod.broker.cluster.lifecycle_manager import BrokerLifecycleManager
-from kraftjbod.broker.cluster.lifecycle_state import BrokerIdentity, BrokerState, LifecycleTimes
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import (
+    BrokerIdentity,
+    BrokerState,
+    LifecycleTimes,
+)
 from kraftjbod.core.errors import (
     ErrorCode,
     KafkaStorageError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kraftjbod.broker.cluster.reported_directories import DirectoryChanges
+from kraftjbod.broker.cluster.lifecycle.reported_directories import DirectoryChanges
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState

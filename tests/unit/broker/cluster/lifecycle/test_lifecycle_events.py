@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kraftjbod.broker.cluster.lifecycle_events import (
+from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     ArmReportDeadline,
     MetadataReplayed,
     ShutdownRequested,

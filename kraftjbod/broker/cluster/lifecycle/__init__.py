@@ -1,0 +1,1 @@
+"""How a broker lives in its cluster, as its controller sees it."""
