@@ -140,6 +140,7 @@ class ReplicationControlManager:
             is_caught_up=request.current_metadata_offset >= broker.epoch,
             is_fenced=state.is_fenced,
             should_shut_down=state is BrokerControlState.SHUTDOWN_NOW,
+            metadata_offset=self._state.offset,
         )
         return ControllerResult(records=records, response=response, is_atomic=False)
 

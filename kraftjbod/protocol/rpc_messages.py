@@ -242,6 +242,8 @@ class BrokerHeartbeatResponse(RpcResponse):
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
+    metadata_offset: Offset = -1
+    """How far the metadata was; -1 from a controller that does not say it."""
 
 
 class BrokerHeartbeatRequest(RpcRequest):

@@ -212,7 +212,7 @@ class CommittedOffsetApis:
         :param by_id: topics are told by their ids: one that has none any more cannot be.
         """
         try:
-            groups = self._coordinator.find(group_id)
+            groups = await self._coordinator.find_current(group_id)
         except OperatingError as e:
             return FetchedGroup(group_id=group_id, error_code=e.code)
         consumer_group = groups.consumer_groups.get(group_id)

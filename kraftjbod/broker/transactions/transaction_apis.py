@@ -210,7 +210,7 @@ class TransactionApis:
         producer_id, producer_epoch = producer
         if verifies:
             try:
-                return self._coordinator.verify(
+                return await self._coordinator.verify(
                     transactional_id,
                     producer_id=producer_id,
                     producer_epoch=producer_epoch,

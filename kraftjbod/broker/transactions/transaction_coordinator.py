@@ -4,6 +4,8 @@
   ends; transactional ids of a partition that is not here, or not loaded yet, are refused by code.
 * What shall be is appended first and holds when it is replicated; what is appended under one
   leadership is never part of another one. An answer says what is in the log, and nothing else.
+* Where others may coordinate by now what is coordinated here, something is appended before anybody
+  is told what is in memory: who has been replaced cannot do that.
 * A transaction whose end was decided is ended in all its partitions, by whoever coordinates it
   then: after a load its markers are sent again, with the newer epoch of the coordinator.
 * Those that are open for too long are aborted, those that nobody uses are forgotten, both from time
@@ -67,6 +69,8 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 
 _RESUME_AFTER_S: Final = 0.1
 _ENDINGS: Final = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+#: Says nothing: no transaction has such an id.
+_NOTHING: Final = TransactionFact("", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,9 @@ class TransactionCoordinator:
         backoff: ExponentialBackoff,
         metrics: Metrics,
         settings: TransactionSettings,
+        may_be_deposed: Callable[[], bool],
     ) -> None:
+        """:param may_be_deposed: whether others may lead what the metadata says is led here."""
         self._cache = cache
         self._appends = BatchedAppends(producer, timeout_ms=settings.write_timeout_ms)
         self._reader = reader
@@ -122,6 +128,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._backoff = backoff
         self._settings = settings
+        self._may_be_deposed = may_be_deposed
         #: By partition.
         self._led: dict[int, _Led] = {}
         self._log = get_logger(component="transaction_coordinator")
@@ -228,8 +235,9 @@ class TransactionCoordinator:
     ) -> TransactionAnswer:
         """What becomes of a request; its token is a :class:`Completion`, made for this.
 
-        :raises OperatingError: it is not coordinated here, or not now.
+        :raises OperatingError: it is not coordinated here, or not now, or that cannot be known.
         """
+        await self._require_current(transactional_id)
         led, transaction = self._find(transactional_id)
         is_new = transaction is None and isinstance(event, InitRequested)
         is_exhausted = transaction is not None and transaction.is_exhausted
@@ -251,7 +259,7 @@ class TransactionCoordinator:
         answer: TransactionAnswer = await event.token
         return answer
 
-    def verify(
+    async def verify(
         self,
         transactional_id: str,
         *,
@@ -263,6 +271,7 @@ class TransactionCoordinator:
 
         :raises OperatingError: as :meth:`ask`.
         """
+        await self._require_current(transactional_id)
         _, transaction = self._find(transactional_id)
         if transaction is None:
             return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -291,6 +300,18 @@ class TransactionCoordinator:
                 f"there is no producer id: {e.message}",
                 code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             ) from e
+
+    async def _require_current(self, transactional_id: str) -> None:
+        """Nobody else has coordinated it before this was asked."""
+        if not self._may_be_deposed():
+            return
+        code = await self._append(self._led_of(transactional_id), _NOTHING)
+        if code is not ErrorCode.NONE:
+            raise OperatingError(
+                f"it is not known if transactional id {transactional_id} is coordinated by this "
+                "broker still",
+                code=code,
+            )
 
     def _find(self, transactional_id: str) -> tuple[_Led, Transaction | None]:
         led = self._led_of(transactional_id)

@@ -57,6 +57,7 @@ class GroupRoom:
             metrics=around.metrics,
             settings=settings,
             configs=cluster.group_configs,
+            may_be_deposed=lambda: cluster.lifecycle.may_be_deposed,
         )
         commits = GroupCommits(
             coordinator=self.coordinator,

@@ -70,6 +70,7 @@ class TransactionRoom:
                 max_ids_per_partition=config.transaction_max_ids_per_partition,
                 write_timeout_ms=config.transaction_state_log_write_timeout_ms,
             ),
+            may_be_deposed=lambda: cluster.lifecycle.may_be_deposed,
         )
         replicas.leaderships.subscribe(self.transaction_coordinator)
         self.transactions = TransactionApis(

@@ -84,8 +84,9 @@ class BrokerLifecycleManager:
     ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
     ``await wait_failed()`` never returns: it raises when the broker must stop.
     ``state`` and ``broker_epoch`` say how it is now; the epoch is -1 while not registered.
-    ``is_session_over`` says whether others may lead by now what this broker leads, and
-    ``await session()`` waits until it is not.
+    ``is_session_over`` says whether the controller may have fenced this broker, and
+    ``await session()`` waits until it is not; ``may_be_deposed`` whether others may lead by now
+    what this broker leads, which is so for a moment longer.
     """
 
     def __init__(
@@ -154,6 +155,11 @@ class BrokerLifecycleManager:
     def is_session_over(self) -> bool:
         """Whether the controller may have fenced this broker for its silence."""
         return self._state.is_session_over(self._clock.now_ms())
+
+    @property
+    def may_be_deposed(self) -> bool:
+        """Whether others may lead by now what this broker's metadata says that it leads."""
+        return self._state.may_be_deposed(self._clock.now_ms())
 
     async def session(self) -> None:
         """Return at once, or as soon as the controller has answered again."""

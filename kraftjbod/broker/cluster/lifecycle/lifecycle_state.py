@@ -15,8 +15,6 @@ The rules of the directories (KIP-858, "Handling log directory failures"):
 * a change counts as known once metadata here has reached the registration that reported it;
 * a lost connection to the controller is replaced at once, by a heartbeat: a broker without one is
   soon taken for dead (``broker.reconnect.grace.ms``);
-* a session lasts ``session_timeout_ms`` from when what the controller answered last was sent: once
-  it is over, others may lead what this broker leads;
 * an impaired directory (KIP-928) and changes of the cordons (KIP-1066) are reported at once, then
   eagerly until a heartbeat that says so is answered. That has no deadline: the broker
   refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
@@ -26,9 +24,9 @@ A registration that the controller no longer knows is made anew, by the same inc
 One that is right but for its directories is amended: epoch and state stay, and heartbeats go on.
 That is so once the level of ``metadata.version`` has directories (KIP-858, "Compatibility,
 Deprecation, and Migration Plan"), and when a directory comes back, is added or is to be forgotten.
-``reported_directories.py`` knows what there is to report.
 A broker with several directories cannot serve below that level: it stops.
-``lifecycle_manager.py`` is the driver.
+``reported_directories.py`` knows what there is to report, ``broker_session.py`` for how long nobody
+can lead what this broker leads; ``lifecycle_manager.py`` is the driver.
 """
 
 from __future__ import annotations
@@ -40,6 +38,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, assert_never
 
+from kraftjbod.broker.cluster.lifecycle.broker_session import BrokerSession
 from kraftjbod.broker.cluster.lifecycle.failure_reports import FailureReports
 from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     Action,
@@ -199,9 +198,7 @@ class LifecycleState:
         #: The last one that was answered under this registration.
         self._answered: BrokerHeartbeatRequest | None = None
         self._is_registering = False
-        #: When the request that is on its way was sent, and the last one that was answered.
-        self._sent_ms = 0
-        self._heard_ms: int | None = None
+        self._session = BrokerSession(timeout_ms=times.session_timeout_ms)
         self._now_ms = 0
         self._registration_deadline = Deadline(0)
         self._registration_failures = 0
@@ -234,11 +231,12 @@ class LifecycleState:
         return frozenset(self._failures.unreported)
 
     def is_session_over(self, now_ms: int) -> bool:
-        """Whether the controller may have fenced this broker for its silence; False before the
-        first answer."""
-        if self._heard_ms is None:
-            return False
-        return now_ms - self._heard_ms >= self._times.session_timeout_ms
+        """Whether the controller may have fenced this broker for its silence."""
+        return self._session.is_over(now_ms)
+
+    def may_be_deposed(self, now_ms: int) -> bool:
+        """Whether others may lead by now what this broker's metadata says that it leads."""
+        return self._session.is_in_doubt(now_ms, self.metadata_offset)
 
     def check_invariants(self) -> None:
         assert not any(map(self._dirs.is_online, self._failures.unreported)), self
@@ -264,9 +262,8 @@ class LifecycleState:
             case WokeUp():
                 return self._send_next(now_ms)
             case ControllerLost():
-                # What is on its way is repeated by the channel.
-                is_free = self._sent is None and not self._is_registering
-                return self._heartbeat_at_once() if is_free else []
+                self._session.lost()
+                return self._heartbeat_at_once()
             case MetadataReplayed():
                 return self._metadata_replayed(event)
             case BecameReady():
@@ -321,13 +318,14 @@ class LifecycleState:
 
     def _begin_registration(self, now_ms: int) -> list[Action]:
         self.broker_epoch = NOT_REGISTERED
+        self._session.lost()
         self._registration_deadline = Deadline.after(now_ms, self._times.registration_timeout_ms)
         self._registration_failures = 0
         return self._register()
 
     def _register(self) -> list[Action]:
         self._is_registering = True
-        self._sent_ms = self._now_ms
+        self._session.sent(self._now_ms)
         self._must_amend = False
         dirs, identity = self._dirs, self.identity
         dirs.registration_sent()
@@ -353,13 +351,13 @@ class LifecycleState:
 
     def _registered_as(self, answer: RegistrationAnswered) -> list[Action]:
         self._is_registering = False
-        self._heard_ms = self._sent_ms
         self._answered = None
         self.broker_epoch = answer.broker_epoch
         reported = self._failures.unreported - set(self._dirs.asked)
         changes = self._dirs.registration_answered(answer.broker_epoch)
         unknown = max(self._metadata.offset + 1, answer.broker_epoch)
         self._shown_from = unknown if answer.metadata_offset < 0 else answer.metadata_offset
+        self._session.answered(self._shown_from)
         if changes:
             self._unseen.append((answer.metadata_offset, changes))
         return [
@@ -427,7 +425,7 @@ class LifecycleState:
             self._again = True
             return []
         self._again = False
-        self._sent_ms = self._now_ms
+        self._session.sent(self._now_ms)
         self._sent = BrokerHeartbeatRequest(
             broker_id=self.identity.broker_id,
             broker_epoch=self.broker_epoch,
@@ -444,7 +442,7 @@ class LifecycleState:
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
         assert self._sent is not None
         self._answered, self._sent = self._sent, None
-        self._heard_ms = self._sent_ms
+        self._session.answered(response.metadata_offset)
         reported = self._failures.unreported & set(self._answered.offline_log_dirs)
         actions = self._failures.reported(reported)
         if self.state is BrokerState.STARTING and response.is_caught_up:

@@ -5,6 +5,8 @@
 * Whatever shall outlive this broker is appended first and holds when it is replicated. A write that
   fails changes nothing here, and who asked for it hears the code that Kafka has for that.
 * What is appended under one leadership is never part of another one.
+* Where others may coordinate by now what is coordinated here, something is appended before clients
+  are told what was committed: who has been replaced cannot do that.
 * A group has one timer, set for the next moment at which its machine has something to do.
 
 Which state a group is in, and what that means for a request, is classic_group.py's; what is
@@ -14,7 +16,7 @@ committed is in group_partition.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
@@ -74,6 +76,8 @@ from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 
 #: What is forgotten in one go: encoding it takes the loop.
 _FACTS_AT_ONCE: Final = 500
+#: Says nothing: no group has such a name.
+_NOTHING: Final = GroupFact("", None)
 
 
 class GroupCoordinator:
@@ -91,7 +95,9 @@ class GroupCoordinator:
         metrics: Metrics,
         settings: CoordinatorSettings,
         configs: GroupConfigs,
+        may_be_deposed: Callable[[], bool],
     ) -> None:
+        """:param may_be_deposed: whether others may lead what the metadata says is led here."""
         self._cache = cache
         self._records = records
         self._reader = reader
@@ -99,6 +105,7 @@ class GroupCoordinator:
         self._clock = clock
         self._backoff = backoff
         self._settings = settings
+        self._may_be_deposed = may_be_deposed
         #: By partition.
         self._led: dict[int, LedGroups] = {}
         #: Something may have been committed for topics that there are no more.
@@ -289,6 +296,21 @@ class GroupCoordinator:
         :raises OperatingError: as :meth:`join`.
         """
         return self.led_of(group_id).groups
+
+    async def find_current(self, group_id: str) -> GroupPartition:
+        """As :meth:`find`; nobody else has coordinated the group before this was asked.
+
+        :raises OperatingError: as :meth:`join`, also if that cannot be known now.
+        """
+        led = self.led_of(group_id)
+        if self._may_be_deposed():
+            code = await self._records.write(led, [_NOTHING])
+            if code is not ErrorCode.NONE:
+                raise OperatingError(
+                    f"it is not known if group {group_id} is coordinated by this broker still",
+                    code=code,
+                )
+        return led.groups
 
     def all_partitions(self) -> Iterator[GroupPartition]:
         """What is led here.

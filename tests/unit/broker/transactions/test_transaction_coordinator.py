@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from kraftjbod.broker.transactions.transaction_records import TransactionState
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import (
@@ -23,6 +25,7 @@ from tests.unit.broker.transactions.transaction_rig import (
     loaded,
     marked_by,
     state_of,
+    verifying,
 )
 
 E = ErrorCode
@@ -133,6 +136,28 @@ async def test_what_is_not_replicated_is_not_answered(partitions: Partitions) ->
         stall(rig.dirs[0])
         assert await adding(rig, producer, 0) == [E.NOT_COORDINATOR]
         await answer(rig.dirs[0])
+
+
+async def test_who_may_have_been_replaced_tells_nothing_from_memory(
+    partitions: Partitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with marked_by(partitions, transaction_state_log_write_timeout_ms="40") as rig:
+        producer = await init(rig)
+        assert await adding(rig, producer, 0) == [0]
+        await lead(rig, 1, isr=(1, 2))
+        assert await adding(rig, producer, 0) == [0], "it was added before"
+        assert await verifying(rig, producer, 0) == [0]
+        lifecycle = type(rig.rooms.cluster.lifecycle)
+        monkeypatch.setattr(lifecycle, "may_be_deposed", property(lambda _: True))
+        assert await adding(rig, producer, 0) == [E.COORDINATOR_NOT_AVAILABLE]
+        assert await verifying(rig, producer, 0) == [E.COORDINATOR_NOT_AVAILABLE]
+        await lead(rig, 2)
+        assert await adding(rig, producer, 0) == [0], "nobody else can lead"
+        assert await verifying(rig, producer, 0) == [0]
+        await lead(rig, 3, leader=2)
+        await lead(rig, 4)
+        await loaded(rig)
+        assert await verifying(rig, producer, 0) == [0], "what was appended meanwhile means nothing"
 
 
 async def test_who_waits_for_a_coordinator_that_goes_is_sent_on(partitions: Partitions) -> None:

@@ -133,6 +133,23 @@ async def adding(
     return [part.partition_error_code for part in result.results_by_partition]
 
 
+async def verifying(rig: BrokerRig, producer: tuple[int, int], *indexes: int) -> list[int]:
+    """As leaders of partitions ask."""
+    kinds = AddPartitionsToTxnRequest
+    asked = kinds.AddPartitionsToTxnTopic(name="t", partitions=list(indexes))
+    one = kinds.AddPartitionsToTxnTransaction(
+        transactional_id=ID,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        verify_only=True,
+        topics=[asked],
+    )
+    answer = await rig.ask(kinds(transactions=[one]), 5)
+    (transaction,) = answer.results_by_transaction
+    (result,) = transaction.topic_results
+    return [part.partition_error_code for part in result.results_by_partition]
+
+
 async def end(
     rig: BrokerRig, producer: tuple[int, int], *, commits: bool = True, version: int = OLD
 ) -> Any:

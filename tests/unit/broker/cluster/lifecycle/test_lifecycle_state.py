@@ -107,6 +107,38 @@ def test_a_session_lasts_from_when_what_was_answered_was_sent() -> None:
     assert (state.is_session_over(14_999), state.is_session_over(15_000)) == (False, True)
 
 
+def test_others_may_lead_until_a_later_answer_and_the_metadata_that_it_names_are_here() -> None:
+    state = machine()
+    state.handle(Started(), 0)
+    assert not state.may_be_deposed(10**9), "it leads nothing yet"
+    state.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=60), 0)
+    state.handle(MetadataReplayed(offset=60), 0)
+    state.handle(alive(at=60), 0)
+    state.handle(alive(at=60), 0)  # Sent when the metadata came.
+    assert not state.may_be_deposed(8_999)
+    assert state.may_be_deposed(9_000), "its session may be over"
+    state.handle(WokeUp(), 10_000)
+    state.handle(alive(at=62), 10_020)
+    state.handle(MetadataReplayed(offset=61), 10_030)
+    assert state.may_be_deposed(10_030), "it may not know yet what that meant"
+    state.handle(MetadataReplayed(offset=62), 10_040)
+    assert not state.may_be_deposed(10_040)
+    state.handle(WokeUp(), 12_000)
+    assert state.handle(ControllerLost(), 12_000) == []
+    again = heartbeat(state.handle(alive(at=62), 12_000))
+    assert state.may_be_deposed(12_000), "that may have been answered before the loss"
+    assert again.current_metadata_offset == 62
+    state.handle(alive(at=-1), 12_000)
+    assert not state.may_be_deposed(12_000), "a controller of a version that does not say it"
+    state.handle(WokeUp(), 14_000)
+    state.handle(no(ErrorCode.STALE_BROKER_EPOCH), 14_000)
+    assert state.may_be_deposed(14_000), "another registration may have taken its place"
+    state.handle(RegistrationAnswered(broker_epoch=BrokerEpoch(70), metadata_offset=70), 14_010)
+    assert state.may_be_deposed(14_010)
+    state.handle(MetadataReplayed(offset=70), 14_020)
+    assert not state.may_be_deposed(14_020)
+
+
 def only(actions: list[Action], kind: type[K]) -> K:
     found = [action for action in actions if isinstance(action, kind)]
     assert len(found) == 1, actions
@@ -122,11 +154,14 @@ def heartbeat(actions: list[Action]) -> BrokerHeartbeatRequest:
 
 
 def alive(
-    *, caught_up: bool = True, fenced: bool = False, may_stop: bool = False
+    *, caught_up: bool = True, fenced: bool = False, may_stop: bool = False, at: int = -1
 ) -> HeartbeatAnswered:
     return HeartbeatAnswered(
         response=BrokerHeartbeatResponse(
-            is_caught_up=caught_up, is_fenced=fenced, should_shut_down=may_stop
+            is_caught_up=caught_up,
+            is_fenced=fenced,
+            should_shut_down=may_stop,
+            metadata_offset=at,
         )
     )
 

@@ -1,0 +1,90 @@
+"""A coordinator that others have replaced, and does not know it yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.messages import FindCoordinatorRequest, OffsetFetchRequest
+from kraftjbod.testing.simulation import SimulatedCluster
+from tests.unit.broker.groups.group_rig import commit
+
+#: OffsetCommit and OffsetFetch: topics by name.
+_BY_NAME = 9
+
+
+async def committed(kafka: ClusterClient, broker_id: int, offset: int) -> bool:
+    answer = await kafka.request(broker_id, commit(offset), max_version=_BY_NAME)
+    return answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+async def fetched(kafka: ClusterClient, broker_id: int) -> tuple[int, int]:
+    """What the group has committed, and the code."""
+    kinds = OffsetFetchRequest
+    topic = kinds.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+    group = kinds.OffsetFetchRequestGroup(group_id="g", topics=[topic])
+    answer = await kafka.request(broker_id, kinds(groups=[group]), max_version=_BY_NAME)
+    (told,) = answer.groups
+    if told.error_code:
+        return -1, told.error_code
+    return told.topics[0].partitions[0].committed_offset, 0
+
+
+async def led_by(kafka: ClusterClient) -> int:
+    metadata = await kafka.refresh_metadata([OFFSETS_TOPIC])
+    return metadata.leader(OFFSETS_TOPIC, 0)
+
+
+async def first_commit(kafka: ClusterClient) -> int:
+    """Who coordinates the group."""
+    await create_topic(kafka, "t", partitions=1, replication_factor=3)
+    await kafka.request_any(FindCoordinatorRequest(coordinator_keys=["g"]))
+    leader = await kafka.retry(lambda: led_by(kafka))
+    while not await committed(kafka, leader, 13):
+        await asyncio.sleep(0.1)
+    return leader
+
+
+async def next_commit(kafka: ClusterClient, former: int) -> int:
+    """Who coordinates it then."""
+    while (leader := await led_by(kafka)) == former:
+        await asyncio.sleep(0.1)
+    while not await committed(kafka, leader, 14):
+        await asyncio.sleep(0.1)
+    return leader
+
+
+async def answers_of(kafka: ClusterClient, broker_id: int) -> list[tuple[int, int]]:
+    answers = []
+    for _ in range(200):
+        answers.append(await fetched(kafka, broker_id))
+        await asyncio.sleep(0.001)
+    return answers
+
+
+def test_who_stood_still_tells_nothing_that_another_one_has_replaced() -> None:
+    """Its session holds again some time before its metadata shows who leads by now."""
+    config = {"offsets.topic.num.partitions": "1"}
+    with SimulatedCluster(seed=3, controllers=1, brokers=3, log_dirs=1, config=config) as cluster:
+        cluster.start()
+        client, other = cluster.client("client"), cluster.client("other")
+        former = client.run(first_commit(client.kafka))
+        other.run(led_by(other.kafka))
+        assert other.run(fetched(other.kafka, former)) == (13, 0)
+        go_on = cluster.broker(former).stand_still()
+        present = client.run(next_commit(client.kafka, former))
+        cluster.network.delay(f"broker-{former}", cluster.controller().name, 50)
+        asking = other.begin(answers_of(other.kafka, former))
+        cluster.run_for(100)
+        go_on()
+        cluster.run_until(asking)
+        answers = asking.result()
+        assert (13, 0) not in answers
+        assert answers[-1] == (-1, ErrorCode.NOT_COORDINATOR)
+        # Who cannot ask is in doubt, and finds out by the log.
+        cluster.controller().kill()
+        cluster.run_for(15_000)
+        assert other.run(fetched(other.kafka, present)) == (14, 0)
