@@ -20,7 +20,7 @@ from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 _POLLS_PER_TIMEOUT: Final = 20
 _POLLS_PER_SUSPECT: Final = 20
 #: A poll that comes this late says that the loop stood still.
-_LATE_S: Final = 2.0
+_LATE_S: Final = 0.25
 
 
 class Watched(Protocol):
