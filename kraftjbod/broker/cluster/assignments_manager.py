@@ -111,6 +111,10 @@ class AssignmentsManager:
             self._on_accepted[partition] = on_accepted
         self._handle(Wished(partition=partition, directory_id=directory_id))
 
+    def is_queued(self, partition: TopicIdPartition) -> bool:
+        """Whether the controller may not know where the replica is, or shall be."""
+        return self._state.is_queued(partition)
+
     def is_losing(self, partition: TopicIdPartition) -> bool:
         """Whether the replica is reported LOST, and the controller may not know."""
         return self._state.is_losing(partition)

@@ -154,6 +154,10 @@ class AssignmentsState:
         """Replicas that are wished into ``directory_id``, which the controller may not know."""
         return sum(1 for wish in self._wishes().values() if wish == directory_id)
 
+    def is_queued(self, partition: TopicIdPartition) -> bool:
+        """Whether the controller may not know what is wished of the replica."""
+        return any(partition in wishes for wishes in (self._ready, self._in_flight, self._held))
+
     def is_losing(self, partition: TopicIdPartition) -> bool:
         """Whether the replica is wished LOST, and the controller may not know."""
         return LOST_DIR in (

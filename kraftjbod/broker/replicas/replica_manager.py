@@ -44,7 +44,8 @@ from kraftjbod.broker.replicas.directory_reconcile import (
 from kraftjbod.broker.replicas.doubtful_copies import DoubtfulCopies
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.leaderships import Leaderships
-from kraftjbod.broker.replicas.replica_changes import MoveToResume, ReplicaChanges
+from kraftjbod.broker.replicas.replica_assignments import ReplicaAssignments
+from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
 from kraftjbod.broker.replicas.replica_maker import ReplicaMaker
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.errors import ErrorCode
@@ -92,7 +93,9 @@ class ReplicaManager:
         self._logs = logs
         self._cache = cache
         self._topic_configs = topic_configs
-        self._assignments = assignments
+        self._assignments = ReplicaAssignments(
+            broker_id=broker_id, cache=cache, logs=logs, assignments=assignments
+        )
         self._doubtful = doubtful
         self._clock = clock
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
@@ -231,7 +234,7 @@ class ReplicaManager:
             return
         for action in self._reconcile(replica, handle):
             if isinstance(action, ResumeMove):
-                changes.resume.append(MoveToResume(replica, action.is_accepted))
+                changes.resume.append(self._assignments.to_resume(replica, action))
 
     def _apply_partition(
         self,
@@ -290,7 +293,7 @@ class ReplicaManager:
                     self._doubtful.met(replica, handle)
                     self._open(replica, handle, changes)
                 case ResumeMove():
-                    changes.resume.append(MoveToResume(replica, action.is_accepted))
+                    changes.resume.append(self._assignments.to_resume(replica, action))
                 case Assign() | KeepAsIs() | WaitOffline() | WaitOutOfSync():
                     self._stay_offline(replica, action)
                 case _:
@@ -300,7 +303,7 @@ class ReplicaManager:
         """The replica is in a directory that is offline, or lost: make nothing in its place."""
         replica.note(ReplicaEvent.LOST)
         if isinstance(action, Assign):
-            self._assignments.assign(replica.key, action.directory_id)
+            self._assignments.assign_without_log(replica, action.directory_id)
         if replica.waits_because_of == action:
             return  # It was logged, however often the replica is reconciled.
         replica.waits_because_of = action
@@ -417,16 +420,11 @@ class ReplicaManager:
         if not handle.log_dir.is_online:
             return  # Its end is on the way to :meth:`mark_offline`.
         if replica.is_assigned_by_move:
-            return  # The metadata is ahead of the disk, or about to be, and on purpose.
+            self._assignments.assign_moving(replica)
+            return
         for action in self._reconcile(replica, handle):
             if isinstance(action, Assign):
-                self._assign(replica, action.directory_id)
-
-    def _assign(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
-        """A cluster from before directories would not hear of them; they are reported once it
-        does."""
-        if self._cache.state.knows_dirs_of(self._broker_id):
-            self._assignments.assign(replica.key, directory_id)
+                self._assignments.assign(replica, action.directory_id)
 
     def _assign_all(self) -> None:
         for replica in self._replicas:
