@@ -7,7 +7,7 @@ _kraftjbod_words() {
     "kraftjbod-cluster cluster-id") echo "--bootstrap-controller --bootstrap-server --command-config --help --json --timeout" ;;
     "kraftjbod-cluster list-endpoints") echo "--bootstrap-controller --bootstrap-server --command-config --help --include-fenced-brokers --json --timeout" ;;
     "kraftjbod-cluster unregister") echo "--bootstrap-controller --bootstrap-server --command-config --help --id --json --timeout" ;;
-    "kraftjbod-cluster unregister-controller") echo "--bootstrap-controller --help --id --json --timeout" ;;
+    "kraftjbod-cluster unregister-controller") echo "--bootstrap-controller --bootstrap-server --command-config --help --id --json --timeout" ;;
     "kraftjbod-configs") echo "--add-config --all --alter --bootstrap-controller --bootstrap-server --command-config --delete-config --describe --entity-default --entity-name --entity-type --format --help --json --timeout --version" ;;
     "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --command-property --consumer-property --consumer.config --formatter --formatter-config --formatter-property --from-beginning --group --help --include --isolation-level --json --key-deserializer --max-messages --offset --partition --property --skip-message-on-error --timeout --timeout-ms --topic --value-deserializer --version" ;;
     "kraftjbod-console-producer") echo "--batch-size --bootstrap-server --command-config --command-property --compression-codec --help --json --max-block-ms --producer-property --producer.config --property --reader-config --reader-property --request-required-acks --request-timeout-ms --sync --timeout --topic --version" ;;
@@ -34,7 +34,7 @@ _kraftjbod_words() {
     "kraftjbod-metadata-quorum") echo "add-controller describe remove-controller --bootstrap-controller --bootstrap-server --command-config --help --timeout --version" ;;
     "kraftjbod-metadata-quorum add-controller") echo "--dry-run --help --json" ;;
     "kraftjbod-metadata-quorum describe") echo "--help --human-readable --json --replication --status" ;;
-    "kraftjbod-metadata-quorum remove-controller") echo "--controller-directory-id --controller-id --dry-run --help --json" ;;
+    "kraftjbod-metadata-quorum remove-controller") echo "--controller-directory-id --controller-id --dry-run --help --json --unregister" ;;
     "kraftjbod-pipeline") echo "--help --version" ;;
     "kraftjbod-producer-perf-test") echo "--bootstrap-server --command-config --command-property --help --num-records --payload-delimiter --payload-file --payload-monotonic --print-metrics --producer-props --producer.config --record-size --reporting-interval --throughput --topic --transaction-duration-ms --transactional-id --version --warmup-records" ;;
     "kraftjbod-reassign-partitions") echo "--additional --bootstrap-server --broker-list --cancel --command-config --disable-rack-aware --disallow-replication-factor-change --execute --generate --help --json --list --preserve-throttles --progress --reassignment-json-file --replica-alter-log-dirs-throttle --throttle --timeout --topics-to-move-json-file --verify --version" ;;
@@ -75,7 +75,9 @@ _kraftjbod_values() {
     "kraftjbod-cluster unregister --timeout") echo "@value" ;;
     "kraftjbod-cluster unregister --id") echo "@value" ;;
     "kraftjbod-cluster unregister -i") echo "@value" ;;
+    "kraftjbod-cluster unregister-controller --bootstrap-server") echo "@value" ;;
     "kraftjbod-cluster unregister-controller --bootstrap-controller") echo "@value" ;;
+    "kraftjbod-cluster unregister-controller --command-config") echo "@file" ;;
     "kraftjbod-cluster unregister-controller --timeout") echo "@value" ;;
     "kraftjbod-cluster unregister-controller --id") echo "@value" ;;
     "kraftjbod-cluster unregister-controller -i") echo "@value" ;;

@@ -95,6 +95,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
+    UNREGISTER_CONTROLLER = 94
     #: Ours; kafka_extensions.py says why.
     ALTER_LOG_DIRS = 10_000
 
@@ -151,6 +152,7 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     ApiKey.ADD_RAFT_VOTER: (0, 1),
     ApiKey.REMOVE_RAFT_VOTER: (0, 0),
+    ApiKey.UNREGISTER_CONTROLLER: (0, 0),
     ApiKey.ALTER_LOG_DIRS: (0, 0),
 }
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from kraftjbod.protocol.rpc_messages import (
     ListenerInfo,
+    OnceOnlyRequest,
     RepeatedText,
     RpcBody,
     RpcRequest,
@@ -56,13 +57,17 @@ class UnregisterControllerResponse(RpcResponse):
     """The controller is not registered any more."""
 
 
-class UnregisterControllerRequest(RpcRequest):
-    """Forget a controller that does not vote; one that lives registers again at once."""
+class UnregisterControllerRequest(OnceOnlyRequest):
+    """Forget a controller that does not vote; one that lives registers again at once.
+
+    ``found_incarnation_id`` is the one that it was found with, None if it was not.
+    """
 
     api = "UnregisterController"
     Response = UnregisterControllerResponse
 
     controller_id: WireBrokerId
+    found_incarnation_id: WireUuid | None = None
 
 
 # --- descriptions --------------------------------------------------------------------------------

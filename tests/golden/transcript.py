@@ -99,7 +99,10 @@ def _list(ids: Iterable[BrokerId]) -> str:
 
 
 def _incarnation(broker_id: BrokerId, options: dict[str, str]) -> Uuid:
-    name = options.get("incarnation", f"i{broker_id}")
+    return _named_incarnation(options.get("incarnation", f"i{broker_id}"))
+
+
+def _named_incarnation(name: str) -> Uuid:
     return Uuid(name.encode().rjust(16, b"~"))
 
 
@@ -511,7 +514,7 @@ class World:
         replaced = None if present is None else present.incarnation_id
         if "replaces" in options:
             name = options["replaces"]
-            replaced = Uuid(name.encode().rjust(16, b"~")) if name else None
+            replaced = _named_incarnation(name) if name else None
         return self._decide(
             n.ControllerRegistrationRequest(
                 controller_id=controller_id,
@@ -529,9 +532,17 @@ class World:
         )
 
     def _do_unregister_controller(
-        self, words: list[str], _: dict[str, str]
+        self, words: list[str], options: dict[str, str]
     ) -> ControllerResult[Any]:
-        return self._decide(n.UnregisterControllerRequest(controller_id=BrokerId(int(words[0]))))
+        """``unregister_controller 100 found=b`` for what is asked again."""
+        found = options.get("found")
+        return self._decide(
+            n.UnregisterControllerRequest(
+                controller_id=BrokerId(int(words[0])),
+                is_repeated=found is not None,
+                found_incarnation_id=None if found is None else _named_incarnation(found),
+            )
+        )
 
     def _do_settings(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
         """What controller 100 goes by otherwise than its file says."""

@@ -85,6 +85,7 @@ from kraftjbod.protocol.messages import (
     SyncGroupRequest,
     TxnOffsetCommitRequest,
     UnregisterBrokerRequest,
+    UnregisterControllerRequest,
     UpdateFeaturesRequest,
     WriteTxnMarkersRequest,
 )
@@ -150,6 +151,7 @@ class KafkaApis:
         self._serve(DescribeQuorumRequest, quorum.describe_quorum)
         self._serve(AddRaftVoterRequest, quorum.add_raft_voter)
         self._serve(RemoveRaftVoterRequest, quorum.remove_raft_voter)
+        self._serve(UnregisterControllerRequest, quorum.unregister_controller)
         self._serve(FindCoordinatorRequest, coordinators.find_coordinator)
         self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
         self._serve(DescribeProducersRequest, transaction_log.describe_producers)

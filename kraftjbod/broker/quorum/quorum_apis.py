@@ -1,4 +1,4 @@
-"""LOOP. DescribeQuorum, AddRaftVoter and RemoveRaftVoter, forwarded to the controller.
+"""LOOP. DescribeQuorum, AddRaftVoter, RemoveRaftVoter and UnregisterController, forwarded.
 
 There is one partition to ask for, ``__cluster_metadata-0``, although nobody else may read it.
 """
@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forward_timeout_ms
+from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.errors import ErrorCode, InvalidUuidText, OperatingError
 from kraftjbod.core.ids import MAX_BROKER_ID, BrokerId, DirectoryId
 from kraftjbod.core.node_config import Endpoint
+from kraftjbod.protocol import rpc_controller_messages
 from kraftjbod.protocol import rpc_quorum_messages as rpc
 from kraftjbod.protocol.messages import (
     AddRaftVoterRequest,
@@ -21,6 +23,8 @@ from kraftjbod.protocol.messages import (
     DescribeQuorumResponse,
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
+    UnregisterControllerRequest,
+    UnregisterControllerResponse,
 )
 from kraftjbod.protocol.rpc_messages import MAX_REPEATED_CHARS
 
@@ -34,10 +38,18 @@ _PartitionData = DescribeQuorumResponse.PartitionData
 
 
 class QuorumApis:
-    def __init__(self, *, cluster_id: str, channel: ControllerChannel, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        channel: ControllerChannel,
+        cache: MetadataCache,
+        timeout_ms: int,
+    ) -> None:
         """:param timeout_ms: for the controller to answer."""
         self._cluster_id = cluster_id
         self._channel = channel
+        self._cache = cache
         self._timeout_ms = timeout_ms
 
     async def describe_quorum(
@@ -103,6 +115,24 @@ class QuorumApis:
             response.error_code, response.error_message = e.code, e.message
         return response
 
+    async def unregister_controller(
+        self, request: UnregisterControllerRequest, _context: RequestContext
+    ) -> UnregisterControllerResponse:
+        response = UnregisterControllerResponse(error_message=None)
+        try:
+            controller_id = _controller_id(request.controller_id)
+            found = self._cache.state.controllers.get(controller_id)
+            await self._channel.forward(
+                rpc_controller_messages.UnregisterControllerRequest(
+                    controller_id=controller_id,
+                    found_incarnation_id=None if found is None else found.incarnation_id,
+                ),
+                timeout_ms=self._timeout_ms,
+            )
+        except OperatingError as e:
+            response.error_code, response.error_message = e.code, e.message
+        return response
+
     async def _votes(self, node_id: BrokerId, directory_id: DirectoryId) -> bool:
         """Whether it does before anything is asked for: so what is made again knows its own work.
 
@@ -122,11 +152,14 @@ class QuorumApis:
                 f"this is cluster {self._cluster_id}, not {request.cluster_id}",
                 code=ErrorCode.INCONSISTENT_CLUSTER_ID,
             )
-        if not 0 <= request.voter_id <= MAX_BROKER_ID:
-            raise OperatingError(
-                f"{request.voter_id} is the id of no controller", code=ErrorCode.INVALID_REQUEST
-            )
-        return BrokerId(request.voter_id)
+        return _controller_id(request.voter_id)
+
+
+def _controller_id(number: int) -> BrokerId:
+    """:raises OperatingError: INVALID_REQUEST, if it can be none."""
+    if not 0 <= number <= MAX_BROKER_ID:
+        raise OperatingError(f"{number} is the id of no controller", code=ErrorCode.INVALID_REQUEST)
+    return BrokerId(number)
 
 
 def _directory_of(request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> DirectoryId:

@@ -30,6 +30,7 @@ from kraftjbod.protocol.messages import (
     ElectLeadersRequest,
     ListOffsetsRequest,
     UnregisterBrokerRequest,
+    UnregisterControllerRequest,
     UpdateFeaturesRequest,
 )
 
@@ -403,6 +404,12 @@ async def unregister_broker(client: ClusterClient, broker_id: int) -> None:
     """:raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others."""
     response = await client.request_controller(UnregisterBrokerRequest(broker_id=broker_id))
     require_ok(response, f"broker {broker_id}")
+
+
+async def unregister_controller(client: ClusterClient, controller_id: int) -> None:
+    """:raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others."""
+    response = await client.request_any(UnregisterControllerRequest(controller_id=controller_id))
+    require_ok(response, f"controller {controller_id}")
 
 
 async def describe_cluster(

@@ -11,14 +11,17 @@ import asyncio
 
 import click
 
-from kraftjbod.cli.clients.cluster_admin import describe_cluster, unregister_broker
+from kraftjbod.cli.clients.cluster_admin import (
+    describe_cluster,
+    unregister_broker,
+    unregister_controller,
+)
 from kraftjbod.cli.terminal.command import (
     Answer,
     ClusterAddress,
     ControllerAddress,
     answering,
     either_options,
-    timeout_option,
     tool_group,
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -69,13 +72,7 @@ def list_endpoints_command(answer: Answer, where: Where, include_fenced_brokers:
 
 @main.command("unregister-controller")
 @answering
-@click.option(
-    "--bootstrap-controller",
-    required=True,
-    metavar="HOST:PORT,...",
-    help="Controllers to ask; one of them has to lead.",
-)
-@timeout_option
+@either_options
 @click.option(
     "--id",
     "-i",
@@ -84,11 +81,8 @@ def list_endpoints_command(answer: Answer, where: Where, include_fenced_brokers:
     type=click.IntRange(min=0),
     help="Of the controller.",
 )
-def unregister_controller_command(
-    answer: Answer, bootstrap_controller: str, give_up_ms: int, controller_id: int
-) -> None:
+def unregister_controller_command(answer: Answer, where: Where, controller_id: int) -> None:
     """Forget a controller that is stopped for good and does not vote any more."""
-    where = ControllerAddress(bootstrap_controller=bootstrap_controller, timeout_ms=give_up_ms)
     asyncio.run(_unregister_controller(where, answer, controller_id))
 
 
@@ -115,13 +109,15 @@ async def _unregister(where: Where, answer: Answer, broker_id: int) -> None:
     answer.say(f"Broker {broker_id} is no longer registered.", unregistered=broker_id)
 
 
-async def _unregister_controller(
-    where: ControllerAddress, answer: Answer, controller_id: int
-) -> None:
-    from kraftjbod.cli.clients import controller_admin
+async def _unregister_controller(where: Where, answer: Answer, controller_id: int) -> None:
+    if isinstance(where, ControllerAddress):
+        from kraftjbod.cli.clients import controller_admin
 
-    async with where.connect() as controllers:
-        await controller_admin.unregister_controller(controllers, controller_id)
+        async with where.connect() as controllers:
+            await controller_admin.unregister_controller(controllers, controller_id)
+    else:
+        async with where.connect() as client:
+            await client.retry(lambda: unregister_controller(client, controller_id))
     answer.say(f"Controller {controller_id} is no longer registered.", unregistered=controller_id)
 
 

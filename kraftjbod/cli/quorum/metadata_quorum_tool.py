@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+from kraftjbod.cli.clients.cluster_admin import unregister_controller
 from kraftjbod.cli.quorum.quorum_admin import (
     QuorumDescription,
     QuorumReplica,
@@ -67,16 +68,22 @@ class Quorum:
     command_config: str | None
     timeout_ms: int
 
-    async def change(self, voter: VoterToChange) -> None:
-        """Add it if it has endpoints, else remove it."""
+    async def change(self, voter: VoterToChange, *, unregisters: bool = False) -> None:
+        """Add it if it has endpoints, else remove it, and forget it as well if it shall be."""
         if self.controllers is not None:
             await change_by_controllers(
-                self.controllers, voter, timeout_ms=self.timeout_ms, report=report
+                self.controllers,
+                voter,
+                unregisters=unregisters,
+                timeout_ms=self.timeout_ms,
+                report=report,
             )
             return
         async with self._brokers().connect() as client:
             # Not tried again: whoever does not hear of it asks who votes.
             await (add_voter if voter.endpoints else remove_voter)(client, voter)
+            if unregisters:
+                await client.retry(lambda: unregister_controller(client, voter.node_id))
 
     async def describe(self) -> QuorumDescription:
         if self.controllers is not None:
@@ -297,6 +304,7 @@ def add_command(quorum: Quorum, answer: Answer, dry_run: bool) -> None:
 @main.command("remove-controller")
 @click.option("--controller-id", "-i", type=int, required=True, help="Node id.")
 @click.option("--controller-directory-id", "-d", required=True, help="Id of its metadata dir.")
+@click.option("--unregister", is_flag=True, help="Forget the controller as well.")
 @_DRY_RUN_OPTION
 @answering
 @click.pass_obj
@@ -305,6 +313,7 @@ def remove_command(
     answer: Answer,
     controller_id: int,
     controller_directory_id: str,
+    unregister: bool,
     dry_run: bool,
 ) -> None:
     """Let a controller vote no more, whether it lives or not."""
@@ -315,13 +324,17 @@ def remove_command(
     except InvalidUuidText as e:
         raise QuorumCommandError(f"Failed to parse --controller-directory-id: {e}") from e
     if not dry_run:
-        asyncio.run(quorum.change(VoterToChange(node_id=controller_id, directory_id=directory_id)))
+        voter = VoterToChange(node_id=controller_id, directory_id=directory_id)
+        asyncio.run(quorum.change(voter, unregisters=unregister))
     what = "DRY RUN of removing" if dry_run else "Removed"
     answer.say(
         f"{what} KRaft controller {controller_id} with directory id {directory_id}",
         removed={"id": controller_id, "directoryId": str(directory_id)},
         dryRun=dry_run,
     )
+    if unregister:
+        what = "DRY RUN of unregistering" if dry_run else "Unregistered"
+        answer.say(f"{what} KRaft controller {controller_id}", unregistered=controller_id)
 
 
 def _controller_of(path: str) -> VoterToChange:

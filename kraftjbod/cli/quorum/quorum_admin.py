@@ -178,10 +178,15 @@ async def change_by_controllers(
     addresses: str,
     voter: VoterToChange,
     *,
+    unregisters: bool,
     timeout_ms: int,
     report: Callable[[str], None],
 ) -> None:
-    """Add ``voter`` if it has endpoints, else remove it; asked of the active controller itself."""
+    """Add ``voter`` if it has endpoints, else remove it; asked of the active controller itself.
+
+    :param unregisters: forget it as well, once it votes no more.
+    """
+    from kraftjbod.cli.clients.controller_admin import unregister_controller
     from kraftjbod.cli.clients.controller_client import ControllerClient
     from kraftjbod.protocol import rpc_quorum_messages as rpc
 
@@ -197,6 +202,8 @@ async def change_by_controllers(
         ControllerClient(addresses, timeout_ms=timeout_ms) as client,
     ):
         await client.call(request)
+        if unregisters:
+            await unregister_controller(client, node_id)
 
 
 def require_leader(found: QuorumDescription) -> QuorumReplica:

@@ -76,13 +76,23 @@ def unregistered(
     """
     _require_level(state)
     controller_id = request.controller_id
+    controller = state.controllers.get(controller_id)
+    if request.is_repeated and request.found_incarnation_id is not None:
+        if controller is None:
+            return ()
+        if controller.incarnation_id != request.found_incarnation_id:
+            raise OperatingError(
+                f"Controller {controller_id} has registered anew meanwhile; ask again if it shall "
+                "go too.",
+                code=ErrorCode.INVALID_REQUEST,
+            )
     if controller_id in voters:
         raise OperatingError(
             f"Controller {controller_id} votes; remove it from the voters first, with "
             "kraftjbod-metadata-quorum remove-controller.",
             code=ErrorCode.INVALID_REQUEST,
         )
-    if controller_id not in state.controllers:
+    if controller is None:
         raise OperatingError(
             f"Controller ID {controller_id} is not currently registered",
             code=ErrorCode.BROKER_ID_NOT_REGISTERED,

@@ -173,6 +173,7 @@ class ApiRoom:
         return QuorumApis(
             cluster_id=self._disks.cluster_id,
             channel=self._cluster.channel,
+            cache=self._cluster.cache,
             timeout_ms=self._config.controller_request_timeout_ms,
         )
 

@@ -385,17 +385,20 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
         "apiKey": 64,
         "validVersions": "0",
         "flexibleVersions": "0+",
-        "fields": (
-            {"name": "ThrottleTimeMs", "type": "int32", "versions": "0+"},
-            {"name": "ErrorCode", "type": "int16", "versions": "0+"},
-            {
-                "name": "ErrorMessage",
-                "type": "string",
-                "versions": "0+",
-                "nullableVersions": "0+",
-                "ignorable": True,
-            },
-        ),
+        "fields": _OUTCOME,
+    },
+    # Kafka 4.4.
+    "UnregisterControllerRequest": {
+        "apiKey": 94,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": ({"name": "ControllerId", "type": "int32", "versions": "0+"},),
+    },
+    "UnregisterControllerResponse": {
+        "apiKey": 94,
+        "validVersions": "0",
+        "flexibleVersions": "0+",
+        "fields": _OUTCOME,
     },
 }
 

@@ -88,6 +88,11 @@ class Quorum:
         found = json.loads(self.tell("describe", "--status", "--json"))
         return {voter["id"] for voter in found["currentVoters"]}
 
+    def registered(self) -> set[int]:
+        to = ("--bootstrap-controller", self._cluster.active_controller().address)
+        found = json.loads(tool("kraftjbod-cluster", "list-endpoints", *to, "--json"))
+        return {one["id"] for one in found["endpoints"]}
+
     def leader(self) -> int:
         return int(json.loads(self.tell("describe", "--status", "--json"))["leaderId"])
 
@@ -151,7 +156,9 @@ def test_one_controller_grows_to_three_and_shrinks_back_under_load(tmp_path: Pat
             directory = quorum.replicas()[102]["directoryId"]
             lost.kill()
             (lost.home / "metadata").rename(lost.home / "gone")
-            quorum.tell("remove-controller", "-i", "102", "-d", directory)
+            said = quorum.tell("remove-controller", "-i", "102", "-d", directory, "--unregister")
+            assert said.endswith("\nUnregistered KRaft controller 102\n")
+            assert quorum.registered() == {100, 101}
             lost.format("--no-initial-controllers", "--replace-lost")
             lost.start()
             quorum.add(lost)
@@ -165,6 +172,10 @@ def test_one_controller_grows_to_three_and_shrinks_back_under_load(tmp_path: Pat
             for controller in added:
                 controller.kill()
             go_on()
+            for node_id in ("101", "102"):
+                to = ("--bootstrap-server", cluster.bootstrap_servers)
+                tool("kraftjbod-cluster", "unregister-controller", *to, "--id", node_id)
+            assert quorum.registered() == {100}
         finally:
             for controller in added:
                 controller.kill()

@@ -2,7 +2,8 @@
 
 Messages are generated from the schemas, without the fields that are our own: those have
 test_kafka_extensions.py. What we encode, kio and kafka-python must decode and
-encode to the very same bytes; kio is only ever given bytes that we made.
+encode to the very same bytes, as far as they know the API; kio is only ever given bytes that we
+made.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ UNKNOWN_TO_KAFKA_PYTHON = (
     "ConsumerGroupDescribe",
     "AddRaftVoter",
     "RemoveRaftVoter",
+    "UnregisterController",
 )
+#: Kafka 4.4 has it.
+UNKNOWN_TO_KIO = "UnregisterController"
 
 
 def field_values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
@@ -186,7 +190,8 @@ def test_three_codecs_agree_to_the_byte(
         assert agrees(plain(back), theirs)
         theirs._header = None  # its decoder leaves that unset, and its encoder wants it
         assert theirs.encode(version=version) == ours
-    assert through_kio(api_key, version, kind, ours) == ours
+    if not name.startswith(UNKNOWN_TO_KIO):
+        assert through_kio(api_key, version, kind, ours) == ours
 
 
 @pytest.mark.parametrize(("api_key", "version", "kind"), EVERY_VERSION)

@@ -1,12 +1,17 @@
-"""DescribeQuorum in every version that Kafka has of it."""
+"""DescribeQuorum in every version that Kafka has of it, and UnregisterController."""
 
 from __future__ import annotations
 
 import pytest
 
-from kraftjbod.core.errors import ErrorCode, NotControllerError
-from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
+from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
+from kraftjbod.metadata.records import RegisterControllerRecord
 from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.rpc_controller_messages import (
+    UnregisterControllerRequest,
+    UnregisterControllerResponse,
+)
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import (
     DescribeQuorumRequest,
@@ -16,6 +21,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
 from tests.unit.broker.broker_rig import accept, brokers
 
 DESCRIBE = message("DescribeQuorumRequest")
+UNREGISTER = message("UnregisterControllerRequest")
 DIRECTORY = DirectoryId(bytes(15) + b"\x07")
 QUORUM = DescribeQuorumResponse(
     node_id=BrokerId(100),
@@ -91,3 +97,38 @@ async def test_endpoints_that_no_answer_could_carry_are_refused(
         response = await rig.ask(asked, 1)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert words in response.error_message
+
+
+async def test_a_controller_is_forgotten_as_it_was_found():
+    """Asked again, the controller knows whether another one has come in between."""
+    incarnation = Uuid(b"i" * 16)
+    known = RegisterControllerRecord(
+        controller_id=BrokerId(102),
+        incarnation_id=incarnation,
+        directory_id=DIRECTORY,
+        listeners=(),
+        features={},
+        software_version="1",
+    )
+
+    def forget(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, UnregisterControllerRequest):
+            return accept(request)
+        if request.found_incarnation_id is None:
+            raise OperatingError("who?", code=ErrorCode.BROKER_ID_NOT_REGISTERED)
+        return UnregisterControllerResponse()
+
+    async with brokers(answer=forget) as (rig,):
+        await rig.follow(known)
+        answers = [await rig.ask(UNREGISTER(controller_id=one)) for one in (102, 103, -1)]
+        seen = [
+            (request.controller_id, request.found_incarnation_id)
+            for request in rig.controller.seen
+            if isinstance(request, UnregisterControllerRequest)
+        ]
+    assert [(one.error_code, one.error_message) for one in answers] == [
+        (0, None),
+        (ErrorCode.BROKER_ID_NOT_REGISTERED, "who?"),
+        (ErrorCode.INVALID_REQUEST, "-1 is the id of no controller"),
+    ]
+    assert seen == [(102, incarnation), (103, None)]
