@@ -56,6 +56,8 @@ LEVEL_OF_RELEASE: Final[Mapping[str, int]] = {
 }
 _RELEASE_OF_LEVEL: Final = {level: release for release, level in LEVEL_OF_RELEASE.items()}
 _MAX_LEVEL: Final = 2**15 - 1
+_NAME_WIDTH: Final = 40
+_LEVEL_WIDTH: Final = 15
 
 
 Where = ClusterAddress | ControllerAddress
@@ -198,10 +200,10 @@ async def _describe(where: Where, answer: Answer) -> None:
     for feature in sorted(found.features, key=lambda feature: feature.name):
         name = feature.name
         answer.say(
-            f"Feature: {name}\t"
-            f"SupportedMinVersion: {level_text(name, feature.min_version)}\t"
-            f"SupportedMaxVersion: {level_text(name, feature.max_version)}\t"
-            f"FinalizedVersionLevel: {level_text(name, feature.finalized_level)}\t"
+            f"Feature: {name:<{_NAME_WIDTH}}  "
+            f"SupportedMinVersion: {level_text(name, feature.min_version):<{_LEVEL_WIDTH}}  "
+            f"SupportedMaxVersion: {level_text(name, feature.max_version):<{_LEVEL_WIDTH}}  "
+            f"FinalizedVersionLevel: {level_text(name, feature.finalized_level):<{_LEVEL_WIDTH}}  "
             f"Epoch: {epoch}",
             features=[
                 {

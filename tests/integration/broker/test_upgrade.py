@@ -109,7 +109,7 @@ def test_the_whole_way_up_under_load(make_cluster: MakeCluster) -> None:
     )
     format_controller(cluster, "3.6-IV2")
     cluster.start()
-    assert "\tFinalizedVersionLevel: 3.6-IV2\t" in features(cluster, "describe").stdout
+    assert "FinalizedVersionLevel: 3.6-IV2 " in features(cluster, "describe").stdout
     cluster.create_topic("t", partitions=PARTITIONS, replication_factor=2)
     before = cluster.metadata()
     assert not any(broker.known_log_dirs for broker in before.brokers.values())

@@ -67,8 +67,8 @@ async def test_describe_prints_kafkas_line() -> None:
     async with mini_broker() as broker:
         reported = await invoke(main, "--bootstrap-server", broker.address, "describe")
     assert reported.stdout == (
-        "Feature: metadata.version\tSupportedMinVersion: 3.3-IV3\tSupportedMaxVersion: UNKNOWN 34\t"
-        "FinalizedVersionLevel: 3.6-IV2\tEpoch: 5\n"
+        "Feature: metadata.version                          SupportedMinVersion: 3.3-IV3          "
+        "SupportedMaxVersion: UNKNOWN 34       FinalizedVersionLevel: 3.6-IV2          Epoch: 5\n"
     )
 
 
