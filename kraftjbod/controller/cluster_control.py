@@ -222,6 +222,11 @@ class ClusterControlManager:
 
     # --- heartbeat -------------------------------------------------------------------------------
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long a broker's session lasts that is heard now."""
+        return self._heartbeats.session_timeout_ms
+
     def heartbeat(
         self, broker: BrokerRegistration, request: BrokerHeartbeatRequest
     ) -> tuple[BrokerControlState, BrokerRegistrationChangeRecord | None]:

@@ -237,7 +237,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
     """How often this broker is heard of by the controller."""
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
-    """What the controllers' files say; at least two heartbeats fit into it."""
+    """Until a controller says how long sessions are; at least two heartbeats fit into it."""
     initial_broker_registration_timeout_ms: int = Field(default=60_000, ge=1)
     """A broker that could not be registered and take its first metadata for so long stops."""
     log_dir_failure_timeout_ms: int = Field(default=30_000, ge=1)

@@ -244,6 +244,8 @@ class BrokerHeartbeatResponse(RpcResponse):
     should_shut_down: bool
     metadata_offset: Offset = -1
     """How far the metadata was; -1 from a controller that does not say it."""
+    session_timeout_ms: int = Field(default=0, ge=0)
+    """For how long from now on nobody else leads; 0 from a controller that does not say it."""
 
 
 class BrokerHeartbeatRequest(RpcRequest):

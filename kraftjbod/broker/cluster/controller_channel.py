@@ -112,7 +112,7 @@ class ControllerChannel:
         #: One per purpose and address at most.
         self._clients: dict[tuple[_Purpose, Address], RpcClient] = {}
         self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
-        #: Called when the connection goes by which the active controller knows that we live.
+        #: Called when a connection goes by which the active controller may know that we live.
         self.on_control_lost: Callable[[], None] | None = None
         self._log = get_logger(component="controller_channel")
 
@@ -229,13 +229,13 @@ class ControllerChannel:
                 *address,
                 backoff=self._backoff,
                 connect_timeout_ms=self._request_timeout_ms,
-                on_lost=partial(self._connection_lost, purpose, address),
+                on_lost=partial(self._connection_lost, purpose),
             )
         return client
 
-    def _connection_lost(self, purpose: _Purpose, address: Address) -> None:
-        is_control = purpose is _Purpose.CONTROL and address == self._active
-        if is_control and self.on_control_lost is not None:
+    def _connection_lost(self, purpose: _Purpose) -> None:
+        """Whose it was means nothing: who is asked now may not be who leads."""
+        if purpose is _Purpose.CONTROL and self.on_control_lost is not None:
             self.on_control_lost()
 
     def _give_up_poll(self, address: Address) -> None:

@@ -92,6 +92,8 @@ def next_state(current: BrokerControlState, wish: BrokerWish) -> BrokerControlSt
 class _Contact:
     epoch: BrokerEpoch
     last_ms: int
+    #: How long its session lasts from then, as it was told.
+    timeout_ms: int
     metadata_offset: int = -1
     #: Offset of the entry that moved its leaderships away; None outside controlled shutdown.
     shutdown_offset: int | None = None
@@ -115,8 +117,8 @@ class BrokerHeartbeatManager:
         self._contacts: dict[BrokerId, _Contact] = {}
 
     def set_limits(self, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
-        """Of sessions that go on as well."""
-        self._session_timeout_ms = session_timeout_ms
+        """A session that goes on lasts as long as its broker was told, until it is heard again."""
+        self.session_timeout_ms = session_timeout_ms
         self._reconnect_grace_ms = reconnect_grace_ms
 
     def touch(
@@ -130,8 +132,9 @@ class BrokerHeartbeatManager:
         """The broker was heard, on a connection that is open; a new epoch starts a new session."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
-            contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
-        contact.last_ms = now_ms
+            contact = _Contact(epoch, now_ms, self.session_timeout_ms)
+            self._contacts[broker_id] = contact
+        contact.last_ms, contact.timeout_ms = now_ms, self.session_timeout_ms
         contact.is_probed = contact.is_refused = False
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
         contact.connection, contact.closed_ms, contact.is_inherited = connection, None, False
@@ -150,7 +153,9 @@ class BrokerHeartbeatManager:
     def restart(self, brokers: Iterable[BrokerRegistration], now_ms: int) -> None:
         """Leadership was taken: every unfenced broker counts as heard now."""
         self._contacts = {
-            broker.broker_id: _Contact(broker.epoch, now_ms, is_inherited=True)
+            broker.broker_id: _Contact(
+                broker.epoch, now_ms, self.session_timeout_ms, is_inherited=True
+            )
             for broker in brokers
             if not broker.fenced
         }
@@ -170,11 +175,11 @@ class BrokerHeartbeatManager:
                 contact.closed_ms = min(now_ms, contact.closed_ms + pause_ms)
 
     def is_long_pause(self, pause_ms: int) -> bool:
-        return pause_ms > self._session_timeout_ms // 2
+        return pause_ms > self.session_timeout_ms // 2
 
     def has_valid_session(self, broker_id: BrokerId, now_ms: int) -> bool:
         contact = self._contacts.get(broker_id)
-        is_heard = contact is not None and now_ms - contact.last_ms < self._session_timeout_ms
+        is_heard = contact is not None and now_ms - contact.last_ms < contact.timeout_ms
         return is_heard and not self.is_gone(broker_id, now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
@@ -243,7 +248,7 @@ class BrokerHeartbeatManager:
     def _last_ms(self, broker_id: BrokerId) -> int:
         contact = self._contacts.get(broker_id)
         # A broker that was never heard has been silent since before every other one.
-        return -self._session_timeout_ms if contact is None else contact.last_ms
+        return -self.session_timeout_ms if contact is None else contact.last_ms
 
     def _metadata_offset(self, broker_id: BrokerId) -> int:
         contact = self._contacts.get(broker_id)

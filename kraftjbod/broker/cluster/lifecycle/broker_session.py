@@ -1,7 +1,8 @@
 """PURE. ``BrokerSession``: for how long nobody can lead what this broker leads.
 
 * A session lasts ``timeout_ms`` from when the request was sent that the controller answered last:
-  once it is over, the controller may have fenced this broker for its silence.
+  once it is over, the controller may have fenced this broker for its silence. That is what the
+  controller said when it answered, whatever the broker's own file says.
 * From the loss of its connection, or of its registration, until a later request was answered that
   may be so as well.
 * What it may have meant that the session was over, metadata shows that is as far as the
@@ -31,10 +32,14 @@ class BrokerSession:
         self._sent += 1
         self._sent_ms = now_ms
 
-    def answered(self, metadata_offset: int) -> None:
-        """:param metadata_offset: how far the controller's metadata was; -1 if it did not say."""
+    def answered(self, metadata_offset: int, timeout_ms: int = 0) -> None:
+        """
+        :param metadata_offset: how far the controller's metadata was; -1 if it did not say.
+        :param timeout_ms: of sessions from now on; 0 if it did not say.
+        """
         self._answered_ms, self._answered = self._sent_ms, self._sent
         self._current_from = metadata_offset
+        self._timeout_ms = timeout_ms or self._timeout_ms
 
     def lost(self) -> None:
         """The connection was lost, or the registration: what was sent before means nothing now."""

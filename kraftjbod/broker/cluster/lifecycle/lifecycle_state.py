@@ -442,7 +442,7 @@ class LifecycleState:
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now_ms: int) -> list[Action]:
         assert self._sent is not None
         self._answered, self._sent = self._sent, None
-        self._session.answered(response.metadata_offset)
+        self._session.answered(response.metadata_offset, response.session_timeout_ms)
         reported = self._failures.unreported & set(self._answered.offline_log_dirs)
         actions = self._failures.reported(reported)
         if self.state is BrokerState.STARTING and response.is_caught_up:

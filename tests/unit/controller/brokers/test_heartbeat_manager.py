@@ -119,6 +119,18 @@ def test_who_closes_its_connection_and_does_not_come_back_is_gone(
     assert not heartbeats.may_be_replaced(ONE, 1300)
 
 
+def test_a_session_lasts_as_long_as_its_broker_was_told() -> None:
+    """It believes that nobody else leads until then."""
+    heartbeats = BrokerHeartbeatManager(session_timeout_ms=9_000, reconnect_grace_ms=0)
+    heartbeats.touch(ONE, EPOCH, 0)
+    heartbeats.set_limits(3_000, 0)
+    assert heartbeats.session_timeout_ms == 3_000
+    assert heartbeats.has_valid_session(ONE, 8_999)
+    assert heartbeats.find_stale([ONE], 9_000) == ONE
+    heartbeats.touch(ONE, EPOCH, 10_000)
+    assert heartbeats.find_stale([ONE], 13_000) == ONE
+
+
 def test_closed_connections_mean_nothing_without_a_grace() -> None:
     heartbeats = BrokerHeartbeatManager(session_timeout_ms=SESSION_MS, reconnect_grace_ms=0)
     heartbeats.touch(ONE, EPOCH, 0, connection=ConnectionId(1))

@@ -51,12 +51,14 @@ def test_its_own_value_goes_before_that_of_all_and_that_before_the_file(
     assert settings.by_key().keys() == DYNAMIC_CONTROLLER_KEYS
 
 
-def test_sessions_end_by_the_timeout_that_is_set_now() -> None:
+def test_sessions_end_by_the_timeout_that_is_set_once_their_brokers_know_it() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     for line in ("up 1 dirs=a", "advance 5000ms"):
         list(world.run(line))
-    assert list(world.run("sweep")) == ["nothing to do"]
     list(world.run(f"configure broker: set:{TIMEOUT}=4000"))
+    assert list(world.run("sweep")) == ["nothing to do"]
+    for line in ("heartbeat 1", "advance 4000ms"):
+        list(world.run(line))
     assert list(world.run("sweep")) == ["BrokerRegistrationChange 1 fenced"]
 
 

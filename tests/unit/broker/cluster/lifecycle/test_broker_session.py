@@ -25,6 +25,17 @@ def test_it_lasts_from_when_what_was_answered_was_sent() -> None:
     assert not session.is_in_doubt(11_001, 7)
 
 
+def test_it_lasts_as_long_as_the_controller_says() -> None:
+    """Whose file, or whose settings of now, may say something else than the broker's."""
+    session = BrokerSession(timeout_ms=9_000)
+    session.sent(0)
+    session.answered(-1, 3_000)
+    assert (session.is_over(2_999), session.is_over(3_000)) == (False, True)
+    session.sent(4_000)
+    session.answered(-1)  # By a registration, which says nothing of it.
+    assert (session.is_over(6_999), session.is_over(7_000)) == (False, True)
+
+
 def test_after_a_loss_the_answer_to_a_later_request_counts() -> None:
     session = BrokerSession(timeout_ms=9_000)
     session.sent(0)
