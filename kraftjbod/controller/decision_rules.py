@@ -11,7 +11,7 @@ from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
-from kraftjbod.metadata.records import MAX_ENTRY_BYTES, encode_entry
+from kraftjbod.metadata.record_codec import MAX_ENTRY_BYTES, encode_entry
 from kraftjbod.protocol.rpc_config_messages import (
     AlterPartitionReassignmentsRequest,
 )

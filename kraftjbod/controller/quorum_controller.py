@@ -53,15 +53,17 @@ from kraftjbod.core.ids import BrokerId, ConnectionId, DirectoryId
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import WorkSlices
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.metadata.records import (
+from kraftjbod.metadata.record_codec import (
     MAX_ENTRY_BYTES,
-    BrokerRegistrationChangeRecord,
     EntryReader,
-    Record,
-    RegisterBrokerRecord,
     decode_entry,
     encode_entries,
     encode_entry_in_slices,
+)
+from kraftjbod.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    Record,
+    RegisterBrokerRecord,
 )
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (

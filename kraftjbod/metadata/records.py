@@ -1,8 +1,8 @@
 """PURE. Metadata records: the only way in which the cluster's state ever changes.
 
-One entry of the metadata log is a tuple of records that take effect together; its payload is
-``encode_entry(records, level)``.
+One entry of the metadata log is a tuple of records that take effect together.
 A snapshot has the same form: one entry with all the records that rebuild the state.
+``record_codec.py`` has their bytes.
 
 Rules of this file:
 
@@ -19,18 +19,11 @@ Fields follow Kafka's records of the same names, with LogDirs and Directories as
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, Final, NamedTuple
 
-import msgpack
-
-from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import (
-    MIGRATING_DIR,
     UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
@@ -43,10 +36,8 @@ from kraftjbod.core.ids import (
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 
-MAX_ENTRY_BYTES: Final = 1024 * 1024
-"""No larger entry is proposed. Those of earlier versions may be larger, and are read."""
-_ARRAY_HEADER_BYTES: Final = 5
-_SINCE: Final = "since"
+SINCE: Final = "since"
+"""Where a field's metadata has its :class:`Since`."""
 
 
 class Since(NamedTuple):
@@ -57,7 +48,7 @@ class Since(NamedTuple):
 
 
 def _since(version: int, level: MetadataVersion) -> dict[str, Since]:
-    return {_SINCE: Since(version, level)}
+    return {SINCE: Since(version, level)}
 
 
 class ResourceType(IntEnum):
@@ -357,7 +348,7 @@ Record = (
     | UnregisterControllerRecord
 )
 
-_RECORD_TYPES: Final[tuple[type[Any], ...]] = (
+RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     RegisterBrokerRecord,
     BrokerRegistrationChangeRecord,
     UnregisterBrokerRecord,
@@ -371,205 +362,3 @@ _RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     RegisterControllerRecord,
     UnregisterControllerRecord,
 )
-_BY_TYPE: Final = {kind.TYPE: kind for kind in _RECORD_TYPES}
-
-
-class _Field(NamedTuple):
-    name: str
-    since: Since | None
-    default: Any
-
-
-def _fields_of(kind: type[Any]) -> tuple[_Field, ...]:
-    return tuple(
-        _Field(field.name, field.metadata.get(_SINCE), field.default)
-        for field in dataclasses.fields(kind)
-    )
-
-
-#: Fields per class, looked up once: an entry of a big topic has thousands of records.
-_FIELDS: Final = {kind: _fields_of(kind) for kind in _RECORD_TYPES}
-
-
-def encode_entry(records: Sequence[Record], level: MetadataVersion) -> bytes:
-    """The payload of one metadata entry: msgpack of ``[[type, version, [field, ...]], ...]``.
-
-    ``level`` is what holds before the entry.
-
-    :raises LocalProtocolError: if a record says what the level cannot carry.
-    """
-    packed: bytes = msgpack.packb([_pack(record, level) for record in records])
-    return packed
-
-
-def encode_entries(
-    records: Sequence[Record], level: MetadataVersion, max_bytes: int
-) -> list[tuple[Sequence[Record], bytes]]:
-    """``records`` in their order as entries of ``max_bytes`` at most, but of one record at least.
-
-    :raises LocalProtocolError: if a record says what the level cannot carry.
-    """
-    entries: list[tuple[Sequence[Record], bytes]] = []
-    packer, begin = msgpack.Packer(), 0
-    packed: list[bytes] = []
-    size_bytes = _ARRAY_HEADER_BYTES
-
-    def close(end: int) -> None:
-        header: bytes = msgpack.Packer().pack_array_header(len(packed))
-        entries.append((records[begin:end], header + b"".join(packed)))
-
-    for at, record in enumerate(records):
-        one: bytes = packer.pack(_pack(record, level))
-        if packed and size_bytes + len(one) > max_bytes:
-            close(at)
-            packed, begin, size_bytes = [], at, _ARRAY_HEADER_BYTES
-        packed.append(one)
-        size_bytes += len(one)
-    close(len(records))
-    return entries
-
-
-def encode_entry_in_slices(
-    records: Iterable[Record], count: int, slice_records: int, level: MetadataVersion
-) -> Iterator[bytes]:
-    """The bytes that :func:`encode_entry` gives, in pieces; for a state of many records.
-
-    ``records`` is drawn from as the pieces are, and has exactly ``count`` records.
-    """
-    yield msgpack.Packer().pack_array_header(count)
-    packer = msgpack.Packer()
-    left = iter(records)
-    while piece := b"".join(
-        packer.pack(_pack(r, level)) for r in itertools.islice(left, slice_records)
-    ):
-        yield piece
-
-
-def decode_entry(payload: bytes) -> tuple[Record, ...]:
-    """The records of one entry.
-
-    :raises RemoteProtocolError: if the bytes are not an entry that this version can read.
-    """
-    try:
-        packed = msgpack.unpackb(payload)
-        return tuple(_unpack(*parts) for parts in packed)
-    except _UNREADABLE as e:
-        raise RemoteProtocolError(f"not a metadata entry: {e}") from e
-
-
-class EntryReader:
-    """The records of one entry that comes in pieces, as they come; for a whole state."""
-
-    def __init__(self) -> None:
-        self._unpacker = msgpack.Unpacker()
-        #: Records to come; None before the number of all was read.
-        self._left: int | None = None
-
-    def feed(self, piece: bytes) -> list[Record]:
-        """The records that are whole with this piece.
-
-        :raises RemoteProtocolError: if the bytes are not an entry that this version can read.
-        """
-        records: list[Record] = []
-        try:
-            self._unpacker.feed(piece)
-            if self._left is None:
-                self._left = self._unpacker.read_array_header()
-            while self._left:
-                records.append(_unpack(*self._unpacker.unpack()))
-                self._left -= 1
-        except msgpack.OutOfData:
-            return records
-        except _UNREADABLE as e:
-            raise RemoteProtocolError(f"not a metadata entry: {e}") from e
-        return records
-
-    def end(self) -> None:
-        """:raises RemoteProtocolError: if records are missing."""
-        if self._left != 0:
-            raise RemoteProtocolError(f"a metadata entry lacks {self._left} records")
-
-
-_UNREADABLE: Final = (ValueError, TypeError, KeyError, msgpack.UnpackException)
-
-
-def _pack(record: Record, level: MetadataVersion) -> list[Any]:
-    """The record in the least version that can say it; fields of later versions are nil."""
-    kind = type(record)
-    if kind not in _FIELDS:
-        raise LocalProtocolError(f"{kind.__name__} is not a metadata record")
-    if getattr(kind, "LEAST_LEVEL", level) > level:
-        raise LocalProtocolError(f"metadata.version {level} cannot carry {kind.__name__}")
-    version: int = getattr(kind, "LEAST_VERSION", 0)
-    values = []
-    for name, since, default in _FIELDS[kind]:
-        value = getattr(record, name)
-        if since is not None and value != default:
-            if since.level <= level:
-                version = max(version, since.version)
-            elif _goes_without_saying(name, value):
-                value = None
-            else:
-                raise LocalProtocolError(
-                    f"{kind.__name__} says {name}, which metadata.version {level} cannot carry"
-                )
-        values.append(_plain(value))
-    return [kind.TYPE, version, values]
-
-
-def _goes_without_saying(name: str, value: Any) -> bool:
-    """Below the level of directories all of them are MIGRATING."""
-    return name == "directories" and all(directory == MIGRATING_DIR for directory in value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and value and isinstance(value[0], Listener):
-        return [(item.name, item.host, item.port) for item in value]
-    if isinstance(value, tuple) and value and isinstance(value[0], ImpairedLogDir):
-        return [(item.directory_id, item.state.value) for item in value]
-    return value
-
-
-def _unpack(type_number: int, version: int, values: Sequence[Any]) -> Record:
-    kind = _BY_TYPE[type_number]
-    if version > kind.VERSION:
-        raise ValueError(f"{kind.__name__} version {version} is newer than {kind.VERSION}")
-    named = {}
-    for (name, since, _), value in zip(_FIELDS[kind], values, strict=False):
-        if since is None or since.version <= version:
-            convert = _CONVERTERS.get(name)
-            named[name] = value if convert is None or value is None else convert(value)
-    record: Record = kind(**named)
-    return record
-
-
-def _directory_ids(raw: Sequence[bytes]) -> tuple[DirectoryId, ...]:
-    return tuple(map(DirectoryId, raw))
-
-
-#: How a field that msgpack flattened gets its type back, by field name.
-_CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "topic_id": TopicId,
-    "incarnation_id": Uuid,
-    "metadata_log_id": Uuid,
-    "directory_id": DirectoryId,
-    "log_dirs": _directory_ids,
-    "offline_log_dirs": _directory_ids,
-    "cordoned_log_dirs": _directory_ids,
-    "impaired_log_dirs": lambda raw: tuple(
-        ImpairedLogDir(DirectoryId(directory_id), LogDirState(state)) for directory_id, state in raw
-    ),
-    "log_dir_paths": tuple,
-    "directories": _directory_ids,
-    "replicas": tuple,
-    "adding_replicas": tuple,
-    "removing_replicas": tuple,
-    "isr": tuple,
-    "elr": tuple,
-    "last_known_elr": tuple,
-    "resource_type": ResourceType,
-    "features": lambda raw: tuple(FeatureRange(*parts) for parts in raw),
-    "listeners": lambda raw: tuple(
-        Listener(name=name, host=host, port=port) for name, host, port in raw
-    ),
-}

@@ -31,6 +31,7 @@ from kraftjbod.core.ids import (
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata import records as r
+from kraftjbod.metadata.record_codec import decode_entry, encode_entry
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_controller_messages as n
@@ -180,7 +181,7 @@ class World:
         """Replay an entry as the quorum controller would, through its encoded form."""
         if records:
             level = self.state.metadata_version
-            decoded = r.decode_entry(r.encode_entry(records, level))
+            decoded = decode_entry(encode_entry(records, level))
             # Below that level, what everything is goes without saying.
             assert decoded == records or not level.has_directories
             self.managers.replay(decoded, offset=self.state.offset + 1, epoch=1)

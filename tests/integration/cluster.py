@@ -29,7 +29,7 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.daemon_process import DaemonProcess
-from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.record_codec import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest

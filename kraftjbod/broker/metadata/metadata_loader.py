@@ -34,7 +34,7 @@ from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.core.loop.outage import Outage
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.metadata.records import EntryReader, decode_entry
+from kraftjbod.metadata.record_codec import EntryReader, decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from kraftjbod.core.errors import KraftJbodError, RemoteProtocolError
 from kraftjbod.core.ids import Uuid
-from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.record_codec import decode_entry
 from kraftjbod.protocol.kafka_codec import Message, decode_body
 from kraftjbod.protocol.records import Record
 from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, StructSchema, load_message

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from kraftjbod.cli.dump.record_words import metadata_record_text
 from kraftjbod.cli.dump.segment_dump import DamagedFileError, DumpItem, optional_long
 from kraftjbod.core.errors import KraftJbodError
-from kraftjbod.metadata.records import EntryReader
+from kraftjbod.metadata.record_codec import EntryReader
 from kraftjbod.raft.log.snapshot_files import (
     SNAPSHOT_FILE,
     SNAPSHOT_PIECE_BYTES,

@@ -15,7 +15,7 @@ from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
 from kraftjbod.core.errors import OffsetOutOfRangeError
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
-from kraftjbod.metadata.records import encode_entry
+from kraftjbod.metadata.record_codec import encode_entry
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_quorum_messages import (
     FetchMetadataRequest,

@@ -33,12 +33,11 @@ from kraftjbod.core.ids import BrokerId, LeaderEpoch, PartitionEpoch, TopicId
 from kraftjbod.local.active_controller import activated_after, active_controller
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.daemon_process import DaemonProcess
+from kraftjbod.metadata.record_codec import decode_entry, encode_entry_in_slices
 from kraftjbod.metadata.records import (
     PartitionRecord,
     Record,
     TopicRecord,
-    decode_entry,
-    encode_entry_in_slices,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.raft.log.log_store import RaftLogStore

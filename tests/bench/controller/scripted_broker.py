@@ -27,7 +27,7 @@ from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId, Topi
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.process.environment import SystemClock
-from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.record_codec import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest

@@ -17,7 +17,7 @@ import pytest
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.record_codec import decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol import rpc_messages as m

@@ -26,17 +26,15 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
+from kraftjbod.metadata.record_codec import EntryReader, decode_entry, encode_entry
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
-    EntryReader,
     FeatureLevelRecord,
     PartitionChangeRecord,
     Record,
     RemoveTopicRecord,
     ResourceType,
-    decode_entry,
-    encode_entry,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_config_messages as c

@@ -7,13 +7,12 @@ import pytest
 from kraftjbod.core.errors import RemoteProtocolError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, TopicIdPartition, TopicPartition
 from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.metadata.record_codec import decode_entry, encode_entry
 from kraftjbod.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
     RemoveTopicRecord,
     ResourceType,
-    decode_entry,
-    encode_entry,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from tests.golden.transcript import World, directory

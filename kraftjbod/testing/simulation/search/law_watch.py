@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition
 from kraftjbod.core.topic_config import DEFAULT_MIN_INSYNC_REPLICAS, MIN_INSYNC_REPLICAS
-from kraftjbod.metadata.records import decode_entry
+from kraftjbod.metadata.record_codec import decode_entry
 from kraftjbod.metadata.registrations import TopicRegistration
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.record_batch import batches

@@ -11,13 +11,13 @@ from kraftjbod.broker.metadata.metadata_loader import difference
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicId, Uuid
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
+from kraftjbod.metadata.record_codec import encode_entry
 from kraftjbod.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
     Record,
     RemoveTopicRecord,
     ResourceType,
-    encode_entry,
 )
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse

@@ -12,7 +12,8 @@ from kraftjbod.broker.transactions.transaction_records import (
 from kraftjbod.cli.dump.record_words import group_words, metadata_words, transaction_words
 from kraftjbod.core.ids import TopicId
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
-from kraftjbod.metadata.records import TopicRecord, encode_entry
+from kraftjbod.metadata.record_codec import encode_entry
+from kraftjbod.metadata.records import TopicRecord
 from kraftjbod.protocol.kafka_codec import encode_body
 from kraftjbod.protocol.messages import (
     GroupMetadataKey,

@@ -10,7 +10,8 @@ from kraftjbod.cli.dump import state_dump
 from kraftjbod.cli.dump.segment_dump import DamagedFileError
 from kraftjbod.core.ids import TopicId
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
-from kraftjbod.metadata.records import TopicRecord, encode_entry
+from kraftjbod.metadata.record_codec import encode_entry
+from kraftjbod.metadata.records import TopicRecord
 from kraftjbod.raft.log.snapshot_files import SnapshotPart
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.vfs import RealVfs
