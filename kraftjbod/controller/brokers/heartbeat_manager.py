@@ -92,8 +92,9 @@ def next_state(current: BrokerControlState, wish: BrokerWish) -> BrokerControlSt
 class _Contact:
     epoch: BrokerEpoch
     last_ms: int
-    #: How long its session lasts from then, as it was told.
-    timeout_ms: int
+    #: Until when its session lasts at least: no answer that says so is taken back by a later one,
+    #: which may not arrive.
+    until_ms: int
     metadata_offset: int = -1
     #: Offset of the entry that moved its leaderships away; None outside controlled shutdown.
     shutdown_offset: int | None = None
@@ -117,7 +118,7 @@ class BrokerHeartbeatManager:
         self._contacts: dict[BrokerId, _Contact] = {}
 
     def set_limits(self, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
-        """A session that goes on lasts as long as its broker was told, until it is heard again."""
+        """A session that goes on lasts as long as its broker was told at least."""
         self.session_timeout_ms = session_timeout_ms
         self._reconnect_grace_ms = reconnect_grace_ms
 
@@ -132,9 +133,9 @@ class BrokerHeartbeatManager:
         """The broker was heard, on a connection that is open; a new epoch starts a new session."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
-            contact = _Contact(epoch, now_ms, self.session_timeout_ms)
-            self._contacts[broker_id] = contact
-        contact.last_ms, contact.timeout_ms = now_ms, self.session_timeout_ms
+            contact = self._contacts[broker_id] = _Contact(epoch, now_ms, now_ms)
+        contact.last_ms = now_ms
+        contact.until_ms = max(contact.until_ms, now_ms + self.session_timeout_ms)
         contact.is_probed = contact.is_refused = False
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
         contact.connection, contact.closed_ms, contact.is_inherited = connection, None, False
@@ -154,7 +155,7 @@ class BrokerHeartbeatManager:
         """Leadership was taken: every unfenced broker counts as heard now."""
         self._contacts = {
             broker.broker_id: _Contact(
-                broker.epoch, now_ms, self.session_timeout_ms, is_inherited=True
+                broker.epoch, now_ms, now_ms + self.session_timeout_ms, is_inherited=True
             )
             for broker in brokers
             if not broker.fenced
@@ -171,6 +172,7 @@ class BrokerHeartbeatManager:
         for contact in self._contacts.values():
             if is_long:
                 contact.last_ms = min(now_ms, contact.last_ms + pause_ms)
+                contact.until_ms += pause_ms
             if contact.closed_ms is not None:
                 contact.closed_ms = min(now_ms, contact.closed_ms + pause_ms)
 
@@ -179,7 +181,7 @@ class BrokerHeartbeatManager:
 
     def has_valid_session(self, broker_id: BrokerId, now_ms: int) -> bool:
         contact = self._contacts.get(broker_id)
-        is_heard = contact is not None and now_ms - contact.last_ms < contact.timeout_ms
+        is_heard = contact is not None and now_ms < contact.until_ms
         return is_heard and not self.is_gone(broker_id, now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
