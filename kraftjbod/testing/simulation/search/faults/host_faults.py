@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
@@ -90,7 +91,10 @@ class HostFaults:
                 if broker == fault.broker and rng.random() < 0.6:
                     await self._stop_midst_moves(fault, sorted(covered))
                 await self._stage.stop_host(self._stage.cluster.brokers[broker])
-            self._remove_some(fault, covered)
+            # Where this one was in sync alone by then, one of the others has to be eligible.
+            last_other = [broker for broker in brokers if broker != fault.broker][-1]
+            if self._ended_cleanly(last_other):
+                self._remove_some(fault, covered)
         finally:
             for broker in reversed(brokers) if is_worst else brokers:
                 self._stage.down[broker] -= 1
@@ -128,6 +132,13 @@ class HostFaults:
         await asyncio.sleep(rng.random() * _MOVES_S)
         await self._stage.stop_host(host)
         disk.slowness = max(1.0, disk.slowness / _MOVES_SLOWNESS)
+
+    def _ended_cleanly(self, broker: int) -> bool:
+        """In all directories; one that is full says nothing of it."""
+        return all(
+            self._stage.cluster.disks[path].vfs.exists(f"{path}/{CLEAN_SHUTDOWN_FILE}")
+            for path in self._stage.cluster.brokers[broker].log_dirs
+        )
 
     def _covered(self, broker: int) -> set[TopicPartition]:
         """What others that serve hold too, in sync."""
