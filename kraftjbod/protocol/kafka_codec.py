@@ -158,6 +158,9 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
 
 #: How our tools and brokers introduce themselves in ApiVersions (KIP-511).
 OWN_SOFTWARE_NAME: Final = "kraftjbod"
+_KAFKA_SOFTWARE_NAME: Final = "apache-kafka-java"
+#: Later than 4.3.
+_NEW_IN_KAFKA: Final = frozenset({ApiKey.UNREGISTER_CONTROLLER})
 
 _API_NAMES: Final[dict[int, str]] = {key: key.name.title().replace("_", "") for key in ApiKey}
 
@@ -431,7 +434,8 @@ def api_versions_response(
 ) -> list[Buffer]:
     """The frame that answers an ApiVersions request: what we serve.
 
-    ``asker`` is the name of the client's software; what is ours alone is sent to our own.
+    ``asker`` is the name of the client's software; what is ours alone is sent to our own, and what
+    is new in Kafka to Kafka's own as well.
     A version above ours is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
     """
     version, error = header.api_version, ErrorCode.NONE
@@ -443,7 +447,7 @@ def api_versions_response(
         api_keys=[
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=least, max_version=greatest)
             for key, (least, greatest) in ranges.items()
-            if key < FIRST_OWN_API_KEY or asker == OWN_SOFTWARE_NAME
+            if _is_told(key, asker)
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(
@@ -463,6 +467,14 @@ def api_versions_response(
         ],
     )
     return encode_response(header._replace(api_version=version), body)
+
+
+def _is_told(key: int, asker: str) -> bool:
+    if asker == OWN_SOFTWARE_NAME:
+        return True
+    # Others may fail on a number that they do not know, as kafka-python's api_versions() does.
+    is_for_all = key < FIRST_OWN_API_KEY and key not in _NEW_IN_KAFKA
+    return is_for_all or (asker == _KAFKA_SOFTWARE_NAME and key in _NEW_IN_KAFKA)
 
 
 # --- the asking side ----------------------------------------------------------------------------

@@ -143,11 +143,19 @@ def test_no_message_of_kafka_s_is_shadowed() -> None:
         }
 
 
-@pytest.mark.parametrize(("asker", "is_reported"), [("kraftjbod", True), ("librdkafka", False)])
-def test_an_api_of_our_own_is_advertised_to_our_own_only(asker: str, is_reported: bool) -> None:
+@pytest.mark.parametrize(
+    ("asker", "ours", "new"),
+    [
+        ("kraftjbod", True, True),
+        ("apache-kafka-java", False, True),
+        ("kafka-python", False, False),
+    ],
+)
+def test_an_api_is_advertised_to_who_may_know_it(asker: str, ours: bool, new: bool) -> None:
     header = codec.RequestHeader(codec.ApiKey.API_VERSIONS, 3, 1, "x")
     frame = b"".join(codec.api_versions_response(header, asker=asker))[4:]
     answered = codec.decode_response(frame, api_key=codec.ApiKey.API_VERSIONS, version=3)
     keys = {entry.api_key for entry in answered.api_keys}
-    assert (FIRST_OWN_API_KEY in keys) == is_reported
+    assert (FIRST_OWN_API_KEY in keys) == ours
+    assert (codec.ApiKey.UNREGISTER_CONTROLLER in keys) == new
     assert codec.ApiKey.DESCRIBE_LOG_DIRS in keys
