@@ -204,6 +204,12 @@ sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, o
 sim-mutants: setup  ## Put closed holes back one at a time: the simulator has to find each (SEEDS=300)
 	@$(PY) -m tests.sim.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(if $(LIGHT),--light) $(MUTANTS) $(ARGS)
 
+.PHONY: sim-coverage
+sim-coverage: setup  ## Count the blocks of the daemons that simulated seeds enter (SEEDS=24 SEED=1 CONTROLLERS=3; ARGS=--missing lists the others)
+	@$(PY) -m tests.sim.block_coverage $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	  $(if $(CONTROLLERS),--controllers $(CONTROLLERS)) $(if $(UNLIMITED),--unlimited) \
+	  $(if $(LIGHT),--light) $(ARGS)
+
 .PHONY: systemd
 systemd: setup long-packages  ## The units, checked, installed and booted under systemd (root only)
 	@$(PY) -m pytest -q tests/systemd $(ARGS)
