@@ -322,6 +322,10 @@ class ConnectionLostError(OperatingError):
     code = ErrorCode.BROKER_NOT_AVAILABLE
 
 
+class UnansweredError(OperatingError):
+    """A request failed whose client waits for no answer; closing the connection tells it."""
+
+
 class OverloadedError(OperatingError):
     """A bounded queue is full; the caller may try again."""
 

@@ -8,6 +8,8 @@
   nothing more is started and nothing more is read.
 * A request whose answer may be large waits until those before it are answered, and until the
   daemon has memory for answers; a connection has one such answer at a time.
+* A handler that raises :class:`UnansweredError` has no answer: the connection closes when that
+  request's turn comes, after the answers to earlier requests.
 * With ``in_order`` answers leave in the order of the requests, as Kafka's clients expect;
   else as soon as they are there.
 * When the connection goes, the tasks that still run are cancelled.
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from kraftjbod.core.errors import RemoteProtocolError
+from kraftjbod.core.errors import RemoteProtocolError, UnansweredError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.connection import Connection
@@ -46,7 +48,7 @@ class PendingRequest:
     It may set ``encode`` too: what makes buffers of the answer.
     """
 
-    __slots__ = ("answer", "api", "encode", "frame", "is_answered", "size_bytes")
+    __slots__ = ("answer", "api", "close_reason", "encode", "frame", "is_answered", "size_bytes")
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -55,6 +57,8 @@ class PendingRequest:
         self.encode: Callable[[Any], Sequence[Buffer] | None] = as_it_is
         self.is_answered = False
         self.answer: Sequence[Buffer] | None = None
+        #: Why the connection closes in the place of an answer.
+        self.close_reason: str | None = None
 
 
 MayBeLarge = Callable[[Frame], bool]
@@ -78,7 +82,8 @@ class RequestSession:
     """The receiver of a server's connection.
 
     ``answer`` turns a request into the buffers of its response, or None if none is due.
-    It raises :class:`RemoteProtocolError` if the peer is at fault.
+    It raises :class:`RemoteProtocolError` if the peer is at fault, and :class:`UnansweredError` if
+    closing the connection is the answer.
     Anything else that it raises is a bug: it is reported, and the connection closed.
     """
 
@@ -268,6 +273,10 @@ class RequestSession:
         if isinstance(error, RemoteProtocolError):
             self._connection.refuse(error)
             return
+        if isinstance(error, UnansweredError):
+            request.close_reason = error.message
+            self._settle(request)
+            return
         _log.error(
             "request_handler_failed", api=request.api, peer=self._connection.peer, exc_info=error
         )
@@ -293,6 +302,10 @@ class RequestSession:
         self._requests.give(request.size_bytes)
         if request.answer is not None:
             self._connection.write(request.answer)
+        elif request.close_reason is not None:
+            self._is_finishing = True
+            self._drop_backlog()
+            self._connection.close(request.close_reason)
 
     async def _answer_in_turn(self, request: PendingRequest) -> None:
         """One large answer after the other, each when the one before it was taken, and when the

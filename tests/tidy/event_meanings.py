@@ -7,6 +7,8 @@ from typing import Final
 
 MEANINGS: Final[Mapping[str, str]] = {
     # broker: requests, groups, the controller
+    "acks_0_produce_failed": "A producer that waits for no answers sent a batch that a partition "
+    "does not take; its connection is closed, so that it refreshes its metadata.",
     "authentication_failed": (
         "A client is not who it says; it was answered so, and its connection ended."
     ),

@@ -29,12 +29,12 @@ from kraftjbod.broker.replicas.pending_append import AppendOutcome, PendingAppen
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError
+from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError, UnansweredError
 from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
-from kraftjbod.core.telemetry import Metrics
+from kraftjbod.core.telemetry import Metrics, get_logger, shortened
 from kraftjbod.net.memory_budget import Ledger
 from kraftjbod.protocol.messages import (
     FetchRequest,
@@ -135,13 +135,14 @@ class ProduceFetchApis:
         self._answers = answers
         self._closed_topics = closed_topics
         self._selects_nearest = selects_nearest
+        self._log = get_logger(component="produce_fetch_apis")
 
     # --- Produce ---------------------------------------------------------------------------------
 
     def produce(
         self, request: ProduceRequest, context: RequestContext
     ) -> Completion[ProduceResponse | None]:
-        """Needs no task; None for ``acks=0``: nobody expects an answer.
+        """Needs no task; None for ``acks=0``: the client expects no answer.
 
         What it begins keeps the order of pipelined requests.
         """
@@ -207,6 +208,7 @@ class ProduceFetchApis:
         outcomes: Sequence[AppendOutcome],
     ) -> ProduceResponse | None:
         if request.acks == 0:
+            self._require_appended(pending, outcomes, context)
             return None
         ended = zip(pending, outcomes, strict=True)
         hints: _ProduceHints | None = None
@@ -227,6 +229,28 @@ class ProduceFetchApis:
             )
         endpoints = [] if hints is None else hints.endpoints()
         return ProduceResponse(responses=topics, node_endpoints=endpoints)
+
+    def _require_appended(
+        self,
+        pending: Sequence[PendingAppend],
+        outcomes: Sequence[AppendOutcome],
+        context: RequestContext,
+    ) -> None:
+        """:raises UnansweredError: a partition failed. Closing the connection makes the client
+        refresh its metadata, as in Kafka; else it would send to a former leader until that expires.
+        """
+        for one, outcome in zip(pending, outcomes, strict=True):
+            if outcome.code:
+                self._log.info(
+                    "acks_0_produce_failed",
+                    peer=context.connection.peer,
+                    client_id=shortened(context.client_id or ""),
+                    partition=str(one.topic_partition),
+                    code=outcome.code.name,
+                )
+                raise UnansweredError(
+                    f"a Produce with acks=0 failed for {one.topic_partition}: {outcome.code.name}"
+                )
 
     def _produce_hints(self, context: RequestContext) -> _ProduceHints:
         kinds = ProduceResponse.LeaderIdAndEpoch, ProduceResponse.NodeEndpoint

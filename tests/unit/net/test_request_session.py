@@ -11,6 +11,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftjbod.core.errors import UnansweredError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.net.connection import Connection, ConnectionLimits, connect, listen
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
@@ -144,4 +145,43 @@ async def _answered_in_order(
     assert begun == answers == list(range(len(ways)))
     replies.connection.close("done")
     await replies.closed
+    server.close()
+
+
+async def test_connection_without_an_answer_closes_after_earlier_answers() -> None:
+    """A request that can only be answered by closing the connection waits for its turn."""
+    first: Completion[bytes] = Completion()
+
+    def answer(request: PendingRequest) -> Awaitable[bytes]:
+        request.encode = lambda answered: [struct.pack(">i", len(answered)) + answered]
+        if bytes(request.frame) == b"first":
+            return first
+        failed: Completion[bytes] = Completion()
+        failed.set_exception(UnansweredError("nobody waits for an answer"))
+        return failed
+
+    def session(connection: Connection) -> RequestSession:
+        limits = SessionLimits(max_in_flight_requests=2, max_in_flight_bytes=100)
+        return RequestSession(connection, answer=answer, in_order=True, limits=limits)
+
+    limits = ConnectionLimits(max_frame_bytes=100)
+    server = await listen(
+        "127.0.0.1",
+        0,
+        make_connection=lambda: Connection(make_receiver=session, limits=limits),
+        backlog=1,
+    )
+    port = server.sockets[0].getsockname()[1]
+    replies = await connect(
+        "127.0.0.1", port, make_receiver=Replies, limits=limits, timeout_ms=5000
+    )
+    for name in (b"first", b"failed", b"held back"):
+        replies.ask(name)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not replies.closed.done()
+    first.set_result(b"answered")
+    await replies.closed
+    assert await replies.frames.get() == b"answered"
+    assert replies.frames.empty()
     server.close()

@@ -7,8 +7,9 @@ import gc
 from errno import EAGAIN
 
 import pytest
+from structlog.testing import capture_logs
 
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.errors import ConnectionLostError, ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
@@ -97,6 +98,21 @@ async def test_acks_0_gets_no_answer_and_writes():
             await connection.request(produce(batch(), acks=1), timeout_ms=1000, version=9)
         )
         assert answered.base_offset == 1
+
+
+async def test_acks_0_produce_that_fails_closes_the_connection():
+    """The client learns of it in no other way, and would keep sending to a broker that lost the
+    partition until its metadata expires."""
+    with capture_logs() as logged:
+        async with brokers() as (rig,):
+            await rig.follow(topic(), partition())
+            connection = await rig.connect()
+            unled = produce(batch(), tp=TopicPartition("absent", 0), acks=0)
+            assert await connection.request(unled, timeout_ms=1000, version=9) is None
+            with pytest.raises(ConnectionLostError):
+                await connection.request(produce(batch()), timeout_ms=5000, version=9)
+    (event,) = [e for e in logged if e["event"] == "acks_0_produce_failed"]
+    assert (event["partition"], event["code"]) == ("absent-0", "UNKNOWN_TOPIC_OR_PARTITION")
 
 
 async def test_a_fetch_waits_for_bytes_and_ends_when_they_come():
