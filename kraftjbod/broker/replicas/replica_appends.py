@@ -80,7 +80,7 @@ class _Outcomes(Completion[R], Generic[R]):
     Its value is what ``make`` makes of them.
     """
 
-    __slots__ = ("_left", "_make", "_waiting", "deadline_s", "pending")
+    __slots__ = ("_each", "_left", "_make", "_waiting", "deadline_s", "pending")
 
     def __init__(
         self,
@@ -88,10 +88,12 @@ class _Outcomes(Completion[R], Generic[R]):
         make: Callable[[list[AppendOutcome]], R],
         deadline_s: float,
         waiting: dict[_Outcomes[Any], None],
+        each: Callable[[PendingAppend], None] | None,
     ) -> None:
         super().__init__()
         self.pending = pending
         self._make = make
+        self._each = each
         #: Loop time from which on nobody waits for a directory any more.
         self.deadline_s = deadline_s
         self._waiting = waiting
@@ -102,7 +104,13 @@ class _Outcomes(Completion[R], Generic[R]):
         if not pending:
             self._all_ended()
 
-    def _one_ended(self, _one: Completion[AppendOutcome]) -> None:
+    def _one_ended(self, one: Completion[AppendOutcome]) -> None:
+        if self._each is not None:
+            assert isinstance(one, PendingAppend), one
+            try:
+                self._each(one)
+            except Exception as e:
+                self.set_exception(e)
         self._left -= 1
         if self._left == 0:
             self._all_ended()
@@ -204,10 +212,15 @@ class ReplicaAppends:
         make: Callable[[list[AppendOutcome]], R],
         *,
         suspect_after_ms: int,
+        each: Callable[[PendingAppend], None] | None = None,
     ) -> Completion[R]:
-        """What ``make`` makes of all outcomes, in order; each ends by itself at its deadline."""
+        """What ``make`` makes of all outcomes, in order; each ends by itself at its deadline.
+
+        :param each: called with every append in the event loop iteration in which it completes,
+            before ``make``.
+        """
         deadline_s = self._loop.time() + suspect_after_ms / 1000
-        outcomes = _Outcomes(pending, make, deadline_s, self._waiting)
+        outcomes = _Outcomes(pending, make, deadline_s, self._waiting, each)
         if deadline_s < self._give_up_at_s and not outcomes.done():
             self._give_up_at(deadline_s)
         return outcomes

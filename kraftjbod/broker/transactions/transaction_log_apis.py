@@ -1,8 +1,9 @@
 """LOOP. WriteTxnMarkers and DescribeProducers: transactions as the partitions have them.
 
-* Markers come from coordinators. Each partition answers for itself, once its marker is replicated.
-* Whoever keeps in memory what a partition holds hears of its markers before they are answered
-  (``listeners``): an answer means that what was committed can be seen.
+* Markers come from coordinators. Each partition completes once its marker is replicated.
+* A coordinator that keeps a partition's records in memory is notified of each marker as soon as
+  that marker is replicated (``listeners``), whatever the other partitions of the request do. The
+  response follows: a coordinator that receives it knows that committed offsets are visible.
 * Any replica tells which producers it knows, and which transactions it has open.
 """
 
@@ -29,8 +30,8 @@ from kraftjbod.protocol.messages import (
     WriteTxnMarkersResponse,
 )
 
-#: Called with a partition, and with a marker that is replicated there, in their order.
-MarkerListener = Callable[[TopicPartition, MarkerToWrite], None]
+#: Called with a partition, a marker that is replicated there, and the marker's offset.
+MarkerListener = Callable[[TopicPartition, MarkerToWrite, int], None]
 Described = DescribeProducersResponse.PartitionResponse
 _TOO_MANY = AppendOutcome(ErrorCode.INVALID_REQUEST)
 
@@ -78,41 +79,16 @@ class TransactionLogApis:
                         )
         return self._appends.outcomes(
             pending,
-            lambda outcomes: self._answer(request, pending, outcomes),
+            lambda outcomes: _answer(request, outcomes),
             suspect_after_ms=self._suspect_after_ms,
+            each=self._completed,
         )
 
-    def _answer(
-        self,
-        request: WriteTxnMarkersRequest,
-        pending: list[PendingAppend],
-        outcomes: list[AppendOutcome],
-    ) -> WriteTxnMarkersResponse:
-        for one, outcome in zip(pending, outcomes, strict=True):
-            listener = self._listeners.get(one.topic_partition.topic)
-            if listener is not None and one.marker and outcome.code is ErrorCode.NONE:
-                listener(one.topic_partition, one.marker)
-        kinds, ended = WriteTxnMarkersResponse, iter(outcomes)
-        return kinds(
-            markers=[
-                kinds.WritableTxnMarkerResult(
-                    producer_id=marker.producer_id,
-                    topics=[
-                        kinds.WritableTxnMarkerTopicResult(
-                            name=topic.name,
-                            partitions=[
-                                kinds.WritableTxnMarkerPartitionResult(
-                                    partition_index=index, error_code=next(ended).code
-                                )
-                                for index in topic.partition_indexes
-                            ],
-                        )
-                        for topic in marker.topics
-                    ],
-                )
-                for marker in request.markers
-            ]
-        )
+    def _completed(self, append: PendingAppend) -> None:
+        outcome, marker = append.result(), append.marker
+        listener = self._listeners.get(append.topic_partition.topic)
+        if listener is not None and marker is not None and outcome.code is ErrorCode.NONE:
+            listener(append.topic_partition, marker, outcome.base_offset)
 
     # --- DescribeProducers -----------------------------------------------------------------------
 
@@ -163,6 +139,32 @@ class TransactionLogApis:
                 for one in known
             ],
         )
+
+
+def _answer(
+    request: WriteTxnMarkersRequest, outcomes: list[AppendOutcome]
+) -> WriteTxnMarkersResponse:
+    kinds, ended = WriteTxnMarkersResponse, iter(outcomes)
+    return kinds(
+        markers=[
+            kinds.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    kinds.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            kinds.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=next(ended).code
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
 
 
 def _refused(index: int, code: ErrorCode, message: str | None) -> Described:

@@ -198,7 +198,9 @@ class GroupCoordinator:
             header = batch.header
             if header.is_control:
                 for marker in filter(None, map(marker_of, batch.records)):
-                    led.groups.transaction_ended(header.producer_id, commits=marker.is_commit)
+                    led.groups.transaction_ended(
+                        header.producer_id, header.base_offset, commits=marker.is_commit
+                    )
                 continue
             producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
             async for record in in_slices(batch.records):
@@ -402,11 +404,17 @@ class GroupCoordinator:
 
     # --- offsets ---------------------------------------------------------------------------------
 
-    def transaction_ended(self, topic_partition: TopicPartition, marker: MarkerToWrite) -> None:
-        """A marker is replicated in ``topic_partition``: what is pending there holds, or not."""
+    def transaction_ended(
+        self, topic_partition: TopicPartition, marker: MarkerToWrite, offset: int
+    ) -> None:
+        """Apply a marker that is replicated at ``offset`` of ``topic_partition``.
+
+        While the partition is loading, the reader meets the marker in the log.
+        """
         led = self._led.get(topic_partition.partition)
         if led is not None and led.phase is Phase.ACTIVE:
-            led.groups.transaction_ended(marker.producer_id, commits=marker.marker.is_commit)
+            commits = marker.marker.is_commit
+            led.groups.transaction_ended(marker.producer_id, offset, commits=commits)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]

@@ -95,9 +95,13 @@ class GroupPartition:
             case _:
                 self.consumer_group(fact.group_id).load(fact)
 
-    def transaction_ended(self, producer_id: int, *, commits: bool) -> None:
-        """Its marker is replicated, or was read: what the group committed by itself later stays."""
-        for group_id, topic_partition, committed in self.pending.end(producer_id):
+    def transaction_ended(self, producer_id: int, marker_offset: int, *, commits: bool) -> None:
+        """Apply a marker that is replicated, or was read from the log.
+
+        Offsets that the group committed later, without a transaction, stay. So do pending offsets
+        behind the marker: they belong to the producer's next transaction.
+        """
+        for group_id, topic_partition, committed in self.pending.end(producer_id, marker_offset):
             present = self.offsets(group_id).get(topic_partition)
             is_newer = present is None or committed.record_offset > present.record_offset
             if commits and is_newer:

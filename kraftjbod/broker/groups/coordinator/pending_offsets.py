@@ -1,14 +1,13 @@
 """PURE. ``PendingOffsets``: what producers have committed for groups in transactions that are open.
 
 An offset belongs to the transaction of a producer; several producers may have one for the same
-group and partition. It becomes what the group has committed, or is forgotten, by the producer's
-marker in the log.
+group and partition. The producer's first marker behind it in the log commits or drops it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import NamedTuple
 
 from kraftjbod.broker.groups.records.group_records import CommittedOffset
@@ -52,12 +51,20 @@ class PendingOffsets:
             if of_producer.pop((group_id, topic_partition), None) is not None:
                 _less(self._open, group_id, topic_partition)
 
-    def end(self, producer_id: int) -> Iterator[PendingOffset]:
-        """What the producer's transaction had, and has no more."""
-        of_producer = self._of_producers.pop(producer_id, {})
-        for (group_id, topic_partition), committed in of_producer.items():
+    def end(self, producer_id: int, marker_offset: int) -> list[PendingOffset]:
+        """Remove and return the producer's offsets that were written before ``marker_offset``."""
+        of_producer = self._of_producers.get(producer_id, {})
+        ended = [
+            PendingOffset(group_id, topic_partition, committed)
+            for (group_id, topic_partition), committed in of_producer.items()
+            if committed.record_offset < marker_offset
+        ]
+        for group_id, topic_partition, _ in ended:
+            del of_producer[group_id, topic_partition]
             _less(self._open, group_id, topic_partition)
-            yield PendingOffset(group_id, topic_partition, committed)
+        if not of_producer:
+            self._of_producers.pop(producer_id, None)
+        return ended
 
     def is_open(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """What the group has committed there is about to change, or not."""

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.transactions.transaction_records import TransactionState
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.messages import OffsetFetchRequest, TxnOffsetCommitRequest
-from tests.unit.broker.broker_rig import BrokerRig
+from kraftjbod.protocol.messages import (
+    OffsetFetchRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
+from tests.unit.broker.broker_rig import TP, BrokerRig, partition
 from tests.unit.broker.gates import until
 from tests.unit.broker.groups import group_rig
 from tests.unit.broker.groups.group_rig import committing, enter, fetched
@@ -138,3 +144,57 @@ async def test_requests_that_make_no_sense() -> None:
             E.UNKNOWN_TOPIC_OR_PARTITION,
             E.OFFSET_METADATA_TOO_LARGE,
         ]
+
+
+def _end_of(producer: tuple[int, int]) -> WriteTxnMarkersRequest:
+    """The commit marker of a transaction that wrote ``t-0`` and offsets of the group."""
+    kind = WriteTxnMarkersRequest
+    where = [
+        kind.WritableTxnMarkerTopic(name=name, partition_indexes=[0])
+        for name in (OFFSETS_TOPIC, "t")
+    ]
+    marker = kind.WritableTxnMarker(
+        producer_id=producer[0],
+        producer_epoch=producer[1] + 1,
+        transaction_result=True,
+        topics=where,
+        coordinator_epoch=0,
+        transaction_version=2,
+    )
+    return kind(markers=[marker])
+
+
+@contextlib.asynccontextmanager
+async def slow_partition() -> AsyncIterator[tuple[BrokerRig, tuple[int, int]]]:
+    """As :func:`both`, and a producer; ``t-0`` waits for a follower, the group's log does not."""
+    async with both() as rig:
+        await rig.follow(partition(epoch=1, replicas=(1, 2)))
+        yield rig, await init(rig)
+
+
+async def test_marker_of_a_group_does_not_wait_for_a_slow_partition_of_the_request() -> None:
+    async with slow_partition() as (rig, producer):
+        assert await committing_with(rig, producer, 5) == 0
+        late = asyncio.create_task(rig.ask(_end_of(producer), 2))
+        await until(lambda: not rig.parts.coordinator.find("g").pending.groups)
+        assert not late.done() and await stable(rig) == 5
+        await rig.follow(partition(epoch=2, replicas=(1, 2), isr=(1,)))
+        (answer,) = (await late).markers
+        codes = [part.error_code for one in answer.topics for part in one.partitions]
+        assert codes == [E.NONE, E.NOT_LEADER_OR_FOLLOWER], "the epoch of the slow one has ended"
+
+
+async def test_late_answer_about_a_marker_leaves_offsets_of_the_next_transaction() -> None:
+    """The coordinator sends a marker again, and the next transaction begins before the answer."""
+    async with slow_partition() as (rig, producer):
+        assert await committing_with(rig, producer, 5) == 0
+        late = asyncio.create_task(rig.ask(_end_of(producer), 2))
+        await until(lambda: rig.parts.hosted.produces.is_waited_for(TP))
+        ended = await end(rig, producer, version=NEWEST)
+        await until(lambda: not rig.parts.coordinator.find("g").pending.groups)
+        await until(lambda: transaction_rig.state_of(rig) is TransactionState.COMPLETE_COMMIT)
+        assert await committing_with(rig, (ended.producer_id, ended.producer_epoch), 9) == 0
+        await rig.follow(partition(epoch=2, replicas=(1, 2), isr=(1,)))
+        await late
+        assert await stable(rig) == -E.UNSTABLE_OFFSET_COMMIT
+        assert await fetched(rig) == {("t", 0): 5}

@@ -32,6 +32,10 @@ class Log:
         self.groups.take(OffsetFact("g", where, committed), self._end, producer_id)
         self._end += 1
 
+    def end(self, producer_id: int, *, commits: bool = True) -> None:
+        self.groups.transaction_ended(producer_id, self._end, commits=commits)
+        self._end += 1
+
     @property
     def held(self) -> dict[TopicPartition, int]:
         return {where: one.offset for where, one in self.groups.offsets("g").items()}
@@ -42,10 +46,10 @@ def test_what_is_committed_with_a_transaction_holds_when_that_is_committed() -> 
     log.commit(A, 5, ONE)
     log.commit(B, 6, TWO)
     assert log.held == {} and log.groups.state_of("g") is GroupState.EMPTY
-    log.groups.transaction_ended(ONE, commits=True)
-    log.groups.transaction_ended(TWO, commits=False)
+    log.end(ONE)
+    log.end(TWO, commits=False)
     assert log.held == {A: 5} and not log.groups.pending.groups
-    log.groups.transaction_ended(ONE, commits=True)
+    log.end(ONE)
     assert log.held == {A: 5}, "a marker without anything pending"
 
 
@@ -55,8 +59,18 @@ def test_what_the_group_committed_later_by_itself_stays() -> None:
     log.commit(A, 9)
     log.commit(B, 3)
     log.commit(B, 4, ONE)
-    log.groups.transaction_ended(ONE, commits=True)
+    log.end(ONE)
     assert log.held == {A: 9, B: 4}
+
+
+def test_marker_leaves_pending_offsets_behind_it() -> None:
+    log = Log()
+    log.commit(A, 5, ONE)
+    log.commit(B, 6, ONE)
+    log.groups.transaction_ended(ONE, 1, commits=True)
+    assert log.held == {A: 5} and list(log.groups.pending.of_group("g")) == [B]
+    log.end(ONE)
+    assert log.held == {A: 5, B: 6} and not log.groups.pending.groups
 
 
 def test_a_tombstone_takes_what_is_pending_with_it() -> None:
@@ -66,7 +80,7 @@ def test_a_tombstone_takes_what_is_pending_with_it() -> None:
     log.commit(A, None)
     log.commit(B, 7, TWO)
     for producer_id in (ONE, TWO):
-        log.groups.transaction_ended(producer_id, commits=True)
+        log.end(producer_id)
     assert log.held == {B: 7}
 
 
@@ -92,5 +106,5 @@ def test_what_is_on_its_way_is_open_too() -> None:
     pending.add(ONE, PendingOffset("g", A, at(1)))
     pending.arrived("g", [A])
     assert pending.is_open("g", A) and list(pending.of_group("g")) == [A]
-    assert list(pending.end(ONE)) == [PendingOffset("g", A, at(1))]
+    assert pending.end(ONE, 1) == [PendingOffset("g", A, at(1))]
     assert not pending.is_open("g", A) and not pending.groups
