@@ -43,11 +43,21 @@ class OpenMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirEntry:
-    """One name in a directory; ``size_bytes`` is 0 for a directory."""
+    """One name in a directory; ``size_bytes`` is 0 for a directory.
+
+    A symbolic link stands for itself: it is no directory, whatever it leads to.
+    """
 
     name: str
     is_dir: bool
     size_bytes: int
+    is_link: bool = False
+
+    def require_no_link(self, directory: str) -> None:
+        """:raises OSError: the entry is a symbolic link; the message names its path."""
+        if self.is_link:
+            path = f"{directory}/{self.name}"
+            raise OSError(f"{path} is a symbolic link: move what it leads to here")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +150,10 @@ class Vfs(Protocol):
     def extent_if_exists(self, path: str) -> Extent | None: ...
 
     def list_dir(self, path: str) -> list[DirEntry]:
-        """Files and directories in ``path``, sorted by name."""
+        """Files, directories and links in ``path``, sorted by name.
+
+        A name that another thread renames or removes meanwhile may be absent.
+        """
         ...
 
     def make_dirs(self, path: str) -> None:
@@ -349,10 +362,19 @@ class RealVfs:
         entries = []
         with os.scandir(path) as found:
             for entry in found:
-                info = entry.stat()
+                try:
+                    info = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # It was there when the directory was read.
                 is_dir = stat.S_ISDIR(info.st_mode)
-                size_bytes = 0 if is_dir else info.st_size
-                entries.append(DirEntry(name=entry.name, is_dir=is_dir, size_bytes=size_bytes))
+                entries.append(
+                    DirEntry(
+                        name=entry.name,
+                        is_dir=is_dir,
+                        size_bytes=0 if is_dir else info.st_size,
+                        is_link=stat.S_ISLNK(info.st_mode),
+                    )
+                )
         entries.sort(key=lambda entry: entry.name)
         return entries
 

@@ -310,6 +310,10 @@ MEANINGS: Final[Mapping[str, str]] = {
         "Nothing in it runs too long any more; `state` says whether it is full."
     ),
     "log_dir_has_space_again": "It takes records again.",
+    "log_dir_load_crashed": (
+        "Loading a directory at the start met an unexpected error; the directory is offline. "
+        "Report the error as a bug."
+    ),
     "log_dir_not_opened": (
         "It cannot be used, at the start or by the order that brings it; the reason says why."
     ),

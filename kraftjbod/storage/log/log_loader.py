@@ -35,6 +35,7 @@ from kraftjbod.storage.dir_names import (
     PARTITION_METADATA,
     TRANSACTION_INDEX_SUFFIX,
     ReplicaDir,
+    ReplicaDirKind,
     offset_file_name,
     parse_offset_file,
     parse_replica_dir,
@@ -82,12 +83,18 @@ class LoadedLog:
 
 
 def list_log_dir(vfs: Vfs, path: str) -> DirListing:
+    """The replicas in the log dir ``path``.
+
+    :raises OSError: a replica's name is a symbolic link, so its records may be on another disk.
+    """
     replicas, unknown = [], []
     for entry in vfs.list_dir(path):
         if entry.name == CLUSTER_METADATA_DIR or entry.name.removesuffix(".tmp") in OWN_FILES:
             continue
-        parsed = parse_replica_dir(entry.name) if entry.is_dir else None
-        if parsed is None:
+        parsed = parse_replica_dir(entry.name)
+        if parsed is not None and parsed.kind is ReplicaDirKind.CURRENT:
+            entry.require_no_link(path)
+        if parsed is None or not entry.is_dir:
             unknown.append(entry.name)
         else:
             replicas.append(parsed)
@@ -258,6 +265,7 @@ class LogLoader:
             if parsed is None:
                 continue
             if parsed[1] == LOG_SUFFIX:
+                entry.require_no_link(self._directory)
                 logs[parsed[0]] = entry.size_bytes
             elif parsed[1] in INDEX_SUFFIXES:
                 indexes.append((parsed[0], entry.name))

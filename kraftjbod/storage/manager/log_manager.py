@@ -1,7 +1,7 @@
 """LOOP. ``LogManager``: every replica on this node, dir by dir.
 
-* Dirs are loaded in parallel, each in its own thread; a dir that fails meanwhile is OFFLINE, and
-  the others go on.
+* Dirs are loaded in parallel, each in its own thread; a dir whose load fails for any reason is
+  OFFLINE, and the others are served.
 * Two current copies of one partition are both held aside until the caller, who knows the
   metadata, resolves which one wins.
 * ``.kafka_cleanshutdown`` is written only where everything was loaded and closed without an
@@ -17,8 +17,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 
 from kraftjbod.core.errors import (
-    KafkaStorageError,
-    LogDirImpairedError,
     OperatingError,
     OverloadedError,
     UnknownTopicOrPartitionError,
@@ -214,7 +212,11 @@ class LogManager:
     # -- load -------------------------------------------------------------------------------
 
     async def load(self, on_progress: Callable[[LoadProgress], None] | None = None) -> None:
-        """Load every replica of every online dir; recover what was not stopped cleanly."""
+        """Load every replica of every online dir; recover what was not stopped cleanly.
+
+        A dir whose load fails for any reason is OFFLINE: with an empty registry it would look like
+        an empty disk, and its replicas would be recreated without their records.
+        """
         report = on_progress or (lambda progress: None)
         found = await asyncio.gather(*(self._load_dir(d, report) for d in self.online_dirs()))
         # One may have died since, while others were still being loaded.
@@ -238,11 +240,13 @@ class LogManager:
         try:
             loaded = await self._loading.load(log_dir, report)
             self._checkpoints.found(log_dir, loaded.offsets)
-        except KafkaStorageError:
-            return None  # Logged as log_dir_offline; what it had is gone for this process.
-        except LogDirImpairedError as e:
-            # Loading needs no space, so it is not that; half of a dir cannot be served.
+        except OperatingError as e:
             log_dir.go_offline(f"it could not be loaded: {e.message}")
+            return None
+        except Exception as e:
+            # A bug that one disk's content brings out must not stop the others.
+            self._log.error("log_dir_load_crashed", log_dir=log_dir.path, exc_info=e)
+            log_dir.go_offline(f"it could not be loaded: {e!r}")
             return None
         self._loaded.add(log_dir)
         return loaded

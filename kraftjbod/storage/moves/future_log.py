@@ -491,6 +491,7 @@ class FutureLog:
         for entry in self._vfs.list_dir(self.directory):
             parsed = parse_offset_file(entry.name)
             if parsed is not None and parsed[1] == LOG_SUFFIX:
+                entry.require_no_link(self.directory)
                 found.append(SegmentExtent(parsed[0], entry.size_bytes))
         return found
 

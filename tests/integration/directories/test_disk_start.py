@@ -69,6 +69,38 @@ def test_a_dir_that_cannot_be_opened_is_offline_from_the_start(stopped: Cluster)
     assert _errors(stopped) == {bad: 0, good: 0}
 
 
+def test_links_in_a_directory_never_cost_the_only_replica_its_records(
+    make_cluster: MakeCluster,
+) -> None:
+    """Dangling links are ignored; a link that stands for records takes the directory offline."""
+    cluster = make_cluster(brokers=1, dirs=2)
+    cluster.create_topic("kept", assignments={0: [BROKER]})
+    values = [b"%d" % number for number in range(10)]
+    clients.write_confluent(cluster.bootstrap, "kept", values)
+    daemon = cluster.brokers[BROKER]
+    cluster.stop_daemon(daemon)
+    (replica,) = (path for n in (1, 2) for path in _dir(cluster, n).glob("kept-0"))
+    held, log = str(replica.parent), replica / "00000000000000000000.log"
+    for place in (replica.parent, replica):
+        (place / "dangling").symlink_to("nowhere")
+    cluster.start_daemon(daemon)
+    assert clients.read_confluent(cluster.bootstrap, "kept", 10) == values
+    cluster.stop_daemon(daemon)
+
+    elsewhere = replica.parent.parent / "elsewhere"
+    log.rename(elsewhere)
+    log.symlink_to(elsewhere)
+    cluster.start_daemon(daemon)
+    assert _errors(cluster)[held] == KAFKA_STORAGE_ERROR
+    assert f"{log} is a symbolic link" in cluster.wait_event(daemon, "log_dir_offline")["reason"]
+    cluster.stop_daemon(daemon)
+    log.unlink()
+    elsewhere.rename(log)
+    cluster.start_daemon(daemon)
+    assert clients.read_confluent(cluster.bootstrap, "kept", 10) == values
+    assert not list(replica.parent.glob("*-stray"))
+
+
 def test_a_disk_that_vanished_is_not_formatted_again(stopped: Cluster) -> None:
     """An empty directory where a disk was: a mount is missing, so nothing is written there."""
     gone, good = _dir(stopped, 1), _dir(stopped, 2)

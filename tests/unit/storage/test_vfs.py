@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from errno import ENOTEMPTY
 from pathlib import Path
 
@@ -66,6 +67,43 @@ def test_names(place: tuple[Vfs, str]):
     vfs.sync_dir(root)
     vfs.remove_tree(f"{root}/c")
     assert not vfs.exists(f"{root}/c")
+
+
+def test_list_dir_does_not_follow_symbolic_links(tmp_path: Path):
+    (tmp_path / "behind").mkdir()
+    (tmp_path / "listed").mkdir()
+    (tmp_path / "listed/dangling").symlink_to("nowhere")
+    (tmp_path / "listed/to-a-directory").symlink_to(tmp_path / "behind")
+    write_atomically(RealVfs(), f"{tmp_path}/listed/file", b"12")
+    listed = RealVfs().list_dir(f"{tmp_path}/listed")
+    assert [(e.name, e.is_dir, e.is_link) for e in listed] == [
+        ("dangling", False, True),
+        ("file", False, False),
+        ("to-a-directory", False, True),
+    ]
+
+
+def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path):
+    """A cleaner renames its files in a thread of its own while a directory is listed."""
+    for name in range(50):
+        (tmp_path / f"{name}").touch()
+    vfs, stopped = RealVfs(), threading.Event()
+
+    def rename_back_and_forth() -> None:
+        while not stopped.is_set():
+            for name in range(50):
+                vfs.rename(f"{tmp_path}/{name}", f"{tmp_path}/{name}.swap")
+            for name in range(50):
+                vfs.rename(f"{tmp_path}/{name}.swap", f"{tmp_path}/{name}")
+
+    renaming = threading.Thread(target=rename_back_and_forth)
+    renaming.start()
+    try:
+        for _ in range(500):
+            vfs.list_dir(f"{tmp_path}")
+    finally:
+        stopped.set()
+        renaming.join()
 
 
 def test_absent_is_an_error_unless_asked_for(place: tuple[Vfs, str]):

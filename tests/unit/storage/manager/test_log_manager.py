@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from errno import ENOSPC
+from errno import EINVAL, EIO, EISDIR, EMFILE, ENOENT, ENOSPC
+from os import strerror
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +17,14 @@ from kraftjbod.core.errors import (
     UnknownTopicOrPartitionError,
 )
 from kraftjbod.core.ids import TopicPartition, Uuid
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 from kraftjbod.storage.replicas.stray_mark import StrayReason
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.vfs import DirEntry, OpenMode, RealVfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -29,6 +32,7 @@ from tests.faults.rig import (
     ManualClock,
     batch,
     chores,
+    directory_id,
     format_dir,
     headers_of,
     manager_of,
@@ -86,6 +90,75 @@ async def test_append_read_restart_read():
     records = batch(1)
     await handle.append_as_leader(records, headers_of(records), 6)
     assert handle.end_offset_for_epoch(5) == (5, 5)
+
+
+class BrokenVfs(MemVfs):
+    """Its listing raises what no file system raises."""
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        raise RuntimeError("an unexpected error")
+
+
+@pytest.mark.parametrize("errno", [ENOENT, EISDIR, EMFILE, EINVAL, EIO, None])
+async def test_load_that_fails_for_any_reason_takes_the_directory_offline(errno: int | None):
+    """It may hold the last copy of a log, and an empty log must not take its place."""
+    broken, healthy = MemVfs(), MemVfs()
+    manager = await start(broken, healthy)
+    handle = await manager.create(TP, TOPIC_ID, directory_id(2))
+    await manager.close(broker_epoch=1)
+    vfs: MemVfs | FaultVfs = FaultVfs(broken)
+    if errno is None:
+        unlistable = BrokenVfs()
+        unlistable._tree = broken._tree
+        vfs = unlistable
+    else:
+        assert isinstance(vfs, FaultVfs)
+        vfs.inject(Fault(errno=errno, kinds=frozenset({"list_dir"})))
+    with capture_logs() as events:
+        manager = await start(vfs, healthy)
+    failed, other = manager.dirs()
+    assert (failed.state, other.state) == (LogDirState.OFFLINE, LogDirState.ONLINE)
+    (event,) = [e for e in events if e["event"] == "log_dir_offline"]
+    said = "an unexpected error" if errno is None else strerror(errno)
+    assert said in event["reason"]
+    assert manager.get(handle.topic_partition) is not None
+    with pytest.raises(KafkaStorageError):
+        await manager.create(TopicPartition("t", 1), TOPIC_ID, failed.directory_id)
+
+
+async def test_load_ignores_a_dangling_link(tmp_path: Path):
+    vfs, path = RealVfs(), f"{tmp_path}/d1"
+    format_dir(vfs, path, 1)
+    manager = manager_of([open_dir(vfs, path)])
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(batch(3), headers_of(batch(3)), 5)
+    await manager.close(broker_epoch=1)
+    for name in ("dangling", f"{TP}/dangling"):
+        Path(path, name).symlink_to("nowhere")
+    manager = manager_of([open_dir(vfs, path)])
+    await manager.load()
+    loaded = manager.get(TP)
+    assert loaded is not None
+    assert loaded.log_end_offset == 3
+
+
+@pytest.mark.parametrize("name", [f"{TP}", f"{TP}/00000000000000000000.log"])
+async def test_replica_behind_a_link_takes_the_directory_offline(tmp_path: Path, name: str):
+    """Whether the disk behind the link is there is not known of the directory."""
+    vfs, path = RealVfs(), f"{tmp_path}/d1"
+    format_dir(vfs, path, 1)
+    manager = manager_of([open_dir(vfs, path)])
+    await manager.load()
+    await manager.create(TP, TOPIC_ID)
+    await manager.close(broker_epoch=1)
+    Path(path, name).rename(tmp_path / "elsewhere")
+    Path(path, name).symlink_to(tmp_path / "elsewhere")
+    manager = manager_of([open_dir(vfs, path)])
+    await manager.load()
+    assert only_dir(manager).offline_reason.endswith(
+        f"{path}/{name} is a symbolic link: move what it leads to here"
+    )
 
 
 async def test_deleted_replica_is_gone_at_once_and_its_files_later():
