@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--only", help="numbers of the faults to play, as 3,7")
     parser.add_argument("--duration", type=float, default=20.0, help="virtual seconds of faults")
     parser.add_argument("--unlimited", action="store_true", help="more faults than are survived")
-    parser.add_argument("--controllers", type=int, help="how many vote; 1 or 3 by the seed")
+    parser.add_argument("--controllers", type=int, help="how many vote; 1, 3 or 5 by the seed")
     parser.add_argument(
         "--applications", type=_applications, help="such as group,copies, or none; or by the seed"
     )

@@ -59,8 +59,8 @@ _RUN_MS: Final = 1_200_000
 _REQUEST_TIMEOUT_MS: Final = 4_000
 #: Of a broker at rest, which has about fifty.
 _MOST_TASKS: Final = 100
-#: So often three controllers vote.
-_QUORUMS: Final = 0.5
+#: How many controllers vote; each entry is as likely as the others.
+_VOTERS: Final = (1, 1, 1, 3, 3, 5)
 #: A light run has little of everything, and faults that follow each other quickly.
 _LIGHT_GAP_MS: Final = 400
 _LIGHT_PAUSE_MS: Final = 800
@@ -143,7 +143,7 @@ def plan_of(
     keeps_promise: bool = True,
 ) -> tuple[Shape, Schedule]:
     """What a seed stands for, or would with so many controllers."""
-    drawn = 3 if random.Random(f"quorum {seed}").random() < _QUORUMS else 1
+    drawn = random.Random(f"quorum {seed}").choice(_VOTERS)
     rng = random.Random(f"plan {seed}")
     shape = draw_shape(rng, controllers=drawn if controllers is None else controllers)
     gap_ms = rng.choice((300, 600, 1_200, 2_500))
@@ -169,7 +169,7 @@ def run_seed(
     :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive; else
         records may be lost, and only what must hold all the same is judged.
     :param numbers: of the faults that are played; all of them by default.
-    :param controllers: how many vote; 1 or 3 by the seed if not given.
+    :param controllers: how many vote; 1, 3 or 5 by the seed if not given.
     :param applications: what runs beside the plain load; drawn from the seed if not given.
     :param is_light: a small cluster with a light load, which costs a third.
     """

@@ -217,8 +217,10 @@ OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLO
 _LONGEST_MS: Final = 6_000
 #: Half of all faults are over soon: what comes right after another one finds the most.
 _SHORT_MS: Final = 600
-#: Of all kinds, those that one schedule has.
+#: Share of the kinds that one schedule draws from.
 _SHARES: Final = (0.15, 0.35, 0.7)
+#: Each schedule multiplies the weight of a kind by a factor between ``1 / x`` and ``x``.
+_MOST_PREFERRED: Final = 4.0
 _CHOICES: Final = 1 << 30
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
@@ -308,18 +310,20 @@ def draw_schedule(
 ) -> Schedule:
     """Faults of the first ``duration_ms`` of a run, in order of time.
 
-    They come in bursts about a few brokers: overlapping faults of one broker find more than as many
-    that are far apart. Many kinds are left out of each schedule, so that the others meet more
-    often, and in an order that many kinds would hardly ever let them have (swarm testing).
+    Faults come in bursts about a few brokers: overlapping faults of one broker find more than as
+    many that are far apart. Each schedule leaves out a random subset of the kinds and draws its own
+    weights for the others (swarm testing), so that rare combinations are not drowned by frequent
+    kinds.
     """
     weights = shape.weights(keeps_promise=keeps_promise)
     share = rng.choice(_SHARES)
     kinds = [kind for kind in weights if rng.random() < share] or list(weights)
+    drawn_weights = [weights[kind] * _MOST_PREFERRED ** rng.uniform(-1, 1) for kind in kinds]
     faults: list[Fault] = []
     favourite = rng.randint(1, shape.brokers)
     at_ms = rng.randint(0, mean_gap_ms)
     while at_ms < duration_ms:
-        kind = rng.choices(kinds, [weights[kind] for kind in kinds])[0]
+        kind = rng.choices(kinds, drawn_weights)[0]
         if rng.random() < 0.15:
             favourite = rng.randint(1, shape.brokers)
         broker = favourite if rng.random() < 0.6 else rng.randint(1, shape.brokers)
