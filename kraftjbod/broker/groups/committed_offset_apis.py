@@ -214,7 +214,7 @@ class CommittedOffsetApis:
         try:
             groups = await self._coordinator.find_current(group_id)
         except OperatingError as e:
-            return FetchedGroup(group_id=group_id, error_code=e.code)
+            return FetchedGroup(group_id=group_id, error_code=_code_of_fetch(e.code))
         consumer_group = groups.consumer_groups.get(group_id)
         if consumer_group is not None:
             code = consumer_group.check_fetch(*member)
@@ -300,6 +300,16 @@ class CommittedOffsetApis:
         if where.topic in subscribed:
             return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         return ErrorCode.NONE
+
+
+def _code_of_fetch(code: ErrorCode) -> ErrorCode:
+    """Return the code for a refused OffsetFetch.
+
+    Java clients before 3.9 fail on COORDINATOR_NOT_AVAILABLE in this response. NOT_COORDINATOR
+    makes every client look the coordinator up and retry.
+    """
+    is_unavailable = code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.NOT_COORDINATOR if is_unavailable else code
 
 
 def _unknown(index: int, code: ErrorCode) -> FetchedPartition:

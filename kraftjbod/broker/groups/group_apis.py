@@ -137,7 +137,11 @@ class GroupApis:
         try:
             self._coordinator.sync(request.group_id, synced)
         except OperatingError as e:
-            return SyncGroupResponse(error_code=e.code)
+            # A load loses the rebalance, so the member has to join again. Java clients fail on
+            # COORDINATOR_LOAD_IN_PROGRESS here; Kafka's coordinator answered this code until 3.x.
+            is_loading = e.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            code = ErrorCode.REBALANCE_IN_PROGRESS if is_loading else e.code
+            return SyncGroupResponse(error_code=code)
         answer = await token
         return SyncGroupResponse(
             error_code=answer.code,

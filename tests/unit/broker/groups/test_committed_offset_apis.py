@@ -22,6 +22,7 @@ from tests.unit.broker.groups.group_rig import (
     coordinator,
     enter,
     fetched,
+    lead,
 )
 
 E = ErrorCode
@@ -108,6 +109,25 @@ async def test_a_group_that_is_not_here_is_refused_where_there_is_a_place(versio
             assert answer.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
         else:
             assert (answer.error_code, answer.topics) == (E.NOT_COORDINATOR, [])
+
+
+@pytest.mark.parametrize("version", [1, 7, 9])
+async def test_offset_fetch_that_cannot_be_confirmed_in_the_log_is_refused_as_not_coordinator(
+    version: int,
+) -> None:
+    """Java clients before 3.9 fail on COORDINATOR_NOT_AVAILABLE in this response."""
+    async with coordinator(offsets_commit_timeout_ms="40") as rig:
+        assert await committing(rig, 1) == 0
+        await lead(rig, 1, isr=(1, 2))
+        rig.parts.coordinator._may_be_deposed = lambda: True
+        kind = OffsetFetchRequest
+        if version < 8:
+            old = kind.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+            answer = await rig.ask(kind(group_id="g", topics=[old]), version)
+            code = answer.error_code or answer.topics[0].partitions[0].error_code
+        else:
+            code = await fetched(rig)
+        assert code == E.NOT_COORDINATOR
 
 
 async def test_a_topic_of_the_same_name_begins_anew() -> None:

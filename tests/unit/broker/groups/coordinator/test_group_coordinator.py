@@ -27,6 +27,7 @@ from tests.unit.broker.groups.group_rig import (
     join,
     lead,
     loaded,
+    sync,
 )
 from tests.unit.broker.impaired_dirs import answer, stall
 
@@ -87,6 +88,8 @@ async def test_a_disk_that_hangs_delays_the_load_and_one_that_dies_ends_it() -> 
         await lead(rig, 2)
         assert await fetched(rig) == E.COORDINATOR_LOAD_IN_PROGRESS
         assert (await rig.ask(beat("m", 1))).error_code == 0, "nobody is thrown out by a load"
+        # Java clients fail on COORDINATOR_LOAD_IN_PROGRESS in this response.
+        assert (await rig.ask(sync("m", 1))).error_code == E.REBALANCE_IN_PROGRESS
         await answer(rig.dirs[0])
         await loaded(rig)
         assert await fetched(rig) == {("t", 0): 7}
