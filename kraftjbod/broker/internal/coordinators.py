@@ -12,7 +12,7 @@ from typing import Final
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.metadata.state import MetadataState
 
-#: What a client is told of a write that failed, by Kafka's table; others are told as they are.
+#: Responses to a write that failed, by Kafka's table; other codes are returned unchanged.
 _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -23,6 +23,8 @@ _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    # Kafka's brokers never answer it here, and clients take it for a fatal error.
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 
 

@@ -8,6 +8,8 @@ How many producers are remembered is bounded in time and number (``ProducerLimit
 producer may still send again must be known, so that nothing is stored twice; that is why nobody is
 forgotten who sent something in the last ten minutes, and a producer that is new is refused instead
 while all are such. Time counts from the append, not by what the records say.
+A coordinator's batches have no sequences, so a producer of theirs without an open transaction is
+forgotten at once when there are too many.
 
 ``to_snapshot`` and ``from_snapshot`` are the bytes of Kafka's ``.snapshot`` file.
 Kafka writes one entry per producer, with its last batch; we write one for each remembered batch,
@@ -141,7 +143,7 @@ class ProducerState:
         """
         known = self._producers.get(header.producer_id)
         if known is None:
-            self._require_capacity(header.producer_id, now_ms, limits.max_producers)
+            self._require_capacity(header.producer_id, now_ms, limits.max_producers, terms)
         elif (twin := _twin(known, header)) is not None and terms.checks_sequence:
             return twin
         elif header.producer_epoch < known.epoch:
@@ -191,10 +193,14 @@ class ProducerState:
                 code=ErrorCode.TRANSACTION_COORDINATOR_FENCED,
             )
 
-    def _require_capacity(self, producer_id: int, now_ms: int, max_producers: int) -> None:
+    def _require_capacity(
+        self, producer_id: int, now_ms: int, max_producers: int, terms: ProducerTerms
+    ) -> None:
         if len(self._producers) < max_producers:
             return
         idlest = next((self._producers[one] for one in self._idle()), None)
+        if idlest is not None and not terms.checks_sequence:
+            return
         if idlest is not None and idlest.appended_ms == _UNKNOWN:
             idlest.appended_ms = now_ms
         if idlest is not None and now_ms - idlest.appended_ms >= RETRIES_END_AFTER_MS:

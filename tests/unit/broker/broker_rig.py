@@ -64,6 +64,7 @@ from kraftjbod.protocol.rpc_messages import (
 from kraftjbod.storage.checkpoints import parse_clean_shutdown
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log.producer_state import ProducerLimits
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -162,6 +163,9 @@ class BrokerRig:
             clock=RealClock(),
             default_config=self.config.topic_defaults(),
             random_bytes=random_bytes_of(broker_id),
+            producer_limits=ProducerLimits(
+                self.config.producer_id_expiration_ms, self.config.max_producer_ids_per_partition
+            ),
         )
         self.disks = BrokerDisks(
             cluster_id=CLUSTER_ID,

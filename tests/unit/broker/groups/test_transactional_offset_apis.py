@@ -29,9 +29,9 @@ NEWEST = 5
 
 
 @contextlib.asynccontextmanager
-async def both() -> AsyncIterator[BrokerRig]:
+async def both(**overrides: Any) -> AsyncIterator[BrokerRig]:
     """A broker that coordinates groups and transactions."""
-    async with group_rig.coordinator() as rig:
+    async with group_rig.coordinator(**overrides) as rig:
         await transaction_rig.lead(rig, 0)
         await transaction_rig.loaded(rig)
         yield rig
@@ -124,6 +124,22 @@ async def test_a_member_of_a_former_generation_commits_nothing() -> None:
         rig.parts.appends._verify = verify
         mine["generation_id"] = group.generation
         assert await committing_with(rig, producer, 5, **mine) == 0
+
+
+async def test_more_open_transactions_than_producers_may_be_known_are_told_to_try_again() -> None:
+    """A transaction that ended makes room at once, whenever its producer wrote last."""
+    async with both(max_producer_ids_per_partition="1") as rig:
+        first, other = await init(rig), {"transactional_id": "other"}
+        second = await init(rig, **other)
+        assert await committing_with(rig, first, 5) == 0
+        for version, code in (
+            (NEWEST, E.COORDINATOR_LOAD_IN_PROGRESS),
+            (1, E.COORDINATOR_NOT_AVAILABLE),
+        ):
+            assert await committing_with(rig, second, 6, version, **other) == code
+        assert (await end(rig, first, version=NEWEST)).error_code == 0
+        await until(lambda: not rig.parts.coordinator.find("g").pending.groups)
+        assert await committing_with(rig, second, 6, **other) == 0
 
 
 async def test_requests_that_make_no_sense() -> None:

@@ -106,9 +106,8 @@ async def init(
 ) -> tuple[int, int]:
     """Producer id and epoch, or -1 and the code."""
     request = InitProducerIdRequest(
-        transactional_id=ID,
         transaction_timeout_ms=timeout_ms,
-        **{"producer_id": -1, "producer_epoch": -1, **more},
+        **{"transactional_id": ID, "producer_id": -1, "producer_epoch": -1, **more},
     )
     answer = await rig.ask(request, version)
     return answer.producer_id, answer.error_code or answer.producer_epoch

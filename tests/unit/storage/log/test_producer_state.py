@@ -9,8 +9,10 @@ import crc32c
 import pytest
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.protocol.control_records import TransactionMarker
+from kraftjbod.protocol.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from kraftjbod.storage.log.producer_state import RETRIES_END_AFTER_MS, ProducerLimits, ProducerState
+from kraftjbod.storage.log.verification_guards import ProducerTerms
 from tests.faults.rig import batch, headers_of
 
 LARGEST = 2**31 - 1
@@ -131,6 +133,24 @@ def test_one_producer_too_many_is_refused_while_the_others_may_send_again():
     assert state.check(sent_by(1, 1), first_free_ms, LIMITS) is not None
     with pytest.raises(OperatingError):
         state.check(sent_by(2, 1), first_free_ms, LIMITS)
+
+
+def test_idle_producer_of_a_coordinator_gives_way_at_once_and_an_open_transaction_does_not():
+    """A coordinator counts no sequences, so that no retry of its batches can be recognised."""
+    terms = ProducerTerms(is_guarded=False, checks_sequence=False)
+    state = ProducerState()
+    for producer_id in (1, 2, 3):
+        batch = sent_by(producer_id, 0)._replace(attributes=TRANSACTIONAL_BIT)
+        state.record(batch, producer_id, NOW_MS, LIMITS)
+    newest = sent_by(4, 0)._replace(attributes=TRANSACTIONAL_BIT)
+    with pytest.raises(OperatingError) as caught:
+        state.check(newest, NOW_MS, LIMITS, terms)
+    assert caught.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    marker = sent_by(2, 0)._replace(attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+    state.record(marker, 4, NOW_MS, LIMITS, TransactionMarker(True, 0))
+    assert state.check(newest, NOW_MS, LIMITS, terms) is None
+    state.record(newest, 5, NOW_MS, LIMITS)
+    assert {one.producer_id for one in state.known()} == {1, 3, 4}
 
 
 def test_what_the_records_say_of_time_lets_nobody_be_forgotten_or_kept():
