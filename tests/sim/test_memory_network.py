@@ -24,6 +24,21 @@ def test_a_partition_loses_nothing_and_who_connects_meanwhile_hangs() -> None:
     assert isinstance(hanging.exception(), TimeoutError)
 
 
+def test_partition_that_rejects_refuses_new_connections_and_keeps_open_ones() -> None:
+    net = Net()
+    here, there = net.connected()
+    net.network.partition("a", "b", one_way=True, rejects=True)
+    here.transport.write(b"late")
+    refused = net.connect()
+    net.go_on(1)
+    assert isinstance(refused.exception(), ConnectionRefusedError)
+    assert (bytes(there.received), here.told, there.told) == (b"", [], [])
+    net.network.heal("a", "b")
+    accepted = net.connect()
+    net.go_on(1)
+    assert (bytes(there.received), accepted.exception()) == (b"late", None)
+
+
 def test_a_partition_of_one_way_stops_the_other_when_the_window_is_full() -> None:
     net = Net()
     here, there = net.connected()

@@ -5,8 +5,9 @@ As TCP does it, seen from above:
 * Bytes of one connection come in order, each piece after a delay of its own; pieces of different
   connections overtake each other.
 * A partition loses nothing of a connection: what is under way waits until it heals. Who connects
-  meanwhile hangs. One way only: what goes the other way still arrives, but nothing says so, so it
-  ends when the window is full.
+  meanwhile hangs (a firewall that drops), or is refused at once (a firewall that rejects). One way
+  only: what goes the other way still arrives, but nothing says so, so it ends when the window is
+  full.
 * A process that dies closes its connections, and what it had handed over still arrives. A host that
   loses its power says nothing: its peers hear of it from the host that comes back, once they send.
 * Where nobody listens, connections are refused; a name that nobody has is an error at once.
@@ -34,6 +35,8 @@ _FIRST_EPHEMERAL_PORT: Final = 40_000
 _MOST_HOSTS: Final = 250
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - what daemons bind to
 _CONNECT_TIMEOUT_US: Final = 127_000_000
+#: The answer of a firewall that rejects.
+_REJECT_US: Final = 100
 
 
 class MemoryNetwork:
@@ -71,12 +74,17 @@ class MemoryNetwork:
             self._links[a, b] = found
         return found
 
-    def partition(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Nothing arrives any more; with ``one_way`` only nothing from ``a`` at ``b``."""
-        self._say("partition", f"{a} {'>' if one_way else '<>'} {b}")
-        self.link(a, b).is_cut = True
-        if not one_way:
-            self.link(b, a).is_cut = True
+    def partition(self, a: str, b: str, *, one_way: bool = False, rejects: bool = False) -> None:
+        """Cut the link from ``a`` to ``b`` and, unless ``one_way``, the link back.
+
+        :param rejects: connection attempts over a cut link fail with ECONNREFUSED, as with the
+            REJECT target of a firewall. Open connections stay open and carry nothing.
+        """
+        how = f"{'>' if one_way else '<>'} {b}{' rejects' if rejects else ''}"
+        self._say("partition", f"{a} {how}")
+        links = [self.link(a, b), *(() if one_way else (self.link(b, a),))]
+        for link in links:
+            link.is_cut, link.rejects = True, rejects
 
     def isolate(self, a: str) -> None:
         """From everybody."""
@@ -90,7 +98,7 @@ class MemoryNetwork:
         for (source, target), link in list(self._links.items()):
             ends = {source, target}
             if link.is_cut and (a is None or a in ends) and (b is None or b in ends):
-                link.is_cut = False
+                link.is_cut = link.rejects = False
                 link.release()
 
     def delay(self, a: str, b: str, ms: float) -> Callable[[], None]:
@@ -232,7 +240,12 @@ class _Attempt:
         self._port = port
         self._is_over = False
         self._timer = loop.call_after_us(_CONNECT_TIMEOUT_US, self._refuse, _error(errno.ETIMEDOUT))
-        self._forth.carry(self._knock)
+        if self._forth.rejects:
+            # The firewall in between answers, so that the link back does not matter.
+            refusal = _error(errno.ECONNREFUSED)
+            loop.call_after_us(_REJECT_US, lambda: self._answer(lambda: self._refuse(refusal)))
+        else:
+            self._forth.carry(self._knock)
 
     def give_up(self) -> None:
         """Nobody waits any more."""

@@ -57,6 +57,8 @@ class Link:
         self._delays_us = [DELAY_TO_ITSELF_US if source is target else DELAY_US]
         self.bytes_per_us: float = 1_000.0
         self.is_cut = False
+        #: While the link is cut: whether connection attempts are refused instead of ignored.
+        self.rejects = False
         self._loop = loop
         self._rng = rng
         self._waiting: list[Arrival] = []

@@ -9,6 +9,7 @@ import asyncio
 from typing import Final, Protocol
 
 from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.simulation.search.faults.link_faults import REJECTS
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
@@ -16,6 +17,8 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 #: A daemon whose disk fails ends within that time, for somebody writes.
 _NOTICED_S: Final = 8.0
 _RATES: Final = (0.8, 0.95, 1.05, 1.25)
+#: Share of the splits that also reset the open connections across.
+_RESETS: Final = 0.5
 _DISK_FAULTS: Final = {
     Kind.METADATA_EIO: DiskFault.EIO,
     Kind.METADATA_EIO_ONCE: DiskFault.EIO_ONCE,
@@ -51,6 +54,7 @@ class ControllerFaults:
             Kind.QUORUM_CUT: self._cut,
             Kind.QUORUM_ONE_WAY: self._cut,
             Kind.CONTROLLER_ISOLATED: self._cut,
+            Kind.SPLIT: self._split,
             Kind.QUORUM_RESET: self._reset,
             Kind.QUORUM_SLOW_LINK: self._slow,
             Kind.CLOCK_DRIFT: self._drift,
@@ -104,9 +108,10 @@ class ControllerFaults:
                 others += [broker.name for broker in self._stage.cluster.brokers.values()]
             chosen = others if is_whole else [rng.choice(others)]
             one_way, hears = fault.kind is Kind.QUORUM_ONE_WAY, rng.random() < 0.5
+            rejects = rng.random() < REJECTS
             for other in chosen:
                 ends = (other, me) if one_way and not hears else (me, other)
-                network.partition(*ends, one_way=one_way)
+                network.partition(*ends, one_way=one_way, rejects=rejects)
             if is_whole and not one_way:
                 self._laws.cut_off(me)
             await wait(fault)
@@ -115,6 +120,25 @@ class ControllerFaults:
                 network.heal(me, other)
                 # Another fault may have cut that one off: from here on it hears somebody.
                 self._laws.connected(other)
+
+    async def _split(self, fault: Fault) -> None:
+        rng, network = fault.rng(), self._stage.cluster.network
+        async with self._stage.struck_controller(fault) as host:
+            brokers = [broker.name for broker in self._stage.cluster.brokers.values()]
+            near = [host.name, *rng.sample(brokers, rng.randint(1, len(brokers) - 1))]
+            far = [*self._peers(host), *(name for name in brokers if name not in near)]
+            rejects, resets = rng.random() < REJECTS, rng.random() < _RESETS
+            across = [(one, other) for one in near for other in far]
+            for ends in across:
+                network.partition(*ends, rejects=rejects)
+                if resets:
+                    network.reset_connections(*ends)
+            self._laws.cut_off(host.name)
+            await wait(fault)
+            for name in (*near, *far):
+                self._laws.connected(name)
+            for ends in across:
+                network.heal(*ends)
 
     async def _reset(self, fault: Fault) -> None:
         async with self._stage.struck_controller(fault) as host:

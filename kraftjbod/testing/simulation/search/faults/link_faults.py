@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
+
+#: Share of the cuts whose firewall rejects connection attempts; the others drop them.
+REJECTS: Final = 0.35
 
 
 class LinkFaults:
@@ -21,9 +26,10 @@ class LinkFaults:
         }
 
     async def _cut(self, fault: Fault) -> None:
-        network = self._stage.cluster.network
+        network, rng = self._stage.cluster.network, fault.rng()
         a, b = self._ends(fault)
-        network.partition(a, b, one_way=fault.kind is Kind.ONE_WAY)
+        rejects = rng.random() < REJECTS
+        network.partition(a, b, one_way=fault.kind is Kind.ONE_WAY, rejects=rejects)
         await wait(fault)
         network.heal(a, b)
 

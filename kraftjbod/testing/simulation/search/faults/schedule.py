@@ -72,6 +72,11 @@ class Kind(StrEnum):
     QUORUM_CUT = "controller cut off from other controllers"
     QUORUM_ONE_WAY = "controller cut off from other controllers, one way"
     CONTROLLER_ISOLATED = "controller cut off from everybody"
+    SPLIT = "network split"
+    """One controller and some brokers on one side, the other controllers and brokers on the other.
+
+    Clients reach both sides. Connection attempts across may be refused, and open ones be reset.
+    """
     QUORUM_RESET = "connections between controllers reset"
     QUORUM_SLOW_LINK = "slow links of a controller"
     CLOCK_DRIFT = "clock drift"
@@ -138,6 +143,7 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.QUORUM_CUT: 7,
         Kind.QUORUM_ONE_WAY: 6,
         Kind.CONTROLLER_ISOLATED: 6,
+        Kind.SPLIT: 7,
         Kind.QUORUM_RESET: 5,
         Kind.QUORUM_SLOW_LINK: 3,
         Kind.CLOCK_DRIFT: 3,
@@ -202,6 +208,7 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.QUORUM_CUT,
         Kind.QUORUM_ONE_WAY,
         Kind.CONTROLLER_ISOLATED,
+        Kind.SPLIT,
         Kind.QUORUM_RESET,
         Kind.QUORUM_SLOW_LINK,
         Kind.METADATA_REPLACED,
