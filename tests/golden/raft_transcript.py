@@ -179,8 +179,8 @@ class Quorum:
         voters = VoterSet.of(node(int(key)) for key in keys.split(","))
         self.replicas[int(number)].core.change_voters(voters)
 
-    def _do_transfer(self, number: str, to: str) -> None:
-        self.replicas[int(number)].core.transfer(node(int(to)))
+    def _do_resign(self, number: str) -> None:
+        self.replicas[int(number)].core.resign()
 
     def _do_leader_gone(self, number: str) -> None:
         self.replicas[int(number)].core.note_leader_gone()

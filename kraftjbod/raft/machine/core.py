@@ -160,9 +160,6 @@ class RaftCore(Following):
             self._follow(self.term, None)
         elif leadership.now % self._heartbeat_ticks == 0:
             leadership.heartbeat()
-        if self._ticks_since_leader >= self._election_ticks:
-            leadership.successor = None  # It did not take over: go on.
-            self._ticks_since_leader = 0
 
     def campaign(self) -> None:
         """Ask whether this replica could win an election, and stand if it could.
@@ -224,7 +221,7 @@ class RaftCore(Following):
     def propose(self, payload: bytes) -> Entry:
         """The entry that ``payload`` became; it is not committed yet.
 
-        :raises NotControllerError: unless this replica leads, and is going to.
+        :raises NotControllerError: unless this replica leads.
         """
         return self._propose(payload, EntryKind.DATA)
 
@@ -239,7 +236,7 @@ class RaftCore(Following):
         return entry
 
     def _required_leadership(self) -> Leadership:
-        if self._leadership is None or self._leadership.successor is not None:
+        if self._leadership is None:
             raise NotControllerError(f"node {self.key.node_id} is not the active controller")
         return self._leadership
 
@@ -253,25 +250,6 @@ class RaftCore(Following):
         leadership = self._required_leadership()
         leadership.require_may_change(voters, within_ticks=self._election_ticks)
         return self._propose(voters.encode(), EntryKind.VOTERS)
-
-    def transfer(self, to: ReplicaKey) -> None:
-        """Hand the leadership over once ``to`` has all entries; until then none are taken.
-
-        :raises NotControllerError: unless this replica leads.
-        """
-        leadership = self._required_leadership()
-        assert to in leadership.peers and to in self.log.voters, to
-        leadership.successor = to
-        self._ticks_since_leader = 0
-        self._hand_over_if_ready(leadership)
-
-    def _hand_over_if_ready(self, leadership: Leadership) -> None:
-        to = leadership.successor
-        if to is None:
-            return
-        peer = leadership.peers.get(to)
-        if peer is not None and peer.durable_offset == self.log.last_offset:
-            self._messages.append(TimeoutNow(sender=self.key, to=to, term=self.term))
 
     # --- input: what the driver has done ---------------------------------------------------------
 
@@ -380,7 +358,6 @@ class RaftCore(Following):
             case AppendReply() if leadership is not None:
                 leadership.acknowledged(message)
                 self._advance_commit(leadership)
-                self._hand_over_if_ready(leadership)
             case AppendRejected() if leadership is not None:
                 leadership.rejected(message)
             case SnapshotReply() if leadership is not None:

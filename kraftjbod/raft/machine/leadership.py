@@ -85,8 +85,6 @@ class Leadership:
         self.committed_offset = -1
         self.peers: dict[ReplicaKey, Progress] = {}
         self.reads: list[ReadEntries | ReadSnapshot] = []
-        #: Who is to take the leadership over.
-        self.successor: ReplicaKey | None = None
         self.now = 0
         self.follow_voters()
 
@@ -106,7 +104,6 @@ class Leadership:
         """The set in force calls its replicas so."""
         self._key = known_as(self._key)
         self.peers = {known_as(key): peer for key, peer in self.peers.items()}
-        self.successor = None if self.successor is None else known_as(self.successor)
 
     def _peer(self, key: ReplicaKey) -> Progress | None:
         """Whom a read was for, which may be called otherwise by now."""

@@ -408,8 +408,7 @@ class World:
         elif core.role is Role.LEADER:
             try:
                 if dice < 0.7:
-                    to = self.rng.choice([key for key in core.log.voters if key != core.key])
-                    core.transfer(to)
+                    core.resign()
                 else:
                     self._change_voters(core)
             except (OperatingError, IndexError):
