@@ -76,12 +76,14 @@ class AppendBody(RpcBody):
     previous_term: Term
     entries: tuple[EntryBody, ...] = ()
     committed_offset: Offset = -1
+    sent_tick: Offset = -1
 
 
 class AppendReplyBody(RpcBody):
     kind: Literal["AppendReply"]
     term: Term
     durable_offset: Offset
+    sent_tick: Offset = -1
 
 
 class AppendRejectedBody(RpcBody):
@@ -89,6 +91,7 @@ class AppendRejectedBody(RpcBody):
     term: Term
     previous_offset: Offset
     hint: SnapshotIdBody
+    sent_tick: Offset = -1
 
 
 class SnapshotSliceBody(RpcBody):

@@ -258,7 +258,7 @@ class RaftDriver:
         have been voted out without having heard of it."""
         if self._led_term is None:
             return False
-        return self.is_alone or self._ticks.are_fresh
+        return self.is_alone or self._ticks.is_lease_valid(self._required_core())
 
     @property
     def leader(self) -> BrokerId | None:

@@ -1,8 +1,9 @@
 """LOOP. ``ElectionTicks``: the time of a replica's machine, and whether it can be relied on.
 
-A process that stood still may have been voted out without having heard of it: a leader decides and
-answers nothing then until a majority has said that it still follows. A disk that does not take
-writes is none to lead with: a leader with company gives up.
+A leader may be voted out without a message reaching it. No other one can have been elected while a
+majority has answered what it sent within the last election time-out, by this node's clock: ticks
+may come late. Until then a leader decides and answers nothing. A disk that does not take writes is
+none to lead with: a leader with company gives up.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class ElectionTicks:
         changed: Callable[[], None],
     ) -> None:
         """
-        :param is_reading: it could not lead at once: its state is being read anew.
-        :param changed: hears of each tick.
+        :param is_reading: the replica could not lead at once: its state is being read again.
+        :param changed: called after each tick.
         """
         self._clock = clock
         self._election_timeout_ms = election_timeout_ms
@@ -48,18 +49,28 @@ class ElectionTicks:
         self._is_reading = is_reading
         self._changed = changed
         self._ticked_ms = clock.now_ms()
-        #: Stood still while it led, and when by its ticks; None once a majority has answered since.
-        self._doubted: tuple[Leadership, int] | None = None
+        #: By tick of the leadership beside it: what that tick numbers was not sent before.
+        self._began_ms: dict[int, int] = {}
+        self._timed: Leadership | None = None
 
     @property
     def tick_ms(self) -> float:
         return self._election_timeout_ms / ELECTION_TICKS
 
-    @property
-    def are_fresh(self) -> bool:
-        """Nobody else can have been elected, as far as a clock proves it."""
-        is_fresh = self._clock.now_ms() - self._ticked_ms < self._election_timeout_ms
-        return is_fresh and self._doubted is None
+    def is_lease_valid(self, core: RaftCore) -> bool:
+        """Return whether ``core`` leads, and its clock proves that the voters which follow it wait.
+
+        Each of a majority received a message of the last election time-out and waits as long
+        before it votes for another candidate, unless its connection to the leader was closed.
+        """
+        leadership = core.leadership
+        if leadership is None:
+            return False
+        # A leadership without a tick so far began after the last tick of this node.
+        began_ms: int | None = self._ticked_ms
+        if leadership is self._timed:
+            began_ms = self._began_ms.get(leadership.followed_tick)
+        return began_ms is not None and self._clock.now_ms() - began_ms < self._election_timeout_ms
 
     async def run(self, core: RaftCore) -> None:
         self._ticked_ms = self._clock.now_ms()
@@ -67,7 +78,6 @@ class ElectionTicks:
             before_ms = self._ticked_ms
             await asyncio.sleep(self.tick_ms / 1000)
             self._ticked_ms = self._clock.now_ms()
-            stood_still = self._ticked_ms - before_ms >= self._election_timeout_ms
             is_stuck = self._is_disk_stuck()
             core.hesitates = self._is_reading()
             leads_others = core.leadership is not None and not self._is_alone()
@@ -77,26 +87,23 @@ class ElectionTicks:
             elif not is_stuck:
                 # Without a disk it could not lead, so it does not stand.
                 core.tick()
-            if leads_others and stood_still:
-                self._doubt(core, self._ticked_ms - before_ms)
-            self._settle(core)
+            self._note_tick(core, before_ms)
+            if leads_others:
+                self._log_pause(core, self._ticked_ms - before_ms)
             self._changed()
 
-    def _doubt(self, core: RaftCore, pause_ms: int) -> None:
-        if (leadership := core.leadership) is not None:
-            self._doubted = leadership, leadership.now
-            self._log.warning("raft_leader_stood_still", pause_ms=pause_ms, term=core.term)
+    def _note_tick(self, core: RaftCore, before_ms: int) -> None:
+        leadership = core.leadership
+        if leadership is not self._timed:
+            self._timed, self._began_ms = leadership, {0: before_ms}
+        if leadership is not None:
+            self._began_ms.setdefault(leadership.now, self._ticked_ms)
+            # Ticks do not come early, so that one is an election time-out old.
+            self._began_ms.pop(leadership.now - ELECTION_TICKS - 1, None)
 
-    def _settle(self, core: RaftCore) -> None:
-        """Who was voted out is told so by the first that answers, and leads no more."""
-        if self._doubted is None:
-            return
-        leadership, since_tick = self._doubted
-        # What comes before the next sign of life went out may be answers from before the pause.
-        answered_within = leadership.now - since_tick - HEARTBEAT_TICKS
-        is_over = core.leadership is not leadership
-        if is_over or (answered_within >= 0 and leadership.has_majority(answered_within)):
-            self._doubted = None
+    def _log_pause(self, core: RaftCore, pause_ms: int) -> None:
+        if pause_ms >= self._election_timeout_ms and core.leadership is not None:
+            self._log.warning("raft_leader_stood_still", pause_ms=pause_ms, term=core.term)
 
 
 def no_draw(_bound: int) -> int:

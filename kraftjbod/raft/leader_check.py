@@ -13,8 +13,6 @@ from kraftjbod.raft.machine.core import RaftCore
 
 #: Two signs of a leader's life, and one that is lost: who answers none of them is not heard.
 _TICKS: Final = 6
-#: In which a sign of life goes out; answers that come before may be older than the question.
-_SENT_AFTER_TICKS: Final = 2
 _POLL_S: Final = 0.01
 
 
@@ -27,11 +25,10 @@ async def is_followed(core: RaftCore) -> bool:
     if leadership is None or not leadership.has_majority(within_ticks=_TICKS):
         return False
     asked_tick = leadership.now
-    while (passed := leadership.now - asked_tick) <= _TICKS:
+    while leadership.now - asked_tick <= _TICKS:
         if core.leadership is not leadership:
             return False
-        answered_within = passed - _SENT_AFTER_TICKS
-        if answered_within >= 0 and leadership.has_majority(within_ticks=answered_within):
+        if leadership.followed_tick > asked_tick:
             return True
         await asyncio.sleep(_POLL_S)
     return False

@@ -13,7 +13,8 @@ A vote counts, also the own one, when it is durable; so does an entry, also on t
 to be applied is durable here, so a machine never knows less after a restart than it has applied.
 
 Nobody who hears a leader well can be talked out of it (pre-vote, and the same for votes), and a
-leader who hears no majority for an election time-out gives up (check-quorum).
+leader gives up if no majority answered what it sent within the last election time-out
+(check-quorum).
 
 A replica that gave up a damaged end of its log is mute: nobody hears its vote until it holds again
 all that it may have promised, which an entry of ``mute_before_term`` or later proves. That term is
@@ -316,6 +317,10 @@ class RaftCore(Following):
                 return self._on_pre_vote(message)
             case Observe():
                 return self._on_observe(message)
+            case Append() if message.term >= self.term and self._is_contradicted(message):
+                # Neither its term nor its leader is adopted: the committed entries stay eligible.
+                self.contradicted_by = message.sender
+                return None
             case Vote() if self._hears_leader and not message.is_transfer:
                 return None  # Its sender was cut off; it must not cost us a leader.
         if message.term > self.term and not (isinstance(message, PreVoteReply) and message.granted):
@@ -451,7 +456,7 @@ class RaftCore(Following):
         self.role = Role.FOLLOWER
         self.leader = leader
         self._leadership = None
-        self._matched_offset = -1
+        self._matched_offset = self._heard_tick = -1
         if not self._is_installing:
             self._receiving = (NOTHING, 0)
         self._restart_timer()

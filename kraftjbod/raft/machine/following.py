@@ -49,6 +49,8 @@ class Following:
         self.contradicted_by: ReplicaKey | None = None
         #: Up to here this log is known to be the present leader's.
         self._matched_offset = -1
+        #: The latest ``Append.sent_tick`` of the present leader; -1 before it said one.
+        self._heard_tick = -1
         self._receiving: tuple[SnapshotId, int] = (NOTHING, 0)
         #: The last slice is being written: its snapshot takes the place of the log.
         self._is_installing = False
@@ -102,14 +104,19 @@ class Following:
     # --- entries ---------------------------------------------------------------------------------
 
     def _on_append(self, message: Append) -> None:
+        self._heard_tick = max(self._heard_tick, message.sent_tick)
         if self._is_installing:
             return self._acknowledge()
-        self.contradicted_by = message.sender if self._is_contradicted(message) else None
-        if self.contradicted_by is not None:
-            return None
+        self.contradicted_by = None
         if not self._fits(message):
             hint = self.log.last_up_to(message.previous_offset, message.previous_term)
-            self._reply(AppendRejected, message, previous_offset=message.previous_offset, hint=hint)
+            self._reply(
+                AppendRejected,
+                message,
+                previous_offset=message.previous_offset,
+                hint=hint,
+                sent_tick=self._heard_tick,
+            )
             return None
         is_news = self._take(message.entries)
         last = message.previous_offset + len(message.entries)
@@ -158,6 +165,7 @@ class Following:
                 to=self.leader,
                 term=self.term,
                 durable_offset=min(self._matched_offset, self.log.durable_offset),
+                sent_tick=self._heard_tick,
             )
         )
 

@@ -40,6 +40,8 @@ MAX_APPEND_BYTES: Final = 256 * 1024
 MAX_APPEND_ENTRIES: Final = 500
 #: Of silence, in election time-outs, after which an observer is not sent anything any more.
 OBSERVER_TIMEOUTS: Final = 10
+#: Assumed age, in ticks, of a message whose answer does not name its tick: older software.
+_UNSAID_AGE_TICKS: Final = 2
 
 
 class Pace(Enum):
@@ -63,7 +65,10 @@ class Progress:
     in_flight: list[int] | None = None
     snapshot: SnapshotId | None = None
     position: int = 0
+    #: When a message of it arrived last.
     heard_tick: int = 0
+    #: When the latest message was *sent* that it has answered as a follower of this leadership.
+    followed_tick: int = 0
     #: When it last held all that this replica held, or what it held one acknowledgement before.
     caught_up_tick: int | None = None
     #: Of its last acknowledgement, and where the log ended then.
@@ -98,7 +103,9 @@ class Leadership:
     def observe(self, key: ReplicaKey) -> None:
         """Send the log to ``key`` too; one that is no voter any more hears of it that way."""
         if key != self._key and key not in self.peers:
-            self.peers[key] = Progress(self._log.last_offset + 1, heard_tick=self.now)
+            self.peers[key] = Progress(
+                self._log.last_offset + 1, heard_tick=self.now, followed_tick=self.now
+            )
 
     def rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
         """The set in force calls its replicas so."""
@@ -139,9 +146,21 @@ class Leadership:
                 del self.peers[key]
 
     def has_majority(self, within_ticks: int) -> bool:
-        """Whether a majority of the voters was heard of, this one included if it votes."""
-        heard = [k for k, p in self.peers.items() if self.now - p.heard_tick <= within_ticks]
-        return self._log.voters.is_majority([self._key, *heard])
+        """Whether a majority of the voters has answered what was sent within ``within_ticks``."""
+        return self.now - self.followed_tick <= within_ticks
+
+    @property
+    def followed_tick(self) -> int:
+        """The latest tick whose messages a majority of the voters has answered.
+
+        None of these voters had voted for another candidate when those messages were sent. This
+        replica counts as one that answers at once, if it votes.
+        """
+        ticks = sorted(map(self._followed_at, self._log.voters), reverse=True)
+        return ticks[len(ticks) // 2]
+
+    def _followed_at(self, key: ReplicaKey) -> int:
+        return self.now if key == self._key else self.peers[key].followed_tick
 
     def best_successor(self) -> ReplicaKey | None:
         voters = [key for key in self._log.voters if key in self.peers]
@@ -263,6 +282,7 @@ class Leadership:
                 previous_term=previous.term,
                 entries=entries,
                 committed_offset=self.committed_offset,
+                sent_tick=self.now,
             )
         )
 
@@ -315,10 +335,15 @@ class Leadership:
     # --- answers ---------------------------------------------------------------------------------
 
     def heard(self, message: Message) -> None:
-        """Any message of this term shows that its sender lives."""
+        """Note that the sender lives, and follows if this is its answer to an ``Append``."""
         peer = self.peers.get(message.sender)
-        if peer is not None:
-            peer.heard_tick = self.now
+        if peer is None:
+            return
+        peer.heard_tick = self.now
+        if isinstance(message, AppendReply | AppendRejected):
+            is_said = message.sent_tick >= 0
+            sent_tick = message.sent_tick if is_said else self.now - _UNSAID_AGE_TICKS
+            peer.followed_tick = max(peer.followed_tick, min(sent_tick, self.now))
 
     def acknowledged(self, reply: AppendReply) -> None:
         peer = self.peers.get(reply.sender)

@@ -90,12 +90,16 @@ class Append(Message):
     entries: tuple[Entry, ...] = ()
     committed_offset: int = -1
     """May be beyond what the receiver holds; -1 if nothing is known to be committed."""
+    sent_tick: int = -1
+    """Tick of the leadership at which it was sent; -1 from older software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendReply(Message):
     durable_offset: int
     """Up to here the sender holds durably what the leader of this term holds."""
+    sent_tick: int = -1
+    """The latest ``Append.sent_tick`` that the sender received in this term; -1 if none did say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,8 @@ class AppendRejected(Message):
     """Of the Append that did not fit."""
     hint: SnapshotId
     """The sender's last entry that may match: no later, and of no later term, than that."""
+    sent_tick: int = -1
+    """As in :class:`AppendReply`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

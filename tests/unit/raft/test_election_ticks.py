@@ -1,4 +1,4 @@
-"""Who may rely on the time: not a process that stood still, before others have answered it."""
+"""How long a leader may rely on its leadership: by the clock, since what was answered was sent."""
 
 from __future__ import annotations
 
@@ -9,69 +9,119 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.raft.election_ticks import ElectionTicks
+from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.following import NOTHING
-from kraftjbod.raft.machine.messages import AppendRejected, AppendReply
+from kraftjbod.raft.machine.messages import Append, AppendRejected, AppendReply
 from tests.faults.rig import ManualClock
 from tests.unit.raft.test_quorum_view import N1, N2, leader
 
+TIMEOUT_MS = 100
+
 
 @pytest.mark.parametrize(
-    ("pause_ms", "is_stuck", "is_alone", "leads", "is_fresh"),
+    ("pause_ms", "is_stuck", "is_alone", "leads", "is_valid"),
     [
         (1, False, False, True, True),
         (100, False, False, True, False),
-        (1, True, False, False, True),
-        (100, True, True, True, True),
+        (1, True, False, False, False),
     ],
 )
-async def test_a_leader_with_company_is_in_doubt_or_gives_up(
-    pause_ms: int, is_stuck: bool, is_alone: bool, leads: bool, is_fresh: bool
+async def test_lease_ends_after_a_pause_or_with_a_stuck_disk(
+    pause_ms: int, is_stuck: bool, is_alone: bool, leads: bool, is_valid: bool
 ) -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked, is_stuck=is_stuck, is_alone=is_alone)
     running = asyncio.create_task(ticks.run(core))
     await asyncio.sleep(0)
     clock.ms += pause_ms
-    assert ticks.are_fresh is (pause_ms < 100)
+    assert ticks.is_lease_valid(core) is (pause_ms < TIMEOUT_MS)
     await ticked.wait()
     running.cancel()
     assert (core.leadership is not None) is leads
-    assert ticks.are_fresh is is_fresh
+    assert ticks.is_lease_valid(core) is is_valid
 
 
-async def test_a_leader_that_stood_still_is_believed_once_a_majority_answers_anew() -> None:
+def _answer(core: RaftCore, sent_tick: int = -1) -> AppendReply:
+    return AppendReply(sender=N2, to=N1, term=core.term, durable_offset=0, sent_tick=sent_tick)
+
+
+def _sent_ticks(core: RaftCore) -> list[int]:
+    return [one.sent_tick for one in core.ready().messages if isinstance(one, Append)]
+
+
+async def test_lease_counts_from_the_time_at_which_the_answered_message_was_sent() -> None:
+    """The answer may wait in a socket for as long as the others need to elect another leader."""
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
-    answer = AppendReply(sender=N2, to=N1, term=core.term, durable_offset=0)
     running = asyncio.create_task(ticks.run(core))
     await asyncio.sleep(0)
-    clock.ms += 100
+    clock.ms += 40
+    await _tick(ticked)
+    core.propose(b"x")
+    sent_ms, sent_tick = clock.ms, _sent_ticks(core)[-1]
+    clock.ms += 90
+    await _tick(ticked)
+    core.step(_answer(core, sent_tick))
+    clock.ms = sent_ms + TIMEOUT_MS - 1
+    assert ticks.is_lease_valid(core)
+    clock.ms += 1
+    assert not ticks.is_lease_valid(core)
+    running.cancel()
+
+
+async def test_lease_counts_by_the_clock_when_ticks_come_late() -> None:
+    """Each tick is late by most of a time-out, so few ticks are many time-outs."""
+    clock, core, ticked = ManualClock(), leader(), asyncio.Event()
+    ticks = _ticks(clock, ticked)
+    running = asyncio.create_task(ticks.run(core))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        clock.ms += 90
+        await _tick(ticked)
+    running.cancel()
+    assert core.leadership is not None, "by its ticks it was heard a moment ago"
+    assert not ticks.is_lease_valid(core)
+
+
+async def test_lease_of_a_leader_that_stood_still_is_valid_once_a_majority_answers_again() -> None:
+    clock, core, ticked = ManualClock(), leader(), asyncio.Event()
+    ticks = _ticks(clock, ticked)
+    running = asyncio.create_task(ticks.run(core))
+    await asyncio.sleep(0)
+    clock.ms += TIMEOUT_MS
     with capture_logs() as events:
         await _tick(ticked)
     assert [(e["event"], e["pause_ms"]) for e in events] == [("raft_leader_stood_still", 100)]
-    core.step(answer)  # It waited in a socket while this process stood still.
-    for _ in range(4):
-        await _tick(ticked)
-    assert not ticks.are_fresh
-    core.step(answer)
+    core.step(_answer(core, 0))  # It waited in a socket while this process stood still.
     await _tick(ticked)
+    assert not ticks.is_lease_valid(core)
+    core.step(_answer(core, _sent_ticks(core)[-1]))
     running.cancel()
-    assert ticks.are_fresh
+    assert ticks.is_lease_valid(core)
     assert core.leadership is not None
 
 
-async def test_a_leader_that_was_voted_out_while_it_stood_still_is_none() -> None:
+async def test_answers_of_older_software_count_as_sent_two_ticks_ago() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run(core))
     await asyncio.sleep(0)
-    clock.ms += 100
+    for _ in range(3):
+        await _tick(ticked)
+    core.step(_answer(core))
+    running.cancel()
+    assert core.leadership is not None
+    assert core.leadership.followed_tick == core.leadership.now - 2
+
+
+async def test_lease_ends_with_the_leadership() -> None:
+    clock, core, ticked = ManualClock(), leader(), asyncio.Event()
+    ticks = _ticks(clock, ticked)
+    running = asyncio.create_task(ticks.run(core))
     await _tick(ticked)
     core.step(AppendRejected(sender=N2, to=N1, term=core.term + 1, previous_offset=0, hint=NOTHING))
-    assert core.leadership is None
-    await _tick(ticked)
     running.cancel()
-    assert ticks.are_fresh, "as a follower, or a leader of another term"
+    assert not ticks.is_lease_valid(core)
 
 
 def _ticks(
@@ -79,7 +129,7 @@ def _ticks(
 ) -> ElectionTicks:
     return ElectionTicks(
         clock=clock,
-        election_timeout_ms=100,
+        election_timeout_ms=TIMEOUT_MS,
         log=get_logger(),
         is_disk_stuck=lambda: is_stuck,
         is_alone=lambda: is_alone,

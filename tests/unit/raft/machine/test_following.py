@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.messages import (
     Append,
@@ -55,11 +57,13 @@ def test_a_leader_without_what_is_committed_gets_no_answer_and_adds_nothing() ->
     )
     core.step(_append(SnapshotId(2, 1), 1, committed_offset=3))
     assert core.committed_offset == 3
+    core.note_leader_gone()
     core.ready()
     for lacking in (_append(SnapshotId(-1, 0), 3), _append(SnapshotId(3, 3), 3)):
-        core.step(lacking)
-        assert not core.ready().messages
+        core.step(replace(lacking, term=4))
+        assert not core.ready()
         assert core.contradicted_by == node(2)
+        assert (core.term, core.leader) == (3, None), "neither its term nor its leader is adopted"
         assert (core.last_offset, core.log.last_term) == (3, 1)
     core.step(_append(SnapshotId(3, 1), 3))
     assert (core.last_offset, core.contradicted_by) == (4, None)

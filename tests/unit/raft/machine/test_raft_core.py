@@ -12,6 +12,7 @@ from kraftjbod.raft.machine.messages import (
     AppendReply,
     Entry,
     HardState,
+    Observe,
     PreVoteReply,
     SnapshotId,
     TimeoutNow,
@@ -177,3 +178,33 @@ def test_whoever_hesitates_leaves_the_others_to_stand_and_stands_if_nobody_does(
     for _ in range(60):
         core.tick()
     assert core.role is Role.PROSPECTIVE
+
+
+def _leader_of_three() -> RaftCore:
+    core = _core(voters=(1, 2, 3))
+    core.campaign()
+    core.step(PreVoteReply(sender=node(2), to=node(1), term=0, granted=True))
+    hard_state = core.ready().hard_state
+    assert hard_state is not None
+    core.hard_state_persisted(hard_state)
+    core.step(VoteReply(sender=node(2), to=node(1), term=1, granted=True))
+    assert core.role is Role.LEADER
+    return core
+
+
+def test_leader_gives_up_although_voters_of_a_later_term_ask_it_for_the_log() -> None:
+    core = _leader_of_three()
+    for _ in range(11):
+        core.step(Observe(sender=node(2), to=node(1), term=5))
+        core.tick()
+    assert core.role is Role.FOLLOWER
+
+
+def test_leader_gives_up_when_answers_are_older_than_an_election_timeout() -> None:
+    """What node 2 received at the start of the term says nothing about its vote now."""
+    core = _leader_of_three()
+    late = AppendReply(sender=node(2), to=node(1), term=1, durable_offset=-1, sent_tick=0)
+    for _ in range(11):
+        core.step(late)
+        core.tick()
+    assert core.role is Role.FOLLOWER
