@@ -364,6 +364,8 @@ class TopicRegistration:
     name: str
     topic_id: TopicId
     partitions: dict[int, PartitionRegistration] = field(default_factory=dict)
+    layout_offset: int = field(default=-1, compare=False)
+    """Offset of the last entry that added a partition or changed the replicas of one."""
 
 
 def _sorted(impaired: Iterable[ImpairedLogDir]) -> tuple[ImpairedLogDir, ...]:

@@ -82,6 +82,19 @@ class MetadataDelta:
         )
 
 
+@dataclass(slots=True)
+class LayoutOffsets:
+    """Offsets of the last entries that changed what consumer groups see of topics.
+
+    They are not compared: a node that was brought up by a snapshot has that snapshot's offset.
+    """
+
+    topics: int = field(default=-1, compare=False)
+    """A topic came or went, or has another number of partitions or other replicas."""
+    racks: int = field(default=-1, compare=False)
+    """A broker came or went, or has another rack."""
+
+
 Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
 
 
@@ -111,6 +124,7 @@ class MetadataState:
         self.topics: dict[TopicId, TopicRegistration] = {}
         #: Exactly one id per living topic.
         self.topic_ids: dict[str, TopicId] = {}
+        self.layout = LayoutOffsets()
         self.configs: dict[tuple[ResourceType, str], dict[str, str]] = {}
         self.features: dict[str, int] = {}
         #: Level of that feature; until the first record names it, nothing is out of bounds.
@@ -192,18 +206,16 @@ class MetadataState:
     def _replay_one(self, record: Record, offset: int, delta: MetadataDelta) -> None:
         match record:
             case PartitionChangeRecord() | PartitionRecord():
-                self._replay_partition(record, delta)
+                self._replay_partition(record, offset, delta)
             case RegisterBrokerRecord():
-                registration = BrokerRegistration.from_record(record, registered_at=offset)
-                self.brokers[record.broker_id] = registration
-                delta.brokers.add(record.broker_id)
-                delta.registered.add(record.broker_id)
+                self._replay_broker(record, offset, delta)
             case BrokerRegistrationChangeRecord():
                 self.brokers[record.broker_id] = self.brokers[record.broker_id].merge(record)
                 delta.brokers.add(record.broker_id)
             case UnregisterBrokerRecord():
                 assert self.brokers[record.broker_id].epoch == record.broker_epoch, record
                 del self.brokers[record.broker_id]
+                self.layout.racks = offset
                 delta.brokers.add(record.broker_id)
             case RegisterControllerRecord():
                 self.controllers[record.controller_id] = record
@@ -211,12 +223,14 @@ class MetadataState:
                 del self.controllers[record.controller_id]
             case TopicRecord():
                 self.topics[record.topic_id] = TopicRegistration(
-                    name=record.name, topic_id=record.topic_id
+                    name=record.name, topic_id=record.topic_id, layout_offset=offset
                 )
+                self.layout.topics = offset
                 self.topic_ids[record.name] = record.topic_id
                 delta.created_topics.add(record.topic_id)
             case RemoveTopicRecord():
                 self._remove_topic(record.topic_id, delta)
+                self.layout.topics = offset
             case ConfigRecord():
                 self._replay_config(record, delta)
             case FeatureLevelRecord():
@@ -226,10 +240,23 @@ class MetadataState:
             case _:
                 assert_never(record)
 
-    def _replay_partition(
-        self, record: PartitionRecord | PartitionChangeRecord, delta: MetadataDelta
+    def _replay_broker(
+        self, record: RegisterBrokerRecord, offset: int, delta: MetadataDelta
     ) -> None:
-        partitions = self.topics[record.topic_id].partitions
+        before = self.brokers.get(record.broker_id)
+        if before is None or before.rack != record.rack:
+            self.layout.racks = offset
+        self.brokers[record.broker_id] = BrokerRegistration.from_record(
+            record, registered_at=offset
+        )
+        delta.brokers.add(record.broker_id)
+        delta.registered.add(record.broker_id)
+
+    def _replay_partition(
+        self, record: PartitionRecord | PartitionChangeRecord, offset: int, delta: MetadataDelta
+    ) -> None:
+        topic = self.topics[record.topic_id]
+        partitions = topic.partitions
         before = partitions.get(record.partition_id)
         if isinstance(record, PartitionRecord):
             after = PartitionRegistration.from_record(record)
@@ -237,6 +264,10 @@ class MetadataState:
             assert before is not None, record
             after = before.merge(record)
         partitions[record.partition_id] = after
+        if before is None or before.replicas != after.replicas:
+            self.layout.topics = offset
+            if topic.layout_offset != offset:
+                self.topics[record.topic_id] = dataclasses.replace(topic, layout_offset=offset)
         delta.partitions.setdefault(_key(record), before)
 
     def _replay_feature(self, record: FeatureLevelRecord, delta: MetadataDelta) -> None:
@@ -354,6 +385,7 @@ class MetadataState:
             for topic_id, topic in self.topics.items()
         }
         twin.topic_ids = dict(self.topic_ids)
+        twin.layout = dataclasses.replace(self.layout)
         twin.configs = {key: dict(values) for key, values in self.configs.items()}
         twin.features = dict(self.features)
         twin.metadata_version = self.metadata_version

@@ -1,4 +1,4 @@
-"""PURE. Topics as consumer groups see them: by name, with a number that changes when they do.
+"""PURE. Topics as consumer groups see them: by name, with versions that change when they do.
 
 Also the regular expressions that name them. They are RE2's, as Kafka's are: what a client sends is
 matched in time that grows with its length only.
@@ -7,7 +7,7 @@ matched in time that grows with its length only.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
@@ -26,12 +26,23 @@ class GroupTopic(NamedTuple):
     """How many partitions it has."""
 
 
+#: Compared and nothing else.
+Layout = Hashable
+
+
 class GroupTopics(Protocol):
     """What a group's machine is given of the cluster's metadata."""
 
     @property
     def version(self) -> int:
-        """Two equal versions mean equal topics."""
+        """Offset of the metadata."""
+
+    @property
+    def layout(self) -> Layout:
+        """Two equal values mean equal topics: their ids, sizes and racks."""
+
+    def layout_of(self, names: Collection[str]) -> Layout:
+        """As :attr:`layout`, of the topics with these names; other topics do not change it."""
 
     def topic(self, name: str) -> GroupTopic | None: ...
 
@@ -52,6 +63,15 @@ class ClusterTopics:
     @property
     def version(self) -> int:
         return self._state.offset
+
+    @property
+    def layout(self) -> Layout:
+        return self._state.layout.topics, self._state.layout.racks
+
+    def layout_of(self, names: Collection[str]) -> Layout:
+        found = (self._state.topic(name) for name in sorted(names))
+        topics = tuple((one.topic_id, one.layout_offset) for one in found if one is not None)
+        return self._state.layout.racks, topics
 
     def topic(self, name: str) -> GroupTopic | None:
         topic = self._state.topic(name)

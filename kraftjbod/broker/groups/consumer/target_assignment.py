@@ -16,7 +16,7 @@ from typing import Final
 from kraftjbod.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from kraftjbod.broker.groups.consumer.consumer_group_events import ConsumerGroupSettings, Moment
 from kraftjbod.broker.groups.consumer.consumer_group_state import GroupChanges
-from kraftjbod.broker.groups.consumer.group_topics import matching
+from kraftjbod.broker.groups.consumer.group_topics import Layout, matching
 from kraftjbod.broker.groups.records.consumer_group_records import (
     ConsumerMember,
     EpochFact,
@@ -31,7 +31,6 @@ from kraftjbod.core.ids import TopicId
 
 #: Topics may have come or gone: how long until an expression is matched again. Kafka's number.
 REGEX_PAUSE_MS: Final = 10_000
-_NOT_SEEN: Final = -1
 
 
 class TargetAssignment:
@@ -39,17 +38,19 @@ class TargetAssignment:
         self._changes = changes
         self._state = changes.state
         self._settings = settings
-        #: The topics' version that the hash was compared at.
-        self._seen_version = _NOT_SEEN
-        #: Topics' version and wall time at which each expression was matched.
-        self._matched: dict[str, tuple[int, int]] = {}
+        #: The layout of all topics with which the hash was compared; None if it has to be.
+        self._seen_layout: Layout = None
+        #: Layout of the group's topics, and their hash.
+        self._hashed: tuple[Layout, int] = (None, 0)
+        #: Layout of all topics, and wall time at which each expression was matched.
+        self._matched: dict[str, tuple[Layout, int]] = {}
 
     def configure(self, settings: ConsumerGroupSettings) -> None:
         self._settings = settings
 
     def forget_what_was_seen(self) -> None:
         """What was decided is taken back."""
-        self._seen_version = _NOT_SEEN
+        self._seen_layout = None
         self._matched.clear()
 
     @property
@@ -65,7 +66,7 @@ class TargetAssignment:
     def refresh(self, moment: Moment, *, is_changed: bool) -> None:
         """Begin another epoch if ``is_changed``, or if topics did; then assign, if it is time."""
         self._match_regexes(moment)
-        if is_changed or moment.topics.version != self._seen_version:
+        if is_changed or moment.topics.layout != self._seen_layout:
             self._compare_topics(moment, is_changed=is_changed)
         if self._is_due(moment):
             self._assign(moment)
@@ -75,12 +76,20 @@ class TargetAssignment:
         self._compare_topics(moment, is_changed=True)
 
     def _compare_topics(self, moment: Moment, *, is_changed: bool) -> None:
-        own_hash = moment.topics.hash_of(self._state.subscribed_names())
+        own_hash = self._hash_of_topics(moment)
         if is_changed or own_hash != self._state.metadata_hash:
             epoch = GroupEpoch(epoch=self._state.epoch + 1, metadata_hash=own_hash)
             self._changes.put(*self._state.obsolete())
             self._changes.put(EpochFact(self._state.group_id, epoch))
-        self._seen_version = moment.topics.version
+        self._seen_layout = moment.topics.layout
+
+    def _hash_of_topics(self, moment: Moment) -> int:
+        """Hash the group's topics, unless nothing has changed about them since they were hashed."""
+        names = self._state.subscribed_names()
+        layout = moment.topics.layout_of(names)
+        if self._hashed[0] != layout:
+            self._hashed = layout, moment.topics.hash_of(names)
+        return self._hashed[1]
 
     def drop_regex(self, regex: str | None) -> None:
         """If nobody uses it any more."""
@@ -90,21 +99,23 @@ class TargetAssignment:
             self._matched.pop(regex, None)
 
     def _match_regexes(self, moment: Moment) -> None:
-        state, version = self._state, moment.topics.version
+        state, layout = self._state, moment.topics.layout
         for regex in list(state.used_regexes):
             before = state.regexes.get(regex)
-            matched_at, matched_ms = self._matched.get(regex, (_NOT_SEEN, 0))
+            matched_at, matched_ms = self._matched.get(regex, (None, 0))
             age_ms = abs(moment.wall_ms - matched_ms)
             is_old = age_ms >= self._settings.regex_refresh_ms
-            is_old |= matched_at != version and age_ms >= REGEX_PAUSE_MS
+            is_old |= matched_at != layout and age_ms >= REGEX_PAUSE_MS
             if before is not None and not is_old:
                 continue
             topics = matching(regex, moment.topics)
-            self._matched[regex] = (version, moment.wall_ms)
+            self._matched[regex] = (layout, moment.wall_ms)
             if before is None or before.topics != topics:
-                found = ResolvedRegex(topics=topics, version=version, resolved_ms=moment.wall_ms)
+                found = ResolvedRegex(
+                    topics=topics, version=moment.topics.version, resolved_ms=moment.wall_ms
+                )
                 self._changes.put(RegexFact(state.group_id, regex, found))
-                self._seen_version = _NOT_SEEN
+                self._seen_layout = None
 
     def _is_due(self, moment: Moment) -> bool:
         state, interval_ms = self._state, self._settings.assignment_interval_ms

@@ -26,7 +26,7 @@ from kraftjbod.broker.groups.consumer.consumer_group_events import (
     Moment,
     WriteFacts,
 )
-from kraftjbod.broker.groups.consumer.group_topics import GroupTopic
+from kraftjbod.broker.groups.consumer.group_topics import GroupTopic, Layout
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicId, TopicIdPartition
 
@@ -66,6 +66,13 @@ class Topics:
     def drop(self, name: str) -> None:
         self.version += 1
         self.topics.pop(name, None)
+
+    @property
+    def layout(self) -> Layout:
+        return self.version
+
+    def layout_of(self, names: Collection[str]) -> Layout:
+        return tuple((name, self.topics.get(name)) for name in sorted(names))
 
     def topic(self, name: str) -> GroupTopic | None:
         return self.topics.get(name)

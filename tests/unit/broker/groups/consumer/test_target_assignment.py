@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
+from kraftjbod.broker.groups.consumer.group_topics import ClusterTopics
 from kraftjbod.broker.groups.records.consumer_group_records import MemberState
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId, TopicId
+from kraftjbod.metadata.records import PartitionChangeRecord, Record
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
 from tests.unit.broker.groups.consumer.consumer_scene import (
     INTERVAL_MS,
     ConsumerScene,
@@ -29,6 +37,48 @@ def test_topics_that_come_grow_and_go():
     scene.topics.drop("t")
     told = scene.beat("a", 4)
     assert told.assignment == scene.topics.all("later")
+
+
+class HashedTopics(ClusterTopics):
+    """The metadata's topics, which count how often they are hashed."""
+
+    def __init__(self) -> None:
+        self.state = MetadataState()
+        super().__init__(self.state)
+        self.hashed = 0
+
+    def replay(self, *records: Record) -> None:
+        offset = self.state.offset + 1
+        self.state.replay(records, offset=offset, epoch=1, delta=MetadataDelta())
+
+    def hash_of(self, names: Collection[str]) -> int:
+        self.hashed += 1
+        return super().hash_of(names)
+
+
+def test_heartbeat_hashes_topics_only_after_a_change_of_their_layout():
+    scene, topics = ConsumerScene(), HashedTopics()
+    scene.topics = topics  # type: ignore[assignment]  # the same questions
+    topics.replay(topic(), partition(replicas=(1, 2)))
+    scene.join("a")
+    epoch = scene.beat("a", 2).epoch
+
+    def hashes_after(*records: Record) -> int:
+        before = topics.hashed
+        topics.replay(*records)
+        scene.wait(INTERVAL_MS)
+        scene.beat("a", scene.group.state.epoch)
+        return topics.hashed - before
+
+    other: dict[str, Any] = {"topic_id": TopicId(b"u" * 16)}
+    change: dict[str, Any] = {"topic_id": TOPIC_ID, "partition_id": 0}
+    assert hashes_after(topic("u", other["topic_id"]), partition(**other)) == 0
+    assert hashes_after(PartitionChangeRecord(isr=(BrokerId(1),), **change)) == 0
+    assert scene.group.state.epoch == epoch
+    assert hashes_after(partition(1)) == 1
+    assert scene.group.state.epoch == epoch + 1
+    both, dirs = tuple(map(BrokerId, (1, 3))), (dir_of(1, 1), dir_of(3, 1))
+    assert hashes_after(PartitionChangeRecord(replicas=both, directories=dirs, **change)) == 1
 
 
 def test_a_regular_expression_finds_new_topics_within_seconds():
