@@ -62,6 +62,15 @@ class Record:
     offset: int = -1
 
 
+#: Varints of lengths and deltas, and the attributes: the most that they take without headers.
+_MOST_RECORD_OVERHEAD_BYTES: Final = 32
+
+
+def most_bytes_of(record: Record) -> int:
+    """Return an upper bound of the bytes that ``record``, without headers, takes in a batch."""
+    return len(record.key or b"") + len(record.value or b"") + _MOST_RECORD_OVERHEAD_BYTES
+
+
 # --- building -----------------------------------------------------------------------------------
 
 

@@ -49,6 +49,7 @@ class GroupRoom:
         )
         self.coordinator = GroupCoordinator(
             cache=cluster.cache,
+            topic_configs=cluster.topic_configs,
             records=log,
             reader=internal.reader(config.offsets_load_buffer_size),
             tasks=tasks,

@@ -6,6 +6,8 @@
 * Requests are decided one after another against the state; what they change is written as one
   batch, and they are answered when it is replicated. What comes meanwhile waits, so that the next
   batch has all of it.
+* A batch has at most as many bytes as the log takes. Should the log refuse a batch as too large,
+  its requests are decided again in smaller ones; only a request too large alone is refused.
 * A batch that is not in the log is taken back, with all that was decided in it. One that is, or
   may be, holds whatever its sender is told: the next coordinator will read it.
 * A member that does not send heartbeats, or does not give up in time what it has to, is out.
@@ -17,7 +19,7 @@ classic_members.py; who gets what in target_assignment.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
 from kraftjbod.broker.groups.classic.group_events import (
@@ -55,8 +57,10 @@ from kraftjbod.broker.groups.consumer.group_conversion import classic_group_of
 from kraftjbod.broker.groups.consumer.member_deadlines import NEVER, MemberDeadlines, Overdue
 from kraftjbod.broker.groups.consumer.target_assignment import TargetAssignment
 from kraftjbod.broker.groups.records.consumer_group_records import ConsumerFact, MemberState
-from kraftjbod.broker.groups.records.group_records import Fact, GroupFact
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.broker.groups.records.group_records import Fact, GroupFact, record_of
+from kraftjbod.core.errors import ErrorCode, LocalProtocolError, OperatingError
+from kraftjbod.protocol.record_batch import HEADER_BYTES
+from kraftjbod.protocol.records import Record, most_bytes_of
 
 #: Requests that may wait for a write; a member has one under way, so this is many members.
 MAX_WAITING: Final = 10_000
@@ -64,6 +68,7 @@ MAX_WAITING: Final = 10_000
 MAX_BATCH_FACTS: Final = 2_000
 #: Who could not be thrown out, because that could not be written, is so after this.
 FENCE_AGAIN_MS: Final = 1_000
+NO_LIMIT: Final = 1 << 62
 
 
 class ConsumerGroup:
@@ -78,6 +83,12 @@ class ConsumerGroup:
         self._classic = ClassicMembers(self._changes, self._members, self._deadlines, settings)
         #: What has to be written with the first changes, of what the group was before.
         self._first: list[Fact] = []
+        #: How many changes the group took over from the classic one: they are part of any batch.
+        self._followed = 0
+        #: How many members the present batch throws out.
+        self._thrown_out = 0
+        #: Bytes of a batch after the log refused a larger one.
+        self._most_bytes = NO_LIMIT
         self._waiting: deque[MemberRequest] = deque()
         #: What is answered when the present changes are written.
         self._answers: list[tuple[MemberRequest, object]] = []
@@ -135,6 +146,7 @@ class ConsumerGroup:
             else:
                 assert not hasattr(fact, "topic_partition"), fact
                 self._changes.put(fact)
+        self._followed = len(self._changes)
         self.loaded(now_ms)
 
     # --- events ----------------------------------------------------------------------------------
@@ -159,35 +171,74 @@ class ConsumerGroup:
         return actions
 
     def _work(self, moment: Moment) -> None:
-        """Decide what waits, and have written what that changes."""
+        """Decide what waits, and have written what that changes, in a batch that the log takes."""
         self._throw_out(moment)
         is_new = bool(self._first)
         while self._waiting and self._becomes is None and len(self._changes) < MAX_BATCH_FACTS:
+            mark = len(self._changes)
             request = self._waiting.popleft()
-            self._answers.append((request, self._decide(request, moment)))
+            answer = self._decide(request, moment)
+            if not (len(self._changes) or self._becomes):
+                self._say(request, answer)
+                continue
+            is_alone = not self._answers and (is_new or not mark)
+            if self._is_too_large(moment) and not is_alone:
+                self._take_back(mark)
+                self._waiting.appendleft(request)
+                break
+            self._answers.append((request, answer))
         if is_new and not self._has_consumers(of_none=False):
             # Who wanted it to be of the newer protocol did not get in.
             self._changes.take_back()
             self._first.clear()
-        facts = [*self._first, *self._changes.facts]
-        if self._becomes is not None:
-            kept = self._becomes.group
-            facts += [] if kept is None else [GroupFact(self.group_id, kept)]
+        facts = [*self._first, *self._changes.facts, *self._last]
         if facts:
             self._is_writing = True
-            self._actions.append(WriteFacts(tuple(facts)))
+            self._actions.append(WriteFacts(tuple(facts), tuple(self._records(moment))))
         else:
             self._settle()
+
+    @property
+    def _last(self) -> list[Fact]:
+        """What is written behind the changes: the classic group that it becomes."""
+        kept = None if self._becomes is None else self._becomes.group
+        return [] if kept is None else [GroupFact(self.group_id, kept)]
+
+    def _records(self, moment: Moment) -> Iterator[Record]:
+        """All that is to be written.
+
+        :raises LocalProtocolError: a name is longer than records can hold.
+        """
+        self._changes.encode(moment.wall_ms)
+        yield from (record_of(fact, moment.wall_ms) for fact in self._first)
+        yield from self._changes.records
+        yield from (record_of(fact, moment.wall_ms) for fact in self._last)
+
+    def _is_too_large(self, moment: Moment) -> bool:
+        size_bytes = HEADER_BYTES + self._changes.size_bytes
+        if self._first or self._last:
+            size_bytes = HEADER_BYTES + sum(map(most_bytes_of, self._records(moment)))
+        return size_bytes > min(moment.max_batch_bytes, self._most_bytes)
+
+    def _take_back(self, mark: int) -> None:
+        """Undo what was decided behind the first ``mark`` changes."""
+        self._changes.take_back(mark)
+        self._target.forget_what_was_seen()
+        self._becomes = None
 
     def _decide(self, request: MemberRequest, moment: Moment) -> object:
         mark, epoch = len(self._changes), self.state.epoch
         had_consumers = self._has_consumers()
         try:
             answer = self._answer_to(request, moment)
+            self._changes.encode(moment.wall_ms)
         except OperatingError as e:
-            self._changes.take_back(mark)
-            self._target.forget_what_was_seen()
+            self._take_back(mark)
             return _refusal(request, e.code, e.message)
+        except LocalProtocolError:
+            # Requests have longer names than records can hold.
+            self._take_back(mark)
+            return _refusal(request, ErrorCode.INVALID_REQUEST)
         if had_consumers and not self._has_consumers():
             self._go_back(epoch, moment)
         return answer
@@ -228,14 +279,20 @@ class ConsumerGroup:
         if self._is_over:
             return
         self._is_writing = False
+        is_divisible = len(self._answers) + self._thrown_out > 1
         if event.code is ErrorCode.NONE:
             self._changes.keep()
             self._first.clear()
+            self._most_bytes = NO_LIMIT
+        elif event.is_too_large and is_divisible:
+            self._most_bytes = self._changes.size_bytes // 2
+            self._take_back(self._followed if self._first else 0)
+            self._waiting.extendleft(request for request, _ in reversed(self._answers))
+            self._answers.clear()
+            return
         else:
-            self._changes.take_back()
+            self._take_back(0)
             self._first.clear()
-            self._target.forget_what_was_seen()
-            self._becomes = None
             self._answers = [(one, _refusal(one, event.code)) for one, _ in self._answers]
         self._settle()
 
@@ -281,13 +338,19 @@ class ConsumerGroup:
         is_too_large = len(self.state.members) > self._settings.classic_max_size
         if not self._settings.migration_policy.may_downgrade or is_too_large:
             return
+        mark = len(self._changes)
         try:
             group = classic_group_of(self.state, generation, moment)
-        except OperatingError:
-            # What a member said of their common protocol cannot be read: they go on as they are.
+            self._changes.put(*self.state.end())
+            self._becomes = BecameClassic(group, ())
+            own_bytes = sum(map(most_bytes_of, [*self._records(moment)][mark:]))
+        except (OperatingError, LocalProtocolError):
+            # What a member said of their common protocol cannot be read, or not be written.
+            self._take_back(mark)
             return
-        self._changes.put(*self.state.end())
-        self._becomes = BecameClassic(group, ())
+        if HEADER_BYTES + own_bytes > moment.max_batch_bytes:
+            # Too much for one batch, even alone: they go on as they are.
+            self._take_back(mark)
 
     def _end_for(self, request: JoinRequested) -> object:
         self._changes.put(*self.state.end())
@@ -310,14 +373,25 @@ class ConsumerGroup:
 
     def _throw_out(self, moment: Moment) -> None:
         overdue = self._deadlines.overdue(moment.now_ms)
-        gone = list(dict.fromkeys(one.member_id for one in overdue if self._is_lost(one)))
-        if not gone:
+        lost = list(dict.fromkeys(one.member_id for one in overdue if self._is_lost(one)))
+        self._thrown_out = count = len(lost)
+        if not lost:
             return
         had_consumers, epoch = self._has_consumers(), self.state.epoch
-        self._members.remove(gone, moment)
-        for member_id in gone:
-            # Should it not be written, they are members still, and out a little later.
-            self._deadlines.renew_session(member_id, moment.now_ms, FENCE_AGAIN_MS)
+        mark = len(self._changes)
+        while True:
+            self._members.remove(lost[:count], moment)
+            self._changes.encode(moment.wall_ms)
+            if count == 1 or not self._is_too_large(moment):
+                break
+            self._take_back(mark)
+            count //= 2
+        self._thrown_out = count
+        for at, member_id in enumerate(lost):
+            # Should it not be written, they are members still, and out a little later. Members
+            # that this batch has no room for are out in the next one.
+            again_ms = FENCE_AGAIN_MS if at < count else 0
+            self._deadlines.renew_session(member_id, moment.now_ms, again_ms)
         if had_consumers and not self._has_consumers():
             self._go_back(epoch, moment)
 

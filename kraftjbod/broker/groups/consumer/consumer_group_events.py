@@ -25,6 +25,7 @@ from kraftjbod.broker.groups.consumer.group_topics import GroupTopics
 from kraftjbod.broker.groups.records.consumer_group_records import Partitions
 from kraftjbod.broker.groups.records.group_records import Fact, GroupMetadata
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.records import Record
 
 #: What a member says in place of an epoch.
 JOINING = 0
@@ -71,6 +72,8 @@ class Moment(NamedTuple):
     """Monotonic."""
     wall_ms: int
     topics: GroupTopics
+    max_batch_bytes: int = 1 << 20
+    """Largest batch that the partition of the group takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,8 @@ class FactsWritten:
     """What :class:`WriteFacts` asked for is replicated, or why nothing of it is in the log."""
 
     code: ErrorCode
+    is_too_large: bool = False
+    """The log does not take batches of that size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,8 @@ class WriteFacts:
     """Append them as one batch; :class:`FactsWritten` has to follow before there is another."""
 
     facts: Sequence[Fact]
+    records: Sequence[Record]
+    """The facts, encoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,9 @@ from kraftjbod.broker.groups.records.consumer_group_records import (
     TargetEpochFact,
     TargetFact,
 )
+from kraftjbod.broker.groups.records.group_records import record_of
 from kraftjbod.core.ids import TopicIdPartition
+from kraftjbod.protocol.records import Record, most_bytes_of
 
 T = TypeVar("T")
 #: A group that is new; its first member makes it the next one, as in Kafka.
@@ -243,6 +245,9 @@ class GroupChanges:
         self.state = state
         self.facts: list[ConsumerFact] = []
         self._before: list[ConsumerFact] = []
+        #: Of ``facts``, as far as they are encoded.
+        self.records: list[Record] = []
+        self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -252,13 +257,26 @@ class GroupChanges:
             self._before.append(self.state.apply(fact))
             self.facts.append(fact)
 
+    def encode(self, wall_ms: int) -> None:
+        """Encode the facts that were put since the last call, so that ``records`` has them all.
+
+        :raises LocalProtocolError: a name is longer than records can hold.
+        """
+        for fact in self.facts[len(self.records) :]:
+            record = record_of(fact, wall_ms)
+            self.records.append(record)
+            self.size_bytes += most_bytes_of(record)
+
     def keep(self) -> None:
         """They are written: there is no way back, and none is needed."""
         self.facts.clear()
         self._before.clear()
+        self.records.clear()
+        self.size_bytes = 0
 
     def take_back(self, count: int = 0) -> None:
         """All but the first ``count`` of them."""
         for fact in reversed(self._before[count:]):
             self.state.apply(fact)
-        del self.facts[count:], self._before[count:]
+        self.size_bytes -= sum(map(most_bytes_of, self.records[count:]))
+        del self.facts[count:], self._before[count:], self.records[count:]

@@ -8,13 +8,13 @@ holds, once it is committed, and nobody is told of it before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, assert_never
 
 from kraftjbod.broker.cluster.group_configs import GroupConfigs
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.groups.classic.classic_group import ClassicGroup
 from kraftjbod.broker.groups.classic.group_events import Answer, TimePassed
 from kraftjbod.broker.groups.consumer.consumer_group import ConsumerGroup
@@ -37,7 +37,7 @@ from kraftjbod.broker.groups.coordinator.group_figures import GroupFigures
 from kraftjbod.broker.groups.coordinator.group_log import GroupLog, Written
 from kraftjbod.broker.groups.coordinator.led_groups import CoordinatorSettings, LedGroups, Phase
 from kraftjbod.broker.groups.records.consumer_group_records import EpochFact
-from kraftjbod.broker.groups.records.group_records import Fact, GroupFact
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC, Fact, GroupFact
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
@@ -64,6 +64,7 @@ class ConsumerGroupDriver:
         self,
         *,
         cache: MetadataCache,
+        topic_configs: TopicConfigs,
         clock: Clock,
         log: GroupLog,
         settings: CoordinatorSettings,
@@ -72,6 +73,7 @@ class ConsumerGroupDriver:
         figures: GroupFigures,
     ) -> None:
         self._cache = cache
+        self._topic_configs = topic_configs
         self._clock = clock
         self._log = log
         self._settings = settings
@@ -124,13 +126,18 @@ class ConsumerGroupDriver:
     def handle(self, led: LedGroups, group: ConsumerGroup, event: ConsumerGroupEvent) -> None:
         group.configure(self._settings_of(group.group_id))
         now_ms = self._clock.now_ms()
-        moment = Moment(now_ms, self._clock.wall_ms(), ClusterTopics(self._cache.state))
+        moment = Moment(
+            now_ms,
+            self._clock.wall_ms(),
+            ClusterTopics(self._cache.state),
+            self._topic_configs.get(OFFSETS_TOPIC).max_message_bytes,
+        )
         for action in group.handle(event, moment):
             match action:
                 case Answer(token, answer):
                     complete(token, answer)
-                case WriteFacts(facts):
-                    self._write(led, group, facts)
+                case WriteFacts():
+                    self._write(led, group, action)
                 case BecameClassic():
                     self._hand_over(led, group, action)
                 case _:
@@ -156,7 +163,7 @@ class ConsumerGroupDriver:
             assignment_interval_ms=said.consumer_assignment_interval_ms,
         )
 
-    def _write(self, led: LedGroups, group: ConsumerGroup, facts: Sequence[Fact]) -> None:
+    def _write(self, led: LedGroups, group: ConsumerGroup, action: WriteFacts) -> None:
         loop = asyncio.get_running_loop()
 
         def go_on(written: Written) -> None:
@@ -166,18 +173,18 @@ class ConsumerGroupDriver:
             if not is_replicated and written.may_be_in_log:
                 self._classic.reload(led)
                 return
-            for fact in facts if is_replicated else ():
+            for fact in action.facts if is_replicated else ():
                 if isinstance(fact, GroupFact):
                     led.groups.take(fact)
                 elif isinstance(fact, EpochFact) and fact.value is not None:
                     self._figures.assigned_anew()
-            self.handle(led, group, FactsWritten(written.code))
+            self.handle(led, group, FactsWritten(written.code, written.is_too_large))
 
         def ended(done: Completion[Written]) -> None:
             # In a turn of its own: the group may want more written.
             loop.call_soon(go_on, done.result())
 
-        self._log.write_only(led, facts).add_done_callback(ended)
+        self._log.write_records(led, action.records).add_done_callback(ended)
 
     def _hand_over(self, led: LedGroups, group: ConsumerGroup, action: BecameClassic) -> None:
         group_id = group.group_id

@@ -24,6 +24,7 @@ from typing import Final, assert_never
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.group_configs import GroupConfigs
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
+from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.groups.classic.classic_group import NEVER, ClassicGroup
 from kraftjbod.broker.groups.classic.group_events import (
     Answer,
@@ -87,6 +88,7 @@ class GroupCoordinator:
         self,
         *,
         cache: MetadataCache,
+        topic_configs: TopicConfigs,
         records: GroupLog,
         reader: InternalReader,
         tasks: BackgroundTasks,
@@ -113,6 +115,7 @@ class GroupCoordinator:
         self.figures = GroupFigures(metrics, lambda: self._led.values())
         self._consumer = ConsumerGroupDriver(
             cache=cache,
+            topic_configs=topic_configs,
             figures=self.figures,
             clock=clock,
             log=records,

@@ -37,11 +37,13 @@ class Written(NamedTuple):
     """``code`` is what a client is told; ``base_offset`` that of the first fact, if it is NONE.
 
     ``may_be_in_log``: though it was not replicated in time, it may be still.
+    ``is_too_large``: the log does not take batches of that size.
     """
 
     code: ErrorCode
     may_be_in_log: bool
     base_offset: int = -1
+    is_too_large: bool = False
 
 
 class GroupLog:
@@ -53,16 +55,16 @@ class GroupLog:
 
     def write(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[ErrorCode]:
         """Append ``facts``; they are taken over when they are replicated, and the code says so."""
-        return self.write_only(led, facts).map(_taker(led, facts, NO_PRODUCER_ID))
-
-    def write_only(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[Written]:
-        """As :meth:`write`, but nothing is taken over."""
         wall_ms = self._clock.wall_ms()
         try:
             records = [record_of(fact, wall_ms) for fact in facts]
         except LocalProtocolError:
             # Requests have longer names than records can hold.
-            return Completion.of(Written(ErrorCode.INVALID_REQUEST, may_be_in_log=False))
+            return Completion.of(ErrorCode.INVALID_REQUEST)
+        return self._append(led, records).map(_taker(led, facts, NO_PRODUCER_ID))
+
+    def write_records(self, led: LedGroups, records: Sequence[Record]) -> Completion[Written]:
+        """Append ``records`` as one batch; no fact is taken over."""
         return self._append(led, records)
 
     def append(
@@ -126,4 +128,6 @@ def _taker(
 
 def _written(outcome: AppendOutcome) -> Written:
     may_be_in_log = outcome.is_in_log or outcome.code in _UNKNOWN
-    return Written(code_of_write(outcome.code), may_be_in_log, outcome.base_offset)
+    is_too_large = outcome.code is ErrorCode.MESSAGE_TOO_LARGE
+    code = code_of_write(outcome.code)
+    return Written(code, may_be_in_log, outcome.base_offset, is_too_large)

@@ -108,10 +108,12 @@ class ConsumerScene:
         self.log: list[Any] = []
         self.became: BecameClassic | None = None
         self.writes_at_once = True
+        self.max_batch_bytes = 1 << 20
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.now_ms, 1_000_000 + self.now_ms, self.topics)
+        wall_ms = 1_000_000 + self.now_ms
+        return Moment(self.now_ms, wall_ms, self.topics, self.max_batch_bytes)
 
     def feed(self, event: Any) -> None:
         for action in self.group.handle(event, self.moment):
@@ -127,11 +129,11 @@ class ConsumerScene:
         if self.writes and self.writes_at_once:
             self.wrote()
 
-    def wrote(self, code: ErrorCode = ErrorCode.NONE) -> None:
+    def wrote(self, code: ErrorCode = ErrorCode.NONE, *, is_too_large: bool = False) -> None:
         facts = self.writes.pop(0).facts
         if code is ErrorCode.NONE:
             self.log += facts
-        self.feed(FactsWritten(code))
+        self.feed(FactsWritten(code, is_too_large))
 
     def ask(self, member_id: str, epoch: int, **more: Any) -> int:
         token = next(self.tokens)

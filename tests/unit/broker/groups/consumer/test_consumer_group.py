@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.broker.groups.classic.group_events import GroupState, Unloaded
+from kraftjbod.broker.groups.classic.group_events import GroupState, TimePassed, Unloaded
 from kraftjbod.broker.groups.consumer.consumer_group_events import (
     LEAVING,
 )
+from kraftjbod.broker.groups.records.consumer_group_records import MemberFact
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.records import build_batch
 from tests.unit.broker.groups.consumer.consumer_scene import (
     INTERVAL_MS,
     REBALANCE_MS,
@@ -127,6 +129,43 @@ def test_what_comes_during_a_write_is_one_more():
     assert scene.answers.keys() == {tokens[0]} and len(scene.writes) == 1
     scene.wrote()
     assert scene.answers.keys() == set(tokens)
+
+
+def test_batch_that_the_log_refuses_as_too_large_is_decided_again_in_smaller_ones():
+    scene = ConsumerScene(assignment_interval_ms=0)
+    scene.writes_at_once = False
+    joining = {"rebalance_timeout_ms": REBALANCE_MS, "topic_names": frozenset({"t"})}
+    tokens = [scene.ask(f"m{n}", 0, owned=frozenset(), **joining) for n in range(9)]
+    scene.wrote()
+    sizes: list[int] = []
+    while scene.writes:
+        members = [fact for fact in scene.writes[0].facts if isinstance(fact, MemberFact)]
+        sizes.append(len(members))
+        is_too_large = len(members) > 2
+        scene.wrote(E.UNKNOWN_SERVER_ERROR if is_too_large else E.NONE, is_too_large=is_too_large)
+    assert sizes[0] == 8 and 0 < sizes[1] < 8
+    assert [scene.answers[token].code for token in tokens] == [E.NONE] * 9
+    # A request that is too large alone is refused, and so is not in the group.
+    token = scene.ask("large", 0, owned=frozenset(), **joining)
+    scene.wrote(E.UNKNOWN_SERVER_ERROR, is_too_large=True)
+    assert scene.answers[token].code is E.UNKNOWN_SERVER_ERROR and not scene.writes
+    assert scene.group.state.members.keys() == {f"m{n}" for n in range(9)}
+
+
+def test_members_whose_sessions_end_at_once_are_removed_in_batches_that_the_log_takes():
+    scene = ConsumerScene(assignment_interval_ms=0)
+    for number in range(20):
+        scene.join(f"m{number}")
+    scene.writes_at_once, scene.max_batch_bytes = False, 700
+    scene.now_ms += SESSION_MS
+    scene.feed(TimePassed())
+    batches = 0
+    while scene.writes:
+        size_bytes = len(build_batch(scene.writes[0].records))
+        assert size_bytes <= 700
+        batches += 1
+        scene.wrote()
+    assert not scene.group.state.members and batches > 1
 
 
 def test_what_is_not_in_the_log_is_taken_back():

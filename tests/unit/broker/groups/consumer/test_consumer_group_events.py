@@ -51,6 +51,7 @@ class Walk(ConsumerScene):
         self.rng = random.Random(seed)
         super().__init__(assignors=self.rng.choice([("uniform", "range"), ("range",)]))
         self.writes_at_once = False
+        self.max_batch_bytes = self.rng.choice([300, 1_000, 1 << 20])
         self.clients: list[Client] = []
         self.epoch = 0
         self.count = 0
@@ -88,7 +89,14 @@ class Walk(ConsumerScene):
 
     def end_write(self) -> None:
         if self.writes:
-            self.wrote(E.NONE if self.rng.random() < 0.7 else E.COORDINATOR_NOT_AVAILABLE)
+            code, is_too_large = self.rng.choice(
+                [
+                    *([(E.NONE, False)] * 7),
+                    *([(E.COORDINATOR_NOT_AVAILABLE, False)] * 2),
+                    (E.UNKNOWN_SERVER_ERROR, True),
+                ]
+            )
+            self.wrote(code, is_too_large=is_too_large)
 
     def go(self) -> None:
         if self.clients and self.rng.random() < 0.4:

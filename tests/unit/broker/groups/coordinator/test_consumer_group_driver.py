@@ -6,11 +6,13 @@ import asyncio
 from typing import Any
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.metadata.records import ConfigRecord, PartitionChangeRecord, ResourceType
 from kraftjbod.protocol.messages import SyncGroupRequest
 from tests.unit.broker.gates import until
 from tests.unit.broker.groups.group_rig import (
     OFFSETS,
+    OFFSETS_ID,
     PROTOCOL,
     beat,
     committing,
@@ -53,6 +55,15 @@ async def reloaded(rig: Any, epoch: int) -> list[Any]:
 def min_isr(value: str) -> ConfigRecord:
     return ConfigRecord(
         resource_type=ResourceType.BROKER, resource_name="", name="min.insync.replicas", value=value
+    )
+
+
+def batch_limit(size_bytes: int) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ResourceType.TOPIC,
+        resource_name=OFFSETS.topic,
+        name="max.message.bytes",
+        value=str(size_bytes),
     )
 
 
@@ -116,6 +127,30 @@ async def test_what_the_log_does_not_take_did_not_happen() -> None:
         assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE
         assert "g" not in rig.parts.coordinator.find("g").consumer_groups
         assert not rig.parts.coordinator._led[0].timers
+
+
+async def test_members_that_join_at_once_are_written_in_batches_that_the_topic_takes() -> None:
+    """Only the request that is too large alone is refused, and only that of a name too long."""
+    async with consumer_coordinator() as rig:
+        await rig.follow(batch_limit(4_000))
+        large = {"subscribed_topic_names": [f"{n:0100}" for n in range(60)]}
+        # Broker 2 does not fetch: what comes after the first batch waits for it, and is the next.
+        await lead(rig, 1, isr=(1, 2))
+        asking = [asyncio.ensure_future(rig.ask(consumer("m0"), 1))]
+        await until(lambda: "g" in rig.parts.coordinator.find("g").consumer_groups)
+        asking += [asyncio.ensure_future(rig.ask(consumer(f"m{n}"), 1)) for n in range(1, 40)]
+        too_large = asyncio.ensure_future(rig.ask(consumer("large", **large), 1))
+        too_long = asyncio.ensure_future(rig.ask(consumer("m" * 40_000), 1))
+        await until(lambda: len(group_of(rig)._waiting) == 41)
+        alone = PartitionChangeRecord(topic_id=OFFSETS_ID, partition_id=0, isr=(BrokerId(1),))
+        await rig.follow(alone)
+        answers = [await one for one in asking]
+        assert [one.error_code for one in answers] == [0] * 40
+        assert (await too_large).error_code == E.UNKNOWN_SERVER_ERROR
+        assert (await too_long).error_code == E.INVALID_REQUEST
+        assert group_of(rig).state.members.keys() == {f"m{n}" for n in range(40)}
+        in_memory = facts(rig)
+        assert await reloaded(rig, 2) == in_memory
 
 
 async def test_silent_members_are_out_by_the_group_s_own_timer() -> None:

@@ -9,14 +9,15 @@ import pytest
 
 from kraftjbod.broker.groups.coordinator.group_log import Written
 from kraftjbod.broker.groups.records.consumer_group_records import EpochFact, GroupEpoch
-from kraftjbod.broker.groups.records.group_records import CommittedOffset, OffsetFact
+from kraftjbod.broker.groups.records.group_records import CommittedOffset, OffsetFact, record_of
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.records import Record
 from tests.unit.broker.broker_rig import TP, BrokerRig
 from tests.unit.broker.groups.group_rig import coordinator, lead
 from tests.unit.broker.impaired_dirs import answer, stall
 
 E = ErrorCode
-FACTS = [EpochFact("g", GroupEpoch(epoch=4))]
+RECORDS = [record_of(EpochFact("g", GroupEpoch(epoch=4)), 1)]
 
 
 @pytest.fixture
@@ -35,15 +36,23 @@ async def test_facts_hold_when_they_are_replicated(rig: BrokerRig) -> None:
     fact = OffsetFact("g", TP, CommittedOffset(offset=5, commit_ms=1))
     assert await log.write(led, [fact]) is E.NONE
     assert led.groups.offsets("g")[TP].offset == 5
-    assert await log.write_only(led, FACTS) == Written(E.NONE, may_be_in_log=False, base_offset=1)
-    too_long = [EpochFact("g" * 40_000, GroupEpoch(epoch=4))]
-    assert await log.write_only(led, too_long) == Written(E.INVALID_REQUEST, may_be_in_log=False)
+    written = await log.write_records(led, RECORDS)
+    assert written == Written(E.NONE, may_be_in_log=False, base_offset=1)
+    assert await log.write(led, [EpochFact("g" * 40_000, GroupEpoch(epoch=4))]) is E.INVALID_REQUEST
+
+
+async def test_batch_over_the_topics_limit_is_reported_as_too_large(rig: BrokerRig) -> None:
+    log, led = parts(rig)
+    large = [Record(key=b"k", value=bytes(2 << 20))]
+    assert await log.write_records(led, large) == Written(
+        E.UNKNOWN_SERVER_ERROR, may_be_in_log=False, is_too_large=True
+    )
 
 
 async def test_what_followers_do_not_have_in_time_is_in_the_log(rig: BrokerRig) -> None:
     log, led = parts(rig)
     await lead(rig, 1, isr=(1, 2))
-    assert await log.write_only(led, FACTS) == Written(
+    assert await log.write_records(led, RECORDS) == Written(
         E.COORDINATOR_NOT_AVAILABLE, may_be_in_log=True
     )
 
@@ -51,7 +60,7 @@ async def test_what_followers_do_not_have_in_time_is_in_the_log(rig: BrokerRig) 
 async def test_what_a_disk_was_asked_and_did_not_answer_is_not_known(rig: BrokerRig) -> None:
     log, led = parts(rig)
     stall(rig.dirs[0])
-    assert await log.write_only(led, FACTS) == Written(E.NOT_COORDINATOR, may_be_in_log=True)
+    assert await log.write_records(led, RECORDS) == Written(E.NOT_COORDINATOR, may_be_in_log=True)
     await answer(rig.dirs[0])
 
 
@@ -59,4 +68,4 @@ async def test_another_leadership_s_log_takes_nothing(rig: BrokerRig) -> None:
     log, led = parts(rig)
     await lead(rig, 5)
     led.leader_epoch = 4
-    assert await log.write_only(led, FACTS) == Written(E.NOT_COORDINATOR, may_be_in_log=False)
+    assert await log.write_records(led, RECORDS) == Written(E.NOT_COORDINATOR, may_be_in_log=False)
