@@ -2,10 +2,11 @@
 
 Three controllers (one for every fourth seed), three brokers with two disks each, real ext4 on loop
 devices that lose what was not flushed, RF 3, ``min.insync.replicas`` 2, one idempotent acks=all
-producer per partition, a consumer that reads along, and transactions. Rounds of strikes come from
-the seed (plan.py) until the time is over; then everything is read back and compared with what was
-acknowledged: offset, content, order; and the copies with each other. A failure is repeated with the
-same seed; the interleaving is the machine's, so that it may take a few runs.
+producer per partition, a consumer that reads along, transactions, and two copiers of those that
+consume and produce in transactions. Rounds of strikes come from the seed (plan.py) until the time
+is over; then everything is read back and compared with what was acknowledged: offset, content,
+order; what the copiers wrote with what they read; and the replicas with each other. A failure is
+repeated with the same seed; the interleaving is the machine's, so that it may take a few runs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kraftjbod.testing.local_cluster import LocalCluster
 from kraftjbod.testing.simulation.search.applications.transaction_ledger import Outcome
 from tests.integration.checker import Load, judge
 from tests.integration.live_consumer import LiveConsumer
+from tests.soak.copiers import Copiers, Wait
 from tests.soak.plan import Kind, Round, plan
 from tests.soak.replicas import differing_replicas
 from tests.soak.strikes import BACK_S, Striker
@@ -33,9 +35,12 @@ from tests.soak.transactions import Transactions
 
 TOPIC: Final = "soak"
 TRANSACTIONS_TOPIC: Final = "soak-transactions"
+COPIES_TOPIC: Final = "soak-copies"
 BROKERS: Final = 3
 DIRS: Final = 2
 PARTITIONS: Final = 12
+#: Fewer, so that the markers of copiers leave room on small disks.
+COPIES_PARTITIONS: Final = 4
 DISK_BYTES: Final = 192 * 1024 * 1024
 #: Each partition goes on so far between two rounds.
 _RECORDS_BETWEEN: Final = 20
@@ -60,6 +65,9 @@ class Report:
     read: int = 0
     #: How many transactions ended how.
     transactions: Counter[Outcome] = field(default_factory=Counter)
+    #: Of the copiers.
+    commits: int = 0
+    longest_wait: Wait = field(default_factory=Wait)
     strikes: Counter[Kind] = field(default_factory=Counter)
     #: The longest times without an acknowledgement of any partition, one per round, by its kinds.
     gaps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -70,6 +78,7 @@ class Report:
             f"seed {self.seed}: {self.rounds} rounds, {sum(self.strikes.values())} strikes, "
             f"{self.acked} records acknowledged, {self.read} read, {len(self.findings)} findings",
             "transactions: " + ", ".join(f"{n} {how}" for how, n in self.transactions.items()),
+            f"copiers: {self.commits} transactions, longest time without one: {self.longest_wait}",
             "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
             "longest time without an acknowledgement, by what struck:",
         ]
@@ -108,24 +117,30 @@ def soak(seed: int, seconds: float, *, report_line: Callable[[str], None] = prin
 def _soak(
     cluster: LocalCluster, report: Report, seconds: float, report_line: Callable[[str], None]
 ) -> None:
-    cluster.create_topic(
-        TOPIC,
-        partitions=PARTITIONS,
-        replication_factor=3,
-        config={"min.insync.replicas": "2"},
-    )
-    cluster.create_topic(
-        TRANSACTIONS_TOPIC,
-        partitions=PARTITIONS,
-        replication_factor=3,
-        config={"min.insync.replicas": "2"},
-    )
+    for topic, partitions in (
+        (TOPIC, PARTITIONS),
+        (TRANSACTIONS_TOPIC, PARTITIONS),
+        (COPIES_TOPIC, COPIES_PARTITIONS),
+    ):
+        cluster.create_topic(
+            topic,
+            partitions=partitions,
+            replication_factor=3,
+            config={"min.insync.replicas": "2"},
+        )
     striker = Striker(cluster, TOPIC, PARTITIONS, report.seed)
     bootstrap = cluster.bootstrap_servers
     with (
         Load(bootstrap, TOPIC, PARTITIONS, pause_s=_PAUSE_S) as load,
         LiveConsumer(bootstrap, TOPIC, PARTITIONS) as consumer,
         Transactions(bootstrap, TRANSACTIONS_TOPIC, PARTITIONS, report.seed) as transactions,
+        Copiers(
+            bootstrap,
+            source=TRANSACTIONS_TOPIC,
+            source_partitions=PARTITIONS,
+            target=COPIES_TOPIC,
+            target_partitions=COPIES_PARTITIONS,
+        ) as copiers,
     ):
         ends = time.monotonic() + seconds
         for strikes in plan(report.seed, brokers=BROKERS, dirs=DIRS):
@@ -136,8 +151,10 @@ def _soak(
             load.stop(BACK_S)
             report.findings += consumer.finish(load)
             report.findings += transactions.finish()
+            report.findings += copiers.finish()
         except (AssertionError, KafkaException) as e:
             report.findings.append(str(e))
+        report.commits, report.longest_wait = copiers.commits, copiers.longest_wait
     report.acked = load.acked
     report.transactions = transactions.outcomes
     verdict = judge(bootstrap, TOPIC, load)

@@ -7,6 +7,8 @@ import itertools
 import pytest
 
 from kraftjbod.testing import log_disks
+from tests.soak.committed_reader import CommittedRecord
+from tests.soak.copiers import compare
 from tests.soak.plan import UNCLEAN, Kind, Round, plan
 from tests.soak.soak import soak
 
@@ -30,6 +32,15 @@ def test_a_plan_keeps_to_the_promise_and_leaves_no_kind_out() -> None:
         assert rounds == list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(Kind)))
 
 
+def test_compare_copies_finds_lost_repeated_and_foreign_records() -> None:
+    expected = [CommittedRecord(0, offset, b"v %d" % offset) for offset in (3, 4, 6)]
+    copies = [CommittedRecord(1, at, b"%d %d %s" % one) for at, one in enumerate(expected)]
+    assert compare(expected, copies) == []
+    assert compare(expected, copies[1:]) == ["(0, 3) is not copied: b'v 3'"]
+    assert compare(expected, [*copies, copies[1]]) == ["(0, 4) is copied again, or after 6: b'v 4'"]
+    assert compare(expected[:2], copies) == ["(0, 6) is copied and was never committed: b'v 6'"]
+
+
 @pytest.mark.process
 @pytest.mark.disk
 @pytest.mark.clients
@@ -41,4 +52,4 @@ def test_nothing_acknowledged_is_lost() -> None:
     report = soak(20261122, SECONDS)
     print("\n".join(report.lines()))
     assert report.findings == []
-    assert report.rounds > 0 and report.acked > 0
+    assert report.rounds > 0 and report.acked > 0 and report.commits > 0

@@ -14,21 +14,18 @@ import time
 from collections import Counter
 from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kraftjbod.testing.simulation.search.applications.transaction_ledger import (
     Outcome,
     TransactionLedger,
     Written,
 )
+from tests.soak.committed_reader import END_S, TRY_S, CommittedReader, UnreadableError
 
 _PRODUCERS: Final = 2
 _MOST_RECORDS: Final = 8
 _PAUSE_S: Final = 0.05
-#: One call of the client; what is not done then is asked for again.
-_TRY_S: Final = 10.0
-#: For a transaction to end, and for what is open at the end to be ended by its time-out.
-_END_S: Final = 120.0
 _MOST_FINDINGS: Final = 20
 
 
@@ -68,7 +65,7 @@ class _Transactor:
     def _new(self) -> Producer | None:
         producer = Producer(self._config)
         try:
-            producer.init_transactions(_TRY_S)
+            producer.init_transactions(TRY_S)
         except KafkaException:
             return None
         return producer
@@ -92,13 +89,13 @@ class _Transactor:
     def _end(self, producer: Producer, transaction: Written, how: Outcome) -> bool:
         if how is Outcome.COMMITTED:
             transaction.outcome = Outcome.UNKNOWN
-        deadline = time.monotonic() + _END_S
+        deadline = time.monotonic() + END_S
         while time.monotonic() < deadline:
             try:
                 if how is Outcome.COMMITTED:
-                    producer.commit_transaction(_TRY_S)
+                    producer.commit_transaction(TRY_S)
                 else:
-                    producer.abort_transaction(_TRY_S)
+                    producer.abort_transaction(TRY_S)
             except KafkaException as e:
                 error: KafkaError = e.args[0]
                 if error.txn_requires_abort():
@@ -115,7 +112,8 @@ class Transactions:
     """Writes to ``topic`` from ``with`` until :meth:`finish`."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
-        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+        self._topic = topic
+        self._reader = CommittedReader(bootstrap, topic, partitions)
         self._stopping = threading.Event()
         self._ledger = TransactionLedger()
         transactors = {
@@ -135,7 +133,7 @@ class Transactions:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         for thread in self._threads:
-            thread.join(_END_S + _TRY_S)
+            thread.join(END_S + TRY_S)
 
     @property
     def outcomes(self) -> Counter[Outcome]:
@@ -148,70 +146,11 @@ class Transactions:
         findings = [f"{thread.name} does not end" for thread in self._threads if thread.is_alive()]
         if findings:
             return findings
-        ends = self._wait_for_open_ones()
-        if isinstance(ends, str):
-            return [ends]
-        findings = self._read(ends)
+        try:
+            for partition, _, value in self._reader.read(self._reader.settled_ends()):
+                wrong = self._ledger.saw(self._topic, partition, value)
+                findings += [wrong] if wrong else []
+        except UnreadableError as e:
+            return [*findings, str(e)][:_MOST_FINDINGS]
         findings += self._ledger.judge()
         return findings[:_MOST_FINDINGS]
-
-    def _wait_for_open_ones(self) -> dict[int, int] | str:
-        """Ends of the partitions, when no transaction holds its readers back any more."""
-        deadline = time.monotonic() + _END_S
-        while True:
-            stable, last = self._ends("read_committed"), self._ends("read_uncommitted")
-            if stable == last:
-                return stable
-            if time.monotonic() > deadline:
-                return f"a transaction stays open: last stable {stable}, log ends {last}"
-            time.sleep(1.0)
-
-    def _ends(self, isolation: str) -> dict[int, int]:
-        consumer = self._consumer(isolation)
-        try:
-            return {
-                number: consumer.get_watermark_offsets(TopicPartition(self._topic, number), _TRY_S)[
-                    1
-                ]
-                for number in range(self._partitions)
-            }
-        finally:
-            consumer.close()
-
-    def _read(self, ends: dict[int, int]) -> list[str]:
-        findings: list[str] = []
-        consumer = self._consumer("read_committed")
-        consumer.assign([TopicPartition(self._topic, number, 0) for number in ends])
-        unfinished = {number for number, end in ends.items() if end > 0}
-        deadline = time.monotonic() + _END_S
-        while unfinished and time.monotonic() < deadline:
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            partition = message.partition()
-            assert partition is not None
-            if error := message.error():
-                if error.code() == KafkaError._PARTITION_EOF:
-                    unfinished.discard(partition)
-                continue
-            value = message.value()
-            assert value is not None
-            if wrong := self._ledger.saw(self._topic, partition, value):
-                findings.append(wrong)
-        consumer.close()
-        if unfinished:
-            findings.append(f"partitions {sorted(unfinished)} cannot be read to {ends}")
-        return findings
-
-    def _consumer(self, isolation: str) -> Consumer:
-        return Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "transactions",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "enable.partition.eof": True,
-                "isolation.level": isolation,
-                "log_level": 0,
-            }
-        )
