@@ -4,13 +4,14 @@ Each topic of a request succeeds or fails by itself; a limit on the whole reques
 A topic that has the id which the request wants for it was made by that very request, which is asked
 again because its answer was lost. What is to be grown or deleted is found first, so that a request
 which is made again knows its own work.
+The topics of coordinators are neither grown nor deleted, by whichever request.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
@@ -48,6 +49,12 @@ Replicas = tuple[BrokerId, ...]
 
 _MAY_COLLIDE: Final = re.compile(r"[._]")
 _RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
+#: Topics in which a group or a transactional id belongs to a partition by its hash and the number
+#: of partitions, and what would be lost with them.
+_COORDINATED: Final[Mapping[str, str]] = {
+    "__consumer_offsets": "what consumer groups have committed",
+    "__transaction_state": "the state of every transaction",
+}
 _NO_TOPIC_ID: Final = TopicId(bytes(16))
 #: Of a topic's id; the rest is drawn here.
 _ASKED_ID_BYTES: Final = 12
@@ -295,6 +302,12 @@ class TopicControlManager:
         )
 
     def _grow_topic(self, wish: MorePartitions) -> list[PartitionRecord]:
+        if (held := _COORDINATED.get(wish.name)) is not None:
+            raise _error(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{wish.name}' cannot get more partitions: clients would be sent to other "
+                f"partitions and lose {held}.",
+            )
         topic = self._state.topic(wish.name)
         is_another = topic is not None and wish.topic_id not in (_NO_TOPIC_ID, topic.topic_id)
         if topic is None or is_another:
@@ -343,6 +356,11 @@ class TopicControlManager:
                 continue
             try:
                 topic = self._find_topic(ref)
+                if (held := _COORDINATED.get(topic.name)) is not None:
+                    raise _error(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION,
+                        f"Topic '{topic.name}' cannot be deleted: it holds {held}.",
+                    )
                 if topic.topic_id in records:
                     raise _error(ErrorCode.INVALID_REQUEST, "The topic was named twice.")
             except OperatingError as e:

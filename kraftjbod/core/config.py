@@ -388,7 +388,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """How long what is decided of a transaction may take until all in-sync replicas have it."""
     transaction_state_log_num_partitions: int = Field(default=50, ge=1)
     """This and what follows are for the creation of ``__transaction_state``, when a transaction is
-    first asked for. It must not grow later: transactions would be looked for elsewhere."""
+    first asked for. The topic can neither be grown nor deleted later."""
     transaction_state_log_replication_factor: int = Field(default=3, ge=1)
     """Replicas; with fewer brokers alive it is not made, and transactions wait."""
     transaction_state_log_min_isr: int = Field(default=2, ge=1)

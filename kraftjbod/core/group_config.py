@@ -102,7 +102,7 @@ class GroupConfig(KeyedModel):
     """Bytes that are read at once when a broker takes over groups."""
     offsets_topic_num_partitions: int = Field(default=50, ge=1)
     """This and what follows are for the creation of ``__consumer_offsets``, when a group is first
-    asked for. It must not grow later: groups would be looked for in another partition."""
+    asked for. The topic can neither be grown nor deleted later."""
     offsets_topic_replication_factor: int = Field(default=3, ge=1)
     """Replicas; with fewer brokers alive it is not made, and groups wait."""
     offsets_topic_segment_bytes: int = Field(default=100 * MIB, ge=KIB)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.transactions.transaction_records import TRANSACTIONS_TOPIC
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId
 from kraftjbod.protocol import rpc_messages as m
@@ -104,6 +106,27 @@ def test_topics_are_deleted_by_id_too(world: World) -> None:
     ]
     assert response.topics[2].name == "t"
     assert not world.state.topics
+
+
+@pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+def test_topics_of_coordinators_neither_grow_nor_are_deleted(world: World, name: str) -> None:
+    """A group or transactional id belongs to a partition by its hash and their number."""
+    (made,) = _create(world, _topic(name, 2))
+    more = (m.MorePartitions(name=name, count=3), m.MorePartitions(name=name, count=2))
+    for wanted in more:
+        for validate_only in (False, True):
+            grown = world.ask(
+                m.CreatePartitionsRequest(topics=(wanted,), validate_only=validate_only)
+            )
+            assert isinstance(grown, m.CreatePartitionsResponse)
+            assert grown.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert f"'{name}' cannot get more partitions" in (grown.topics[0].error_message or "")
+    for ref in (m.TopicRef(name=name), m.TopicRef(topic_id=made.topic_id)):
+        deleted = world.ask(m.DeleteTopicsRequest(topics=(ref,)))
+        assert isinstance(deleted, m.DeleteTopicsResponse)
+        assert deleted.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert f"'{name}' cannot be deleted" in (deleted.topics[0].error_message or "")
+    assert len(world.state.topics[made.topic_id].partitions) == 2
 
 
 def test_partitions_added_during_a_reassignment_get_the_factor_that_it_leads_to(
