@@ -100,7 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_privileged = False
         #: Loop time of the last byte from the peer, in seconds.
         self.last_heard_s = 0.0
-        #: Called last if the peer closed it, as the kernel does for a process that dies.
+        #: Called last if the peer closed it, as the kernel does for a process that dies. Not for a
+        #: reset: a firewall sends one as well, and the peer need not know of it.
         self.on_peer_closed: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -200,9 +201,9 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.writing_resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        peer_closed = self._close_reason is None and (
-            exc is None or isinstance(exc, ConnectionError)
-        )
+        # A pipe is broken where the end of the stream came first.
+        is_end = exc is None or isinstance(exc, BrokenPipeError)
+        peer_closed = self._close_reason is None and is_end
         if self._close_reason is None:
             self._close_reason = str(exc) if exc is not None else "closed by the peer"
         self._transport = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,12 +15,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, NotControllerError, OperatingError
-from kraftjbod.core.ids import ConnectionId
+from kraftjbod.core.ids import BrokerId, ConnectionId
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.net.rpc_server import rpc_server
+from kraftjbod.protocol.rpc_codec import encode_request
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -195,6 +197,24 @@ async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -
         assert lost == ["by the other side"]
         assert closed.empty(), "this side closed it"
         stays.close()
+
+
+async def test_reset_connection_is_not_reported_as_closed_by_its_peer() -> None:
+    """A firewall sends resets too, and the peer need not know; only its own kernel sends an end."""
+    closed: asyncio.Queue[ConnectionId] = asyncio.Queue()
+    async with serving(on_peer_closed=closed.put_nowait) as (server, client, handler):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(encode_request(0, ask(7)))
+        await reader.readexactly(4)
+        reset = writer.get_extra_info("socket")
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        assert answered(await client.call(ask(8), timeout_ms=5000)) == 8
+        while server.connection_count > 1:
+            await asyncio.sleep(0)
+        client.close()
+        assert await closed.get() == handler.connections[BrokerId(8)]
+        assert closed.empty()
 
 
 async def test_closing_answers_what_is_in_flight() -> None:
