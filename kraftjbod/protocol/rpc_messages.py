@@ -157,6 +157,8 @@ class BrokerRegistrationResponse(RpcResponse):
     """
     metadata_log_id: WireUuid | None = None
     """Which metadata log the controller has; None if it is from before logs had ids."""
+    session_timeout_ms: int = Field(default=0, ge=0)
+    """For how long from now on nobody else leads; 0 from a controller that does not say it."""
 
 
 class BrokerRegistrationRequest(RpcRequest):

@@ -3,8 +3,9 @@
 * A session lasts ``timeout_ms`` from when the request was sent that the controller answered last:
   once it is over, the controller may have fenced this broker for its silence. That is what the
   controller said when it answered, whatever the broker's own file says.
-* From the loss of its connection, or of its registration, until a later request was answered that
-  may be so as well.
+* From the loss of its connection or of its registration, or from a request that failed, whatever
+  the reason, until a later request was answered that may be so as well: a controller that refuses
+  the request or does not get it may not be the one that decides about the session.
 * What it may have meant that the session was over, metadata shows that is as far as the
   controller's was when it answered.
 """
@@ -42,7 +43,10 @@ class BrokerSession:
         self._timeout_ms = timeout_ms or self._timeout_ms
 
     def lost(self) -> None:
-        """The connection was lost, or the registration: what was sent before means nothing now."""
+        """The connection or the registration was lost, or a request failed.
+
+        Answers to requests that were sent before prove nothing any more.
+        """
         self._lost = self._sent
 
     def is_over(self, now_ms: int) -> bool:

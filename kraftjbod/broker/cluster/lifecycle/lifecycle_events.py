@@ -26,10 +26,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationAnswered:
-    """``metadata_offset`` is the entry's that holds the registration, -1 if that is not known."""
+    """``metadata_offset`` is the entry's that holds the registration, -1 if that is not known.
+
+    ``session_timeout_ms`` is how long the session lasts; 0 if the controller does not say it.
+    """
 
     broker_epoch: BrokerEpoch
     metadata_offset: int = -1
+    session_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -359,7 +359,9 @@ class BrokerLifecycleManager:
         else:
             self._post(
                 RegistrationAnswered(
-                    broker_epoch=response.broker_epoch, metadata_offset=response.metadata_offset
+                    broker_epoch=response.broker_epoch,
+                    metadata_offset=response.metadata_offset,
+                    session_timeout_ms=response.session_timeout_ms,
                 )
             )
 

@@ -357,7 +357,7 @@ class LifecycleState:
         changes = self._dirs.registration_answered(answer.broker_epoch)
         unknown = max(self._metadata.offset + 1, answer.broker_epoch)
         self._shown_from = unknown if answer.metadata_offset < 0 else answer.metadata_offset
-        self._session.answered(self._shown_from)
+        self._session.answered(self._shown_from, answer.session_timeout_ms)
         if changes:
             self._unseen.append((answer.metadata_offset, changes))
         return [
@@ -377,6 +377,7 @@ class LifecycleState:
 
     def _registration_failed(self, event: RegistrationFailed, now_ms: int) -> list[Action]:
         self._is_registering = False
+        self._session.lost()
         if self.state is BrokerState.SHUTTING_DOWN:
             return []
         why = f"the controller refuses broker {self.identity.broker_id}: {event.message}"
@@ -457,6 +458,7 @@ class LifecycleState:
 
     def _heartbeat_failed(self, event: HeartbeatFailed, now_ms: int) -> list[Action]:
         self._sent = None
+        self._session.lost()
         if event.code not in _REGISTER_AGAIN:
             # Not even a wish to send again makes it immediate: what failed now would fail again.
             self._again = False

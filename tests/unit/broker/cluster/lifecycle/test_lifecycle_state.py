@@ -139,6 +139,36 @@ def test_others_may_lead_until_a_later_answer_and_the_metadata_that_it_names_are
     assert not state.may_be_deposed(14_020)
 
 
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.FOREIGN_METADATA]
+)
+def test_failed_heartbeat_puts_the_broker_in_doubt_until_a_later_one_is_answered(
+    code: ErrorCode,
+) -> None:
+    state = machine()
+    state.handle(Started(), 0)
+    state.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=60), 0)
+    state.handle(MetadataReplayed(offset=60), 0)
+    state.handle(alive(at=60), 0)
+    state.handle(alive(at=60), 0)
+    assert not state.may_be_deposed(2_000)
+    state.handle(WokeUp(), 2_000)
+    state.handle(no(code), 2_100)
+    assert state.may_be_deposed(2_100), "the controller that decides may be another one"
+    state.handle(WokeUp(), 4_100)
+    assert state.may_be_deposed(4_100)
+    state.handle(alive(at=60), 4_200)
+    assert not state.may_be_deposed(4_200)
+
+
+def test_session_lasts_as_long_as_the_answer_to_a_registration_says() -> None:
+    state = machine()
+    state.handle(Started(), 0)
+    answer = RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=60, session_timeout_ms=3_000)
+    state.handle(answer, 0)
+    assert (state.is_session_over(2_999), state.is_session_over(3_000)) == (False, True)
+
+
 def only(actions: list[Action], kind: type[K]) -> K:
     found = [action for action in actions if isinstance(action, kind)]
     assert len(found) == 1, actions
