@@ -62,11 +62,13 @@ class ClusterControlManager:
         state: MetadataState,
         index: ReplicaIndex,
         heartbeats: BrokerHeartbeatManager,
+        election_timeout_ms: int,
     ) -> None:
         self._cluster_id = cluster_id
         self._state = state
         self._index = index
         self._heartbeats = heartbeats
+        self._election_timeout_ms = election_timeout_ms
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -223,9 +225,13 @@ class ClusterControlManager:
     # --- heartbeat -------------------------------------------------------------------------------
 
     @property
-    def session_timeout_ms(self) -> int:
-        """How long a broker's session lasts that is heard now."""
-        return self._heartbeats.session_timeout_ms
+    def announced_session_ms(self) -> int:
+        """How long the session lasts of a broker that is heard now, at least.
+
+        Not longer than a controller that takes over next lets it be.
+        """
+        limit_ms = self._state.session_limit_ms - self._election_timeout_ms
+        return max(1, min(self._heartbeats.session_timeout_ms, limit_ms))
 
     def heartbeat(
         self, broker: BrokerRegistration, request: BrokerHeartbeatRequest

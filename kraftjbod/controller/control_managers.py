@@ -105,6 +105,7 @@ class ControlManagers:
         cluster_id: str,
         in_file: DynamicControllerConfig,
         node_id: BrokerId | None = None,
+        election_timeout_ms: int = 1000,
         random_bytes: Callable[[int], bytes],
         draw_below: Callable[[int], int],
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
@@ -112,6 +113,7 @@ class ControlManagers:
         """
         :param in_file: what the controller goes by where nothing is set in the metadata.
         :param node_id: whose own values there count; None for nobody's.
+        :param election_timeout_ms: for how long this one answers after another one was elected.
         :param controllers: those that vote; which levels each supports, as far as it said so.
         """
         self.cluster_id = cluster_id
@@ -119,6 +121,7 @@ class ControlManagers:
         self._settings = SettingsInForce(in_file, node_id)
         self.index = ReplicaIndex()
         self._random_bytes = random_bytes
+        self._election_timeout_ms = election_timeout_ms
         self._heartbeats = BrokerHeartbeatManager(
             session_timeout_ms=self.settings.broker_session_timeout_ms,
             reconnect_grace_ms=self.settings.broker_reconnect_grace_ms,
@@ -128,6 +131,7 @@ class ControlManagers:
             state=self.state,
             index=self.index,
             heartbeats=self._heartbeats,
+            election_timeout_ms=election_timeout_ms,
         )
         self._configuration = ConfigurationControlManager(state=self.state, settings=self._settings)
         self.rules_of = self._configuration.rules_of
@@ -250,8 +254,11 @@ class ControlManagers:
         self._heartbeats.touch(
             request.broker_id, result.response.broker_epoch, now_ms, connection=connection
         )
-        named = {"metadata_log_id": self.state.metadata_log_id}
-        return replace(result, response=result.response.model_copy(update=named))
+        said = {
+            "metadata_log_id": self.state.metadata_log_id,
+            "session_timeout_ms": self._cluster.announced_session_ms,
+        }
+        return replace(result, response=result.response.model_copy(update=said))
 
     def _heartbeat(
         self, request: BrokerHeartbeatRequest, now_ms: int, connection: ConnectionId | None
@@ -298,6 +305,7 @@ class ControlManagers:
                     name=METADATA_VERSION,
                     feature_level=level,
                     metadata_log_id=Uuid.random(self._random_bytes),
+                    session_limit_ms=self._unsaid_session_limit(),
                 ),
                 *(
                     FeatureLevelRecord(name=name, feature_level=level)
@@ -305,6 +313,8 @@ class ControlManagers:
                     if METADATA_VERSION not in present and name != METADATA_VERSION
                 ),
             ]
+        elif limit_ms := self._unsaid_session_limit():
+            records.append(self._session_limit(limit_ms))
         of_all = self.state.configs.get((ResourceType.BROKER, ""), {})
         if min_insync_replicas is not None and MIN_INSYNC_REPLICAS not in of_all:
             config = ConfigRecord(
@@ -316,6 +326,35 @@ class ControlManagers:
             rules_of = self._configuration.rules_after([config])
             records += [*self._replication.follow_min_isr(rules_of), config]
         return ControllerResult(records=tuple(records), response=None)
+
+    def adjust_session_limit(self, now_ms: int) -> ControllerResult[None]:
+        """Let the metadata name the longest session that any broker may rely on.
+
+        It is raised before a longer session is announced, and lowered once all of those are over.
+        """
+        limit_ms, longest_ms = self.state.session_limit_ms, self._longest_session_ms
+        is_settled = limit_ms == longest_ms or (
+            limit_ms > longest_ms and self._heartbeats.has_longer_sessions(now_ms)
+        )
+        records = () if is_settled else (self._session_limit(longest_ms),)
+        return ControllerResult(records=records, response=None)
+
+    @property
+    def _longest_session_ms(self) -> int:
+        return self.settings.broker_session_timeout_ms + self._election_timeout_ms
+
+    def _unsaid_session_limit(self) -> int:
+        """What a log has to say before this controller announces its sessions; 0: nothing."""
+        longest_ms, limit_ms = self._longest_session_ms, self.state.session_limit_ms
+        is_new_log = METADATA_VERSION not in self.state.features
+        return longest_ms if longest_ms > limit_ms or (is_new_log and longest_ms < limit_ms) else 0
+
+    def _session_limit(self, limit_ms: int) -> FeatureLevelRecord:
+        return FeatureLevelRecord(
+            name=METADATA_VERSION,
+            feature_level=self.state.features[METADATA_VERSION],
+            session_limit_ms=limit_ms,
+        )
 
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:
         """An unfenced broker whose session has ended."""
@@ -333,12 +372,12 @@ class ControlManagers:
         """Its other side closed it."""
         self._heartbeats.connection_closed(connection, now_ms)
 
-    def take_suspects(self, now_ms: int) -> list[BrokerRegistration]:
+    def take_suspects(self) -> list[BrokerRegistration]:
         """Unfenced brokers that may be dead, each once: whoever asks sees whether they are."""
         brokers = self.state.brokers
         return [
             brokers[broker_id]
-            for broker_id, epoch in self._heartbeats.take_suspects(now_ms)
+            for broker_id, epoch in self._heartbeats.take_suspects()
             if broker_id in brokers
             and brokers[broker_id].epoch == epoch
             and not brokers[broker_id].fenced
@@ -428,10 +467,12 @@ class ControlManagers:
     def take_leadership(self, now_ms: int) -> None:
         """Nobody was heard by this controller yet: every session starts now.
 
+        Each lasts as long as this controller or one before it may have announced.
         What a change of a broker left for later is found again.
         """
         self._replication.take_over()
-        self._heartbeats.restart(self.state.brokers.values(), now_ms)
+        limit_ms = max(self.state.session_limit_ms, self._longest_session_ms)
+        self._heartbeats.restart(self.state.brokers.values(), now_ms, limit_ms)
         for broker in self.state.brokers.values():
             if broker.in_controlled_shutdown:
                 self._heartbeats.note_shutdown_offset(broker.broker_id, self.state.offset)

@@ -62,6 +62,7 @@ from kraftjbod.metadata.record_codec import (
 )
 from kraftjbod.metadata.records import (
     BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
     Record,
     RegisterBrokerRecord,
 )
@@ -128,6 +129,8 @@ class QuorumController:
         self._last_proposal: Proposal | None = None
         #: Of the snapshot that a start begins with.
         self._reader = EntryReader()
+        #: The last one that changed a feature, or how long sessions may last.
+        self._last_feature: Proposal | None = None
         #: The last one that changed the broker's registration.
         self._last_about: dict[BrokerId, Proposal] = {}
         #: Something that a pass wants has no space on the disk.
@@ -328,6 +331,8 @@ class QuorumController:
             result = self._decide(request, connection)
         if isinstance(request, BrokerHeartbeatRequest) and needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
+            # The session that is announced goes by it.
+            await self._until_committed(self._last_feature)
         else:
             if result.records:
                 self._apply_or_take_back(request, result)
@@ -443,6 +448,8 @@ class QuorumController:
         for record in records:
             if isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
                 self._last_about[record.broker_id] = proposal
+            elif isinstance(record, FeatureLevelRecord):
+                self._last_feature = proposal
 
     def _require_active(self) -> None:
         """:raises NotControllerError: another one decides, or nobody just now."""
@@ -534,7 +541,7 @@ class QuorumController:
         """Whoever waits for an answer hears it of the driver."""
         self._is_active = False
         self._drop_tasks()
-        self._last_proposal = None
+        self._last_proposal = self._last_feature = None
         self._last_about.clear()
         self._sessions.forget()
         self._followers.forget()

@@ -141,7 +141,7 @@ class ReplicationControlManager:
             is_fenced=state.is_fenced,
             should_shut_down=state is BrokerControlState.SHUTDOWN_NOW,
             metadata_offset=self._state.offset,
-            session_timeout_ms=self._cluster.session_timeout_ms,
+            session_timeout_ms=self._cluster.announced_session_ms,
         )
         return ControllerResult(records=records, response=response, is_atomic=False)
 

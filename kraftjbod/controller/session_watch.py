@@ -46,7 +46,7 @@ class SessionWatch:
         #: Known to be silent or gone, and not fenced yet: that may have to wait for free space.
         self._expired: set[BrokerId] = set()
         self._probe = SuspectProbe(
-            take_suspects=lambda: managers().take_suspects(clock.now_ms()),
+            take_suspects=lambda: managers().take_suspects(),
             is_refused=is_refused,
             on_refused=self._fence_refused,
         )
@@ -82,7 +82,11 @@ class SessionWatch:
                 self._log.warning("controller_was_paused", pause_ms=pause_ms)
             last_ms = now_ms
             await self._do_pass(self._fence_stale)
+            await self._do_pass(self._adjust_session_limit)
             self._probe.wake()
+
+    def _adjust_session_limit(self) -> ControllerResult[None]:
+        return self._managers().adjust_session_limit(self._clock.now_ms())
 
     async def _fence_refused(self, broker: BrokerRegistration) -> None:
         self._managers().refused(broker)

@@ -64,10 +64,11 @@ class DynamicControllerConfig(DynamicNodeConfig):
 
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
     """A broker that was not heard of for this long is fenced, and its leaders move; at least two
-    heartbeats of each broker have to fit into it."""
+    heartbeats of each broker have to fit into it. After a change of controllers it is the longest
+    that any of them announced, and controller.quorum.election.timeout.ms more."""
     broker_reconnect_grace_ms: int = Field(default=1000, ge=0)
-    """So is one whose process closed its connection, as dying ones do, and made no new one for so
-    long, or whose address refuses connections meanwhile; 0 for never."""
+    """So is one whose process closed its connection to the active controller, as dying ones do, and
+    made no new one for so long, or whose address refuses connections meanwhile; 0 for never."""
     leader_imbalance_check_interval_seconds: int = Field(default=300, ge=1)
     """How often leaders go home to their preferred replicas."""
     auto_leader_rebalance_enable: bool = True

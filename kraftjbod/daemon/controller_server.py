@@ -222,6 +222,7 @@ class ControllerServer:
             cluster_id=cluster_id,
             in_file=config,
             node_id=config.node_id,
+            election_timeout_ms=config.controller_quorum_election_timeout_ms,
             random_bytes=environment.random_bytes,
             draw_below=environment.rng.randrange,
             controllers=quorum.supported_features,

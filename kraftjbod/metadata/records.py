@@ -287,6 +287,11 @@ class FeatureLevelRecord:
     log this is. Drawn once for each log, so that one that was formatted anew differs from the one
     that was lost. Software from before it passes over the field, so it needs no version.
     """
+    session_limit_ms: int = 0
+    """In the record of ``metadata.version``: the longest session that a controller announces to a
+    broker, and its election time-out. A controller that takes over fences no broker sooner. 0 says
+    nothing of it. Older software passes over the field as well.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

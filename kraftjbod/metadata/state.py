@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 from kraftjbod.core.errors import RemoteProtocolError, StartupError
 from kraftjbod.core.ids import (
@@ -54,6 +54,9 @@ from kraftjbod.metadata.registrations import (
     PartitionRegistration,
     TopicRegistration,
 )
+
+DEFAULT_SESSION_LIMIT_MS: Final = 10_000
+"""Where the log says nothing: the defaults of the two time-outs that it is the sum of."""
 
 
 @dataclass(slots=True)
@@ -118,6 +121,8 @@ class MetadataState:
         self.epoch: int = -1
         #: Which log this is the state of; None if the log is from before logs had ids.
         self.metadata_log_id: Uuid | None = None
+        #: How long a broker may rely on a session after another controller was elected.
+        self.session_limit_ms: int = DEFAULT_SESSION_LIMIT_MS
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
         #: Each by its last incarnation, whether it votes or not.
         self.controllers: dict[BrokerId, RegisterControllerRecord] = {}
@@ -281,6 +286,7 @@ class MetadataState:
             self.metadata_version = level
             if record.metadata_log_id is not None:
                 self.metadata_log_id = record.metadata_log_id
+            self.session_limit_ms = record.session_limit_ms or self.session_limit_ms
         elif record.name == ELIGIBLE_LEADER_REPLICAS_VERSION and not record.feature_level:
             self._change_partitions(PartitionRegistration.without_elr, delta)
         self.features[record.name] = record.feature_level
@@ -378,6 +384,7 @@ class MetadataState:
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
         twin.metadata_log_id = self.metadata_log_id
+        twin.session_limit_ms = self.session_limit_ms
         twin.brokers = dict(self.brokers)
         twin.controllers = dict(self.controllers)
         twin.topics = {
@@ -407,8 +414,15 @@ class MetadataState:
     def snapshot_records(self) -> Iterator[Record]:
         """Records that rebuild this state when replayed on an empty one."""
         for name, level in self.features.items():
-            log_id = self.metadata_log_id if name == METADATA_VERSION else None
-            yield FeatureLevelRecord(name=name, feature_level=level, metadata_log_id=log_id)
+            record = FeatureLevelRecord(name=name, feature_level=level)
+            if name == METADATA_VERSION:
+                is_said = self.session_limit_ms != DEFAULT_SESSION_LIMIT_MS
+                record = dataclasses.replace(
+                    record,
+                    metadata_log_id=self.metadata_log_id,
+                    session_limit_ms=self.session_limit_ms if is_said else 0,
+                )
+            yield record
         for broker in self.brokers.values():
             yield broker.to_record()
         yield from self.controllers.values()

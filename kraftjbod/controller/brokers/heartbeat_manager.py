@@ -4,12 +4,16 @@ A session ends by silence, or sooner by a sign of death: the broker's side close
 that its last request came on, as the kernel does for a process that dies, and within the grace no
 request came on another one; or its address refuses connections, which needs no grace. A broker that
 lives connects again at once; one that was fenced by mistake is unfenced by its next heartbeat, and
-fencing is always safe, since leader epochs move. Until it is heard again, another incarnation may
-take its place; likewise when a new controller did not hear of it within the grace, which those that
-live do.
+no record is lost by fencing, since leader epochs move. Until it is heard again, another incarnation
+may take its place; likewise when a new controller did not hear of it within the grace, which those
+that live do.
+
+No broker is fenced before its session is over by its own clock, unless it said itself that it is
+cut off: it answers clients from memory until then (ADR 98).
 
 Nothing in here is replicated. A controller that takes leadership starts with fresh contact times
-for those that metadata does not call fenced: who died since then costs one more session timeout.
+for those that metadata does not call fenced. The one before may have answered them until its lease
+was over, with a longer session: inherited sessions last ``session_limit_ms`` of the metadata.
 
 States of a broker, all but the last visible in its registration::
 
@@ -151,11 +155,16 @@ class BrokerHeartbeatManager:
         """The broker said goodbye: its next incarnation need not wait."""
         self._contacts.pop(broker_id, None)
 
-    def restart(self, brokers: Iterable[BrokerRegistration], now_ms: int) -> None:
-        """Leadership was taken: every unfenced broker counts as heard now."""
+    def restart(
+        self, brokers: Iterable[BrokerRegistration], now_ms: int, session_limit_ms: int
+    ) -> None:
+        """Leadership was taken: every unfenced broker counts as heard now.
+
+        :param session_limit_ms: how long sessions last that former controllers announced.
+        """
         self._contacts = {
             broker.broker_id: _Contact(
-                broker.epoch, now_ms, now_ms + self.session_timeout_ms, is_inherited=True
+                broker.epoch, now_ms, now_ms + session_limit_ms, is_inherited=True
             )
             for broker in brokers
             if not broker.fenced
@@ -179,6 +188,11 @@ class BrokerHeartbeatManager:
     def is_long_pause(self, pause_ms: int) -> bool:
         return pause_ms > self.session_timeout_ms // 2
 
+    def has_longer_sessions(self, now_ms: int) -> bool:
+        """Whether a broker may rely on a session that outlasts one that is announced now."""
+        end_ms = now_ms + self.session_timeout_ms
+        return any(contact.until_ms > end_ms for contact in self._contacts.values())
+
     def has_valid_session(self, broker_id: BrokerId, now_ms: int) -> bool:
         contact = self._contacts.get(broker_id)
         is_heard = contact is not None and now_ms < contact.until_ms
@@ -193,11 +207,15 @@ class BrokerHeartbeatManager:
         is_late = closed_ms is not None and now_ms - closed_ms >= self._reconnect_grace_ms
         return contact.is_refused or is_late
 
-    def take_suspects(self, now_ms: int) -> list[tuple[BrokerId, BrokerEpoch]]:
-        """Who shows no sign of life when those that live do; each once until it is heard again."""
+    def take_suspects(self) -> list[tuple[BrokerId, BrokerEpoch]]:
+        """Brokers that closed their connection to this controller; each once until heard again.
+
+        Not those that were never heard here: one rule of a firewall keeps their heartbeats away and
+        refuses connections to them as well.
+        """
         suspects = []
         for broker_id, contact in self._contacts.items():
-            if not contact.is_probed and self._is_suspect(contact, now_ms):
+            if not contact.is_probed and contact.closed_ms is not None:
                 contact.is_probed = True
                 suspects.append((broker_id, contact.epoch))
         return suspects

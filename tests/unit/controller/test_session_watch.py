@@ -6,7 +6,12 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from kraftjbod.core.ids import ConnectionId
+from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.config import DynamicControllerConfig
+from kraftjbod.core.ids import BrokerEpoch, ConnectionId, Uuid
+from kraftjbod.metadata.records import RegisterBrokerRecord
+from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.unit.controller.conftest import ONE, Node
 
 
@@ -55,3 +60,105 @@ async def test_a_controller_that_stood_still_blames_nobody(node: Node) -> None:
             await asyncio.sleep(0.01)
     assert [event["event"] for event in events] == ["controller_was_paused"]
     assert not node.managers.state.brokers[ONE].fenced
+
+
+# --- how long sessions last that other controllers announced --------------------------------------
+
+ELECTION_MS = 1_000
+
+
+class _Controller:
+    """The deciding half of one controller; ``follows`` is whose log it has replayed."""
+
+    def __init__(self, session_timeout_ms: int, follows: _Controller | None = None) -> None:
+        self.managers = ControlManagers(
+            cluster_id="c",
+            in_file=DynamicControllerConfig(broker_session_timeout_ms=session_timeout_ms),
+            election_timeout_ms=ELECTION_MS,
+            random_bytes=bytes,
+            draw_below=lambda _: 0,
+        )
+        if follows is not None:
+            state = follows.managers.state
+            for record in state.snapshot_records():
+                self.managers.replay_part([record], offset=state.offset)
+            self.managers.replay((), offset=state.offset, epoch=state.epoch)
+
+    def apply(self, result: ControllerResult[None]) -> int:
+        """How many records that were."""
+        offset = self.managers.state.offset + 1
+        self.managers.replay(result.records, offset=offset, epoch=1)
+        return len(result.records)
+
+    def lead(self, now_ms: int) -> None:
+        self.managers.take_leadership(now_ms)
+        self.apply(self.managers.bootstrap({"metadata.version": 30}))
+
+    def register(self) -> None:
+        record = RegisterBrokerRecord(
+            broker_id=ONE,
+            broker_epoch=BrokerEpoch(1),
+            incarnation_id=Uuid(bytes(16)),
+            listeners=(),
+            rack=None,
+            fenced=False,
+            in_controlled_shutdown=False,
+        )
+        self.managers.replay([record], offset=self.managers.state.offset + 1, epoch=1)
+
+    def announced_ms(self, now_ms: int) -> int:
+        request = BrokerHeartbeatRequest(
+            broker_id=ONE,
+            broker_epoch=BrokerEpoch(1),
+            current_metadata_offset=1,
+            want_fence=False,
+            want_shut_down=False,
+        )
+        response = self.managers.decide(request, now_ms=now_ms).response
+        assert isinstance(response, BrokerHeartbeatResponse)
+        return response.session_timeout_ms
+
+    def adjust(self, now_ms: int) -> int:
+        return self.apply(self.managers.adjust_session_limit(now_ms))
+
+
+def test_controller_announces_no_longer_session_than_the_log_lets_the_next_one_grant() -> None:
+    first = _Controller(3_000)
+    first.lead(0)
+    first.register()
+    assert first.managers.state.session_limit_ms == 3_000 + ELECTION_MS
+    assert first.announced_ms(0) == 3_000
+    assert first.adjust(0) == 0
+    second = _Controller(18_000, first)
+    second.managers.take_leadership(0)
+    assert second.announced_ms(0) == 3_000, "nothing in the log says more yet"
+    second.apply(second.managers.bootstrap({}))
+    assert second.announced_ms(0) == 18_000
+
+
+def test_inherited_broker_is_fenced_by_the_longest_session_any_controller_announced() -> None:
+    """The time-out was lowered in the files, one controller after the other."""
+    first = _Controller(18_000)
+    first.lead(0)
+    first.register()
+    # A third one takes over before the sessions that the first one announced are over.
+    second = _Controller(3_000, first)
+    second.lead(1_000)
+    assert second.adjust(2_000) == 0
+    third = _Controller(3_000, second)
+    third.lead(3_000)
+    assert third.managers.find_stale_broker(3_000 + 18_999) is None
+    assert third.managers.find_stale_broker(3_000 + 19_000) == ONE
+
+
+def test_session_limit_is_lowered_once_all_longer_sessions_are_over() -> None:
+    first = _Controller(18_000)
+    first.lead(0)
+    first.register()
+    second = _Controller(3_000, first)
+    second.lead(0)
+    for now_ms in range(0, 16_000, 1_000):
+        assert second.announced_ms(now_ms) == 3_000
+        assert second.adjust(now_ms) == 0
+    assert second.adjust(16_000) == 1
+    assert second.managers.state.session_limit_ms == 3_000 + ELECTION_MS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kraftjbod.core.errors import RemoteProtocolError
@@ -52,6 +54,17 @@ def _rebuilt(state: MetadataState) -> MetadataState:
 def test_a_snapshot_rebuilds_the_same_state() -> None:
     state = _world().state
     assert vars(_rebuilt(state)) == vars(state)
+
+
+def test_session_limit_is_kept_by_snapshots_and_by_records_that_do_not_name_it() -> None:
+    state = _world().state
+    level = FeatureLevelRecord(name="metadata.version", feature_level=30)
+    for said, kept in ((0, 10_000), (19_000, 19_000), (0, 19_000)):
+        record = dataclasses.replace(level, session_limit_ms=said)
+        state.replay([record], offset=state.offset + 1, epoch=1, delta=MetadataDelta())
+        assert state.session_limit_ms == kept
+        assert vars(_rebuilt(state)) == vars(state)
+    assert state.copy().session_limit_ms == 19_000
 
 
 def test_a_copy_is_equal_and_apart() -> None:

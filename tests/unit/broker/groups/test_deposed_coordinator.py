@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
+from typing import Any
+
+import pytest
 
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.cli.clients.cluster_admin import create_topic
@@ -88,3 +92,46 @@ def test_who_stood_still_tells_nothing_that_another_one_has_replaced() -> None:
         cluster.controller().kill()
         cluster.run_for(15_000)
         assert other.run(fetched(other.kafka, present)) == (14, 0)
+
+
+SPLITS = {
+    "rejects": {"rejects": True},
+    "drops": {},
+    "drops, and the next controller announces shorter sessions": {"next_session_ms": 3_000},
+}
+
+
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
+def test_coordinator_cut_off_with_the_active_controller_tells_no_replaced_offset(
+    split: dict[str, Any],
+) -> None:
+    """One firewall rule separates the coordinator and the active controller from all others.
+
+    The others elect at once, because the connections between controllers break. The deposed
+    controller answers heartbeats until its lease is over.
+    """
+    config = {"offsets.topic.num.partitions": "1", "broker.heartbeat.interval.ms": "300"}
+    with SimulatedCluster(seed=3, controllers=3, brokers=3, log_dirs=1, config=config) as cluster:
+        for controller in cluster.controllers:
+            controller.properties["broker.session.timeout.ms"] = "9000"
+        cluster.start()
+        client, other = cluster.client("client"), cluster.client("other")
+        former = client.run(first_commit(client.kafka))
+        other.run(led_by(other.kafka))
+        assert other.run(fetched(other.kafka, former)) == (13, 0)
+        active = next(one for one in cluster.controllers if one.is_active)
+        for controller in cluster.controllers:
+            if controller is not active and "next_session_ms" in split:
+                controller.kill()
+                controller.properties["broker.session.timeout.ms"] = str(split["next_session_ms"])
+                controller.start()
+                cluster.run_for(2_000)
+        assert active.is_active
+        here = {active.name, f"broker-{former}", "other"}
+        for a, b in product(here, cluster.hosts.keys() - here):
+            cluster.network.partition(a, b, rejects=split.get("rejects", False))
+            if a == active.name and b.startswith("controller"):
+                cluster.network.reset_connections(a, b)
+        client.run(next_commit(client.kafka, former))
+        answers = [other.run(fetched(other.kafka, former)) for _ in range(3)]
+        assert (13, 0) not in answers

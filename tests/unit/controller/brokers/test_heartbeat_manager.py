@@ -100,6 +100,8 @@ def test_a_new_incarnation_starts_from_nothing(heartbeats: BrokerHeartbeatManage
 # --- closed connections --------------------------------------------------------------------------
 
 SESSION_MS, GRACE_MS = 9000, 1000
+#: A former controller may have announced longer sessions.
+LIMIT_MS = 19_000
 
 
 def test_who_closes_its_connection_and_does_not_come_back_is_gone(
@@ -141,6 +143,26 @@ def test_closed_connections_mean_nothing_without_a_grace() -> None:
     assert heartbeats.find_stale([ONE], SESSION_MS) == ONE
 
 
+def test_inherited_sessions_last_as_long_as_any_controller_announced() -> None:
+    """The former controller answers until its lease is over, and goes by another setting."""
+    heartbeats = BrokerHeartbeatManager(session_timeout_ms=SESSION_MS, reconnect_grace_ms=GRACE_MS)
+    heartbeats.restart([_registration(ONE, EPOCH)], 0, LIMIT_MS)
+    assert heartbeats.has_longer_sessions(LIMIT_MS - SESSION_MS - 1)
+    assert not heartbeats.has_longer_sessions(LIMIT_MS - SESSION_MS)
+    assert heartbeats.find_stale([ONE], LIMIT_MS - 1) is None
+    assert heartbeats.find_stale([ONE], LIMIT_MS) == ONE
+
+
+def test_broker_never_heard_by_this_controller_is_not_probed() -> None:
+    """One firewall rule keeps its heartbeats away and refuses connections to it as well."""
+    heartbeats = BrokerHeartbeatManager(session_timeout_ms=SESSION_MS, reconnect_grace_ms=GRACE_MS)
+    heartbeats.restart([_registration(ONE, EPOCH)], 0, LIMIT_MS)
+    assert heartbeats.may_be_replaced(ONE, GRACE_MS), "a new incarnation shows that it is dead"
+    assert heartbeats.take_suspects() == []
+    heartbeats.refused(ONE, EPOCH)
+    assert heartbeats.has_valid_session(ONE, LIMIT_MS - 1)
+
+
 @dataclass
 class _Process:
     """An incarnation of a broker, and the connections to the controller that it has open."""
@@ -149,6 +171,8 @@ class _Process:
     connections: list[ConnectionId] = field(default_factory=list)
     last_on: ConnectionId | None = None
     last_heard_ms: int = 0
+    until_ms: int = 0
+    """Its session lasts as long as any controller announced."""
     cut_off_ms: int | None = None
     """Since when what it was heard on last is closed."""
     is_heard: bool = True
@@ -247,6 +271,7 @@ class _Brokers:
         self.heartbeats.touch(broker_id, process.epoch, self.now_ms, connection=connection)
         process.last_on, process.cut_off_ms = connection, None
         process.last_heard_ms, process.is_heard = self.now_ms, True
+        process.until_ms = max(process.until_ms, self.now_ms + SESSION_MS)
         process.is_probed = process.is_refused = False
 
     def restart_controller(self) -> None:
@@ -254,18 +279,19 @@ class _Brokers:
         for process in self.current.values():
             process.connections, process.last_on, process.cut_off_ms = [], None, None
             process.last_heard_ms, process.is_heard = self.now_ms, False
+            process.until_ms = self.now_ms + LIMIT_MS
             process.is_probed = process.is_refused = False
         self.former.clear()
         registered = [_registration(b, p.epoch) for b, p in self.current.items()]
-        self.heartbeats.restart(registered, self.now_ms)
+        self.heartbeats.restart(registered, self.now_ms, LIMIT_MS)
 
     def probe(self) -> None:
         suspects = [
             (broker_id, process.epoch)
             for broker_id, process in self.current.items()
-            if not process.is_probed and self._is_suspect(process)
+            if not process.is_probed and process.cut_off_ms is not None
         ]
-        assert sorted(self.heartbeats.take_suspects(self.now_ms)) == sorted(suspects)
+        assert sorted(self.heartbeats.take_suspects()) == sorted(suspects)
         for broker_id, _ in suspects:
             self.current[broker_id].is_probed = True
         self.probes += suspects
@@ -286,7 +312,7 @@ class _Brokers:
         )
 
     def _is_silent(self, process: _Process) -> bool:
-        return self.now_ms - process.last_heard_ms >= SESSION_MS
+        return self.now_ms >= process.until_ms
 
     def check(self) -> None:
         waits = []
