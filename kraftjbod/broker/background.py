@@ -14,6 +14,7 @@ from typing import Any
 
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.loop.task_end import raise_task_error
 
 
 class BackgroundTasks:
@@ -61,5 +62,4 @@ class BackgroundTasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.result()
+        raise_task_error(task)

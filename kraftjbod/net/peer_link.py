@@ -3,6 +3,7 @@
 * What waits is bounded, by number and bytes: the oldest goes first. Nothing is sent twice.
 * One request is on its way at a time, with all that waited; the peer answers as it comes.
 * A connection that does not answer is given up, for another one may.
+* An error that is not about the peer is a bug: it is raised on the loop.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from kraftjbod.core.errors import ConnectionLostError, OperatingError, RequestTimedOutError
+from kraftjbod.core.loop.task_end import raise_task_error
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import RpcRequest
@@ -44,6 +46,7 @@ class PeerLink(Generic[T]):
         :param on_lost: the connection went, or could not be made.
         :param on_refused: the peer does not want what is sent.
         """
+        self._address = f"{host}:{port}"
         self._make_request = make_request
         self._size_of = size_of
         self._timeout_ms = timeout_ms
@@ -71,7 +74,8 @@ class PeerLink(Generic[T]):
             self._queued_bytes -= self._size_of(self._queue.popleft())
         self._work.set()
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(self._run(), name=f"peer_link {self._address}")
+            self._task.add_done_callback(raise_task_error)
 
     def abandon(self) -> None:
         """The peer is elsewhere by now; what waited for it is dropped."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.loop.task_end import raise_task_error
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.rpc_client import RpcClient
@@ -39,7 +40,8 @@ class QuorumSearch:
         self._log = get_logger(component="quorum")
 
     def begin(self, driver: RaftDriver) -> None:
-        self._task = asyncio.create_task(self._run(driver))
+        self._task = asyncio.create_task(self._run(driver), name="quorum_search")
+        self._task.add_done_callback(raise_task_error)
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.loop.task_end import raise_task_error
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.raft.log.known_voters import KnownVoters
 from kraftjbod.raft.log.static_voters import VOTER_DIRECTORIES
@@ -52,7 +53,10 @@ class StaticQuorum:
 
         :param voters: those in force.
         """
-        self._introducing = asyncio.create_task(self._introduce_to_all(voters))
+        self._introducing = asyncio.create_task(
+            self._introduce_to_all(voters), name="static_quorum"
+        )
+        self._introducing.add_done_callback(raise_task_error)
 
     async def stop(self) -> None:
         if self._introducing is not None:

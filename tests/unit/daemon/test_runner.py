@@ -160,6 +160,22 @@ def test_a_socket_error_in_a_callback_is_only_reported(tmp_path: Path) -> None:
     assert "loop_complaint" in err
 
 
+def test_os_error_that_ends_a_background_task_ends_the_process(tmp_path: Path) -> None:
+    """Without its heartbeats or its metadata a broker would go on as a zombie."""
+    body = """
+    from kraftjbod.broker.background import BackgroundTasks
+
+    class Mine(Daemon):
+        async def start(self):
+            self.tasks = BackgroundTasks()
+            self.tasks.start(self.heartbeat(), "broker_heartbeat")
+        async def heartbeat(self): raise OSError(28, "No space left on device")
+    """
+    code, _, err = _finish(_run(tmp_path, body))
+    assert code == runner.EXIT_BUG
+    assert "task broker_heartbeat ended: OSError" in err
+
+
 def test_a_stop_that_hangs_is_truncated(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ConnectionId
@@ -82,4 +83,31 @@ async def test_messages_go_in_their_order_the_oldest_are_dropped_and_an_end_is_h
     while len(heard) == count:
         await asyncio.sleep(0.001)
     assert heard[-1] == "lost", "nobody is there"
+    await link.close()
+
+
+async def test_bug_that_ends_a_peer_link_reaches_the_loop() -> None:
+    """The controller would go on, and that peer would never hear of it again."""
+
+    def make_request(_numbers: Sequence[int]) -> RpcRequest:
+        raise ZeroDivisionError
+
+    seen: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.put_nowait(context))
+    link = PeerLink[int](
+        "127.0.0.1",
+        9,
+        make_request=make_request,
+        size_of=lambda _: 1,
+        backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
+        timeout_ms=1000,
+        max_queued=5,
+        max_queued_bytes=100,
+        max_batch=3,
+        max_batch_bytes=100,
+        on_lost=lambda: None,
+        on_refused=lambda _: None,
+    )
+    link.send(0)
+    assert isinstance((await seen.get())["exception"], ZeroDivisionError)
     await link.close()

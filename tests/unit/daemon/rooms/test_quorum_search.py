@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from kraftjbod.core.errors import NotControllerError
 from kraftjbod.core.ids import BrokerId, DirectoryId
@@ -52,3 +53,23 @@ async def test_voters_are_found_where_one_of_the_addresses_answers() -> None:
         assert await driver.asked == [VOTER]
         assert heard == {VOTER: "C://c3:9090"}
         await search.stop()
+
+
+async def test_bug_that_ends_the_search_reaches_the_loop() -> None:
+    class Broken:
+        @property
+        def seeks_leader(self) -> bool:
+            raise ZeroDivisionError
+
+    seen: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.put_nowait(context))
+    search = QuorumSearch(
+        addresses=[],
+        interval_ms=1,
+        timeout_ms=10_000,
+        backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
+        found=lambda _: None,
+    )
+    search.begin(Broken())  # type: ignore[arg-type] - as much of one as is needed
+    assert isinstance((await seen.get())["exception"], ZeroDivisionError)
+    await search.stop()
