@@ -49,7 +49,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     StartupError,
 )
-from kraftjbod.core.ids import BrokerId, ConnectionId, DirectoryId
+from kraftjbod.core.ids import BrokerId, ConnectionId, DirectoryId, Uuid
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import WorkSlices
 from kraftjbod.core.telemetry import Metrics, get_logger
@@ -103,6 +103,7 @@ class QuorumController:
         is_refused: IsRefused,
         directories: Callable[[], Mapping[BrokerId, DirectoryId]] = dict,
         replayed: Callable[[], None] = lambda: None,
+        log_id_committed: Callable[[Uuid | None], None] = lambda _: None,
     ) -> None:
         """
         :param make_managers: called for managers that know nothing yet.
@@ -111,6 +112,7 @@ class QuorumController:
         :param is_refused: asked about brokers that closed their connections.
         :param directories: of the controllers, as far as they were heard of.
         :param replayed: called whenever the metadata may have changed.
+        :param log_id_committed: called with the log's id, if it has one, once that is committed.
         """
         #: Whoever needs them asks for them here each time, so that others can take their place.
         self._managers = make_managers()
@@ -121,6 +123,7 @@ class QuorumController:
         self._min_insync_replicas = min_insync_replicas
         self._make_managers = make_managers
         self._directories, self._replayed = directories, replayed
+        self._log_id_committed = log_id_committed
         self._is_starting = True
         self._log = get_logger(component="controller")
         self._followers = MetadataFollowers()
@@ -226,6 +229,7 @@ class QuorumController:
         """
         bootstrap = self._managers.bootstrap(self._features, self._min_insync_replicas, fork=fork)
         await self._commit(bootstrap)
+        self._log_id_committed(self._managers.state.metadata_log_id)
         self._is_active = True
         self._begin(self._sessions.sweep())
         self._begin(self._sessions.probe())
@@ -501,6 +505,7 @@ class QuorumController:
         with readable(f"the metadata snapshot {snapshot.file_name}"):
             self._reader.end()
             self._managers.replay((), offset=snapshot.last_offset, epoch=snapshot.term)
+        self._log_id_committed(self._managers.state.metadata_log_id)
         self._note_metadata()
 
     def on_commit(self, entry: Entry) -> None:
@@ -509,6 +514,8 @@ class QuorumController:
             with readable(f"entry {entry.offset} of the metadata log"):
                 records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
                 self._managers.replay(records, offset=entry.offset, epoch=entry.term)
+            # All that is replayed is committed, up to this entry.
+            self._log_id_committed(self._managers.state.metadata_log_id)
             self._note_metadata()
         follows = not (self._driver.is_alone or self._driver.leads)
         if follows and self._driver.wants_snapshot:

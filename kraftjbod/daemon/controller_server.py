@@ -238,6 +238,7 @@ class ControllerServer:
             is_refused=is_refused,
             directories=quorum.directories,
             replayed=self._note_metadata,
+            log_id_committed=quorum.note_log_id,
         )
 
     def _build_registration(self, cluster_id: str) -> ControllerRegistration:

@@ -164,6 +164,7 @@ class QuorumMessagesRequest(RpcRequest):
     ``sender_endpoint``, ``NAME://host:port``, is where it is reached, and ``sender_features`` the
     least and greatest level of each feature that its software supports: so it is registered with
     whoever leads (KIP-919). Older software says nothing of them.
+    ``metadata_log_id`` is of the log that the sender holds, as far as its id is committed there.
     ``asks_for_directories``: it is nothing but a question, and the sender is not to be remembered.
     """
 
@@ -181,6 +182,7 @@ class QuorumMessagesRequest(RpcRequest):
     )
     messages: tuple[QuorumMessageBody, ...] = Field(max_length=MAX_MESSAGES)
     asks_for_directories: bool = False
+    metadata_log_id: WireUuid | None = None
 
 
 # --- brokers that follow the metadata log -------------------------------------------------------

@@ -22,6 +22,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets_topic_not_created": (
         "No groups until it is there; mostly there are too few brokers for it."
     ),
+    "controller_of_another_log": "Another controller holds a metadata log that was begun apart "
+    "from this one, as after a mistaken --standalone; its messages are refused.",
     "raft_leader_lacks_committed": "Who leads has other entries in the place of what is committed "
     "here: a majority of the voters lost its disks. It is not followed; losses.md says what to do.",
     "raft_leader_resigns": "Its disk does not take writes; another controller is asked to "

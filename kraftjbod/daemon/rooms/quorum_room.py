@@ -7,8 +7,13 @@ from functools import partial
 from typing import Final
 
 from kraftjbod.core.config import ControllerConfig
-from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
-from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.errors import (
+    ErrorCode,
+    ForeignMetadataError,
+    NotControllerError,
+    OperatingError,
+)
+from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
@@ -26,6 +31,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
 )
 from kraftjbod.raft import wire
 from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log.known_log_id import KnownLogId
 from kraftjbod.raft.log.known_voters import KnownVoters
 from kraftjbod.raft.machine.messages import Message
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
@@ -63,6 +69,11 @@ class QuorumRoom:
         self._known = KnownVoters(
             log_dir=log_dir, directory=f"{log_dir.path}/{CLUSTER_METADATA_DIR}"
         )
+        self._log_id = KnownLogId(
+            log_dir=log_dir,
+            directory=f"{log_dir.path}/{CLUSTER_METADATA_DIR}",
+            retry_interval_ms=config.log_dir_check_interval_ms,
+        )
         self._backoff = ExponentialBackoff(
             initial_ms=_BACKOFF_MS[0], max_ms=_BACKOFF_MS[1], random_unit=around.rng.random
         )
@@ -88,13 +99,15 @@ class QuorumRoom:
             introduce=self._introduce,
             ask=self._ask_for_directories,
         )
-        #: When each peer's refusal may be logged again.
+        #: When each peer's refusal may be logged again, and that of a peer with another log.
         self._refusal_due_ms: dict[BrokerId, int] = {}
+        self._foreign_due_ms: dict[BrokerId, int] = {}
         self._log = get_logger(component="quorum", node_id=config.node_id)
 
     async def open(self) -> None:
-        """:raises InconsistentStorageError: what is known of the voters cannot be read."""
+        """:raises InconsistentStorageError: what is known of voters or log cannot be read."""
         await self._known.load()
+        await self._log_id.load()
 
     def attach(self, driver: RaftDriver) -> None:
         """Whom messages that come are for."""
@@ -106,8 +119,13 @@ class QuorumRoom:
     async def close(self) -> None:
         await self._static.stop()
         await self._search.stop()
+        await self._log_id.stop()
         for _, link in self._links.values():
             await link.close()
+
+    def note_log_id(self, log_id: Uuid | None) -> None:
+        """The metadata log has that id, and the entry that says so is committed."""
+        self._log_id.note(log_id)
 
     def directories(self) -> Mapping[BrokerId, DirectoryId]:
         """From which directory each controller speaks, as far as a static quorum noted it.
@@ -183,6 +201,7 @@ class QuorumRoom:
             receiver_directory_id=to.directory_id,
             sender_endpoint=self._config.advertised_endpoint.text,
             sender_features=SUPPORTED_FEATURES,
+            metadata_log_id=self._log_id.value,
             messages=tuple(map(wire.body_of, messages)),
         )
 
@@ -195,9 +214,16 @@ class QuorumRoom:
         now_ms = self._clock.now_ms()
         if self._driver is not None and voter == self._driver.leader:
             self._leaders_refusal = error.message, now_ms
-        if now_ms >= self._refusal_due_ms.get(voter, now_ms):
-            self._refusal_due_ms[voter] = now_ms + _REFUSAL_INTERVAL_MS
+        if self._is_due(self._refusal_due_ms, voter):
             self._log.error("controller_refused_by_peer", peer=voter, reason=error.message)
+
+    def _is_due(self, due_ms: dict[BrokerId, int], peer: BrokerId) -> bool:
+        """Whether ``peer`` may be logged again; from now on not for a while."""
+        now_ms = self._clock.now_ms()
+        if now_ms < due_ms.get(peer, now_ms) or (peer not in due_ms and len(due_ms) >= _MAX_HEARD):
+            return False
+        due_ms[peer] = now_ms + _REFUSAL_INTERVAL_MS
+        return True
 
     @property
     def refusal(self) -> str | None:
@@ -267,6 +293,7 @@ class QuorumRoom:
                 code=ErrorCode.INCONSISTENT_CLUSTER_ID,
             )
         self._require_receiver(request)
+        self._require_same_log(request)
         if request.asks_for_directories:
             return QuorumMessagesResponse(directories=dict(self._known.directories))
         # Who calls this one by its directory goes by a log that names voters: that came later.
@@ -315,6 +342,25 @@ class QuorumRoom:
                 "one from the voters, and add this one, with kraftjbod-metadata-quorum",
                 code=ErrorCode.INVALID_VOTER_KEY,
             )
+
+    def _require_same_log(self, request: QuorumMessagesRequest) -> None:
+        """:raises ForeignMetadataError: the sender holds another log, whoever leads that."""
+        ours, theirs = self._log_id.value, request.metadata_log_id
+        if ours is None or theirs is None or ours == theirs:
+            return
+        if self._is_due(self._foreign_due_ms, request.sender_id):
+            self._log.error(
+                "controller_of_another_log",
+                peer=request.sender_id,
+                metadata_log_id=str(ours),
+                metadata_log_id_of_peer=str(theirs),
+            )
+        raise ForeignMetadataError(
+            f"controller {self._config.node_id} holds metadata log {ours}, and controller "
+            f"{request.sender_id} holds {theirs}: one of them was formatted as a quorum of its own "
+            "(--standalone). Stop that one, format its metadata directory anew with "
+            "--no-initial-controllers, and add it to the voters with kraftjbod-metadata-quorum"
+        )
 
     async def _require_static_voter(self, request: QuorumMessagesRequest) -> None:
         """Nobody is named by the log yet: voters are those of the files, each with one disk."""

@@ -25,6 +25,7 @@ def _cluster(world: World) -> ClusterControlManager:
         state=world.state,
         index=world.managers.index,
         heartbeats=BrokerHeartbeatManager(session_timeout_ms=9000, reconnect_grace_ms=1000),
+        election_timeout_ms=1000,
     )
 
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.rooms.quorum_room import QuorumRoom
@@ -162,4 +162,25 @@ async def test_only_the_leader_s_refusal_counts_and_not_for_long(
     assert room.refusal == "another disk"
     monkeypatch.setattr("kraftjbod.daemon.rooms.quorum_room._REFUSAL_STANDS_MS", 0)
     assert room.refusal is None, "it was taken in since"
+    await room.close()
+
+
+async def test_controller_of_another_metadata_log_is_refused_and_said_now_and_then() -> None:
+    """It was formatted with --standalone by mistake, and leads a quorum of its own."""
+    room, driver = room_with(NAMED)
+    ours, other = Uuid(b"o" * 16), Uuid(b"x" * 16)
+    said = {**SAID, "messages": [{"kind": "Observe", "term": 0}]}
+    foreign = QuorumMessagesRequest.model_validate({**said, "metadata_log_id": other})
+    await room.receive(foreign)
+    assert len(driver.received) == 1, "nothing is committed here that names this log"
+    room.note_log_id(ours)
+    with capture_logs() as events:
+        for _ in range(2):
+            with pytest.raises(OperatingError, match="formatted as a quorum of its own") as refused:
+                await room.receive(foreign)
+            assert refused.value.code is ErrorCode.FOREIGN_METADATA
+    assert [event["event"] for event in events] == ["controller_of_another_log"]
+    for known in (ours, None):
+        await room.receive(foreign.model_copy(update={"metadata_log_id": known}))
+    assert len(driver.received) == 3
     await room.close()

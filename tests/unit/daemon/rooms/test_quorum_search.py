@@ -6,13 +6,20 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
+from kraftjbod.cli.clients.cluster_admin import UpgradeType, create_topic, update_features
 from kraftjbod.core.errors import NotControllerError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, KRAFT_VERSION
 from kraftjbod.daemon.rooms.quorum_search import QuorumSearch
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumReplica
-from kraftjbod.raft.machine.voter_set import ReplicaKey
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
+from kraftjbod.storage.identity.bootstrap import write_bootstrap
+from kraftjbod.testing.simulation import SimulatedCluster
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 
 VOTER = ReplicaKey(BrokerId(3), DirectoryId(bytes(15) + b"\x03"))
@@ -73,3 +80,46 @@ async def test_bug_that_ends_the_search_reaches_the_loop() -> None:
     search.begin(Broken())  # type: ignore[arg-type] - as much of one as is needed
     assert isinstance((await seen.get())["exception"], ZeroDivisionError)
     await search.stop()
+
+
+def _format_standalone(cluster: SimulatedCluster, host: SimulatedController) -> None:
+    """As ``kraftjbod-storage format --standalone`` does it on an empty disk."""
+    cluster.replace_metadata_disk(host)
+    key = ReplicaKey(BrokerId(host.node_id), host.directory_id)
+    voters = VoterSet((Voter(key, (f"CONTROLLER://{host.name}:9093",)),))
+    features = {**DEFAULT_METADATA_VERSION.default_features, KRAFT_VERSION: 1}
+    disk = host.metadata_disk
+    write_bootstrap(disk.vfs, disk.path, features, voters.encode())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["it ran", "it was restarted"])
+def test_voter_that_looks_for_a_leader_does_not_follow_a_standalone_controller(
+    is_restarted: bool,
+) -> None:
+    """One of three voters got a new disk, formatted with --standalone by mistake."""
+    with SimulatedCluster(5, controllers=3, brokers=1, log_dirs=1) as cluster:
+        cluster.start()
+        client = cluster.client("client")
+        upgrade = {KRAFT_VERSION: 1}
+        client.run(update_features(client.kafka, upgrade, upgrade_type=UpgradeType.UPGRADE))
+        client.run(create_topic(client.kafka, "t", partitions=1))
+        cluster.run_for(3_000)
+        leader = next(host for host in cluster.controllers if host.is_active)
+        follower, mistaken = (host for host in cluster.controllers if host is not leader)
+        mistaken.kill()
+        _format_standalone(cluster, mistaken)
+        mistaken.start()
+        cluster.wait_for(lambda: mistaken.is_active, "it leads its own quorum")
+        leader.kill()
+        if is_restarted:
+            follower.kill()
+            follower.start()
+        cluster.run_for(10_000)
+        leader.start()
+        real = (leader, follower)
+        cluster.wait_for(lambda: any(host.is_active for host in real), "a real voter leads")
+        cluster.run_for(3_000)
+        for host in real:
+            assert host.state is not None
+            assert "t" in host.state.topic_ids
+        assert cluster.bugs == []

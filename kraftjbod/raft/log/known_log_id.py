@@ -1,0 +1,85 @@
+"""LOOP. ``KnownLogId``: which metadata log this controller holds, as far as that is committed.
+
+Logs that were begun apart look alike to Raft: both have terms and offsets from 0. A controller that
+was formatted as a quorum of its own by mistake would be followed by voters that look for a leader.
+So the id of the log is kept in ``metadata-log-id`` beside it, also while nothing is known to be
+committed after a start, and messages of another log are refused. Where the file is missing, nothing
+is refused before the first entry of another leader is committed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from kraftjbod.core.errors import (
+    InconsistentStorageError,
+    InvalidUuidText,
+    KafkaStorageError,
+    LogDirImpairedError,
+)
+from kraftjbod.core.ids import Uuid
+from kraftjbod.core.loop.task_end import raise_task_error
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import write_atomically
+
+METADATA_LOG_ID = "metadata-log-id"
+
+
+class KnownLogId:
+    """For the loop's thread; ``value`` is None while nothing is known."""
+
+    def __init__(self, *, log_dir: LogDir, directory: str, retry_interval_ms: int) -> None:
+        """
+        :param directory: of the metadata log, below the dir.
+        :param retry_interval_ms: how often a write is tried again while the disk is full.
+        """
+        self._log_dir = log_dir
+        self._path = f"{directory}/{METADATA_LOG_ID}"
+        self._retry_interval_ms = retry_interval_ms
+        self.value: Uuid | None = None
+        self._written: Uuid | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """:raises InconsistentStorageError: the file is damaged."""
+        text = await self._log_dir.run(
+            OpKind.LOAD, lambda: self._log_dir.vfs.read_if_exists(self._path)
+        )
+        if text is None:
+            return
+        try:
+            self.value = self._written = Uuid.parse(bytes(text).decode())
+        except (UnicodeDecodeError, InvalidUuidText) as e:
+            raise InconsistentStorageError(
+                f"{self._path} is damaged ({e}); remove it, and it is written again once this "
+                "controller follows the others"
+            ) from e
+
+    def note(self, log_id: Uuid | None) -> None:
+        """``log_id`` is committed; it is written later, and again if that fails."""
+        if log_id is None or log_id == self.value:
+            return
+        self.value = log_id
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(), name="metadata_log_id")
+            self._writing.add_done_callback(raise_task_error)
+
+    async def stop(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    async def _write(self) -> None:
+        while self.value is not None and self.value != self._written:
+            log_id = self.value
+            write = partial(write_atomically, self._log_dir.vfs, self._path, str(log_id).encode())
+            try:
+                await self._log_dir.run(OpKind.CHECKPOINT, write)
+                self._written = log_id
+            except LogDirImpairedError:
+                await asyncio.sleep(self._retry_interval_ms / 1000)
+            except KafkaStorageError:
+                # The dir is lost, which ends the controller.
+                return
