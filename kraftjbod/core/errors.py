@@ -304,7 +304,8 @@ class RequestTimedOutError(OperatingError):
 
 
 class ForeignMetadataError(OperatingError):
-    """A controller's metadata log is another than the one that a broker has followed, or shorter.
+    """A controller's metadata log is another than the one that a broker has followed, or shorter;
+    or two controllers hold different ones.
 
     Until somebody puts the right one back, or has the broker forget, nothing may be done by it.
     """
