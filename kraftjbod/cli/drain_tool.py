@@ -1,7 +1,8 @@
 """WIRE. ``kraftjbod-drain``: empty a log directory or a broker, so that it can be retired.
 
 Cordons it, moves its replicas to where most space is free, and says when it may go. The same order
-given again resumes a drain that was interrupted; ``--cancel`` takes it back.
+given again resumes a drain that was interrupted; ``--cancel`` takes it back. A broker that is lost
+is drained in the same way, but for the cordon, which needs a broker that is alive.
 
 Exit codes: 0 it is empty (or, with ``--dry-run``, everything fits); 1 something went wrong; 2 not
 everything fits elsewhere, and nothing was moved; 130 interrupted, with moves going on.
@@ -54,7 +55,7 @@ class Order:
 )
 @connection_options
 @click.option("--dir", "directory", metavar="BROKER:PATH|ID", help="Empty this log directory.")
-@click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Empty this broker.")
+@click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Empty it, alive or lost.")
 @click.option(
     "--across-brokers", is_flag=True, help="What fits nowhere else on its broker leaves it."
 )
@@ -162,6 +163,12 @@ async def _farewell(drain: Drain, count: int) -> str:
     source = drain.source
     broker, path = source.broker_id, source.path
     done = f"Moved {_count(count, 'replica')}."
+    if path is None and not drain.is_alive:
+        return (
+            f"{done} No partition has a replica on broker {broker} any more, and it is not alive.\n"
+            "Next: if it is lost for good, forget it with\n"
+            f"  kraftjbod-cluster unregister --id {broker}"
+        )
     if path is None:
         return (
             f"{done} Broker {broker} has no replicas and leads nothing: it is safe to stop.\n"

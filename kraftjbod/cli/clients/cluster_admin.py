@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from kraftjbod.cli.clients.cluster_client import ClusterClient, kafka_error, may_pass
+from kraftjbod.cli.clients.cluster_client import (
+    ClusterClient,
+    ClusterMetadata,
+    kafka_error,
+    may_pass,
+)
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.messages import (
@@ -398,6 +403,17 @@ async def elect_leaders(
 
 
 # --- brokers -------------------------------------------------------------------------------------
+
+
+def partitions_on(broker_id: int, metadata: ClusterMetadata) -> list[TopicPartition]:
+    """Partitions that have a replica on the broker, by topic and number; ``metadata`` of all
+    topics."""
+    return [
+        TopicPartition(name, index)
+        for name, topic in sorted(metadata.topics.items())
+        for index, partition in sorted(topic.partitions.items())
+        if broker_id in partition.replicas
+    ]
 
 
 async def unregister_broker(client: ClusterClient, broker_id: int) -> None:

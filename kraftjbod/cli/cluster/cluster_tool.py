@@ -2,17 +2,20 @@
 is gone for good.
 
 Commands, flags, output lines and exit codes are those of Kafka's ``kafka-cluster.sh``, also against
-a real Kafka's brokers; ``--bootstrap-controller`` asks the controllers of kraftjbod.
+a real Kafka's brokers; ``--bootstrap-controller`` asks the controllers of kraftjbod. ``unregister``
+refuses a broker that still has replicas unless ``--force`` is given; Kafka's tool does not ask.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import click
 
 from kraftjbod.cli.clients.cluster_admin import (
     describe_cluster,
+    partitions_on,
     unregister_broker,
     unregister_controller,
 )
@@ -27,6 +30,8 @@ from kraftjbod.cli.terminal.command import (
 from kraftjbod.core.errors import ErrorCode, OperatingError
 
 Where = ClusterAddress | ControllerAddress
+
+_MAX_SHOWN: Final = 5
 
 
 @tool_group()
@@ -48,9 +53,12 @@ def cluster_id_command(answer: Answer, where: Where) -> None:
 @click.option(
     "--id", "-i", "broker_id", required=True, type=click.IntRange(min=0), help="Of the broker."
 )
-def unregister_command(answer: Answer, where: Where, broker_id: int) -> None:
-    """Forget a broker that is stopped for good; move its replicas elsewhere before."""
-    asyncio.run(_unregister(where, answer, broker_id))
+@click.option(
+    "--force", is_flag=True, help="Also a broker that still has replicas; they stay assigned to it."
+)
+def unregister_command(answer: Answer, where: Where, broker_id: int, force: bool) -> None:
+    """Forget a broker that is stopped for good, once kraftjbod-drain has moved its replicas."""
+    asyncio.run(_unregister(where, answer, broker_id, force=force))
 
 
 @main.command("list-endpoints")
@@ -98,14 +106,19 @@ async def _print_id(where: Where, answer: Answer) -> None:
     answer.say(f"Cluster ID: {cluster_id}", clusterId=cluster_id)
 
 
-async def _unregister(where: Where, answer: Answer, broker_id: int) -> None:
+async def _unregister(where: Where, answer: Answer, broker_id: int, *, force: bool) -> None:
     if isinstance(where, ControllerAddress):
         from kraftjbod.cli.clients import controller_admin
 
+        if not force:
+            raise OperatingError(
+                f"controllers do not say which replicas broker {broker_id} still has, and those "
+                "would stay assigned to it: ask with --bootstrap-server, or give --force"
+            )
         async with where.connect() as controllers:
             await controller_admin.unregister_broker(controllers, broker_id)
     else:
-        await _unregister_by_brokers(where, broker_id)
+        await _unregister_by_brokers(where, broker_id, force=force)
     answer.say(f"Broker {broker_id} is no longer registered.", unregistered=broker_id)
 
 
@@ -121,8 +134,16 @@ async def _unregister_controller(where: Where, answer: Answer, controller_id: in
     answer.say(f"Controller {controller_id} is no longer registered.", unregistered=controller_id)
 
 
-async def _unregister_by_brokers(where: ClusterAddress, broker_id: int) -> None:
+async def _unregister_by_brokers(where: ClusterAddress, broker_id: int, *, force: bool) -> None:
     async with where.connect() as client:
+        held = partitions_on(broker_id, await client.retry(client.refresh_metadata))
+        if held and not force:
+            shown = ", ".join(map(str, held[:_MAX_SHOWN])) + ", ..." * (len(held) > _MAX_SHOWN)
+            raise OperatingError(
+                f"broker {broker_id} still has {len(held)} replicas, which would stay assigned to "
+                f"it ({shown}): move them first with kraftjbod-drain --broker {broker_id}, which "
+                "works for a lost broker too, or give --force"
+            )
         try:
             await client.retry(lambda: unregister_broker(client, broker_id))
         except OperatingError as e:

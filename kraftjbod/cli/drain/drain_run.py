@@ -4,6 +4,9 @@ empty.
 Every round reads the cluster anew, so that a run which was interrupted is resumed by the same
 order, and what appears or fails meanwhile is part of the next plan. Moves are made by the code of
 the reassignment tool; its lines go to standard error here.
+
+A whole broker is drained whether it is alive or not: its partitions are known from metadata, and
+their new replicas are copied from their leaders. Only a directory needs its broker.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from kraftjbod.cli.clients.cluster_admin import partitions_on
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.config_admin import (
     ConfigChange,
@@ -29,6 +33,7 @@ from kraftjbod.cli.clients.replica_admin import (
     LogDirDescription,
     describe_log_dirs,
     list_partition_reassignments,
+    registered_brokers,
 )
 from kraftjbod.cli.drain.drain_plan import DrainPlan, plan_drain
 from kraftjbod.cli.drain.drain_state import (
@@ -38,6 +43,7 @@ from kraftjbod.cli.drain.drain_state import (
     dirs_of,
     find_source,
     has_lost_targets,
+    leaderless,
     leaving,
     obstacles,
     open_places_for,
@@ -138,14 +144,27 @@ class Drain:
         metadata = await client.retry(client.refresh_metadata)
         if broker_id not in metadata.brokers:
             alive = ", ".join(map(str, sorted(metadata.brokers)))
-            raise ReassignmentError(
-                f"broker {broker_id} is not alive, so nothing can leave it; alive: {alive}"
-            )
+            if directory is not None:
+                raise ReassignmentError(
+                    f"broker {broker_id} is not alive, so nothing can leave one of its directories;"
+                    f" --broker {broker_id} drains all of it to the brokers that are: {alive}"
+                )
+            registered = await client.retry(lambda: registered_brokers(client))
+            if broker_id not in registered and not partitions_on(broker_id, metadata):
+                raise ReassignmentError(
+                    f"there is no broker {broker_id}: none of that id is registered, and no "
+                    f"partition has a replica on it; alive: {alive}"
+                )
         source = Source(broker_id=broker_id)
         if directory is not None:
             found = await client.retry(lambda: describe_log_dirs(client, broker_id))
             source = find_source(broker_id, directory, {broker_id: found})
         return cls(client, source, options, report=report)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the broker that is drained was alive when the cluster was read last."""
+        return self.source.broker_id in self._client.metadata.brokers
 
     # --- planning --------------------------------------------------------------------------------
 
@@ -162,13 +181,13 @@ class Drain:
         )
 
     async def _read(self) -> Snapshot:
-        """:raises RefusedError: the broker that is emptied is not there."""
+        """:raises RefusedError: the broker of the directory that is drained is not alive."""
         return await self._client.retry(self._read_once)
 
     async def _read_once(self) -> Snapshot:
         client = self._client
         metadata = await client.refresh_metadata()
-        if self.source.broker_id not in metadata.brokers:
+        if self.source.path is not None and self.source.broker_id not in metadata.brokers:
             raise RefusedError(
                 f"broker {self.source.broker_id} went away; what was begun goes on when it is "
                 "back, then give the same order again"
@@ -209,6 +228,12 @@ class Drain:
             if take_back is not None:
                 await take_back()
             raise DoesNotFitError(plan)
+        stuck = leaderless(self.source, snapshot)
+        if stuck:
+            self._report(
+                f"{len(stuck)} partitions cannot be copied yet, because they have no leader: "
+                + ", ".join(map(str, stuck[:_MAX_SHOWN]))
+            )
         moved: set[Replica] = set()
         rounds = self._options.rounds
         while left := obstacles(self.source, snapshot):
@@ -216,8 +241,8 @@ class Drain:
             if rounds <= 0 and plan.misfits:
                 raise DoesNotFitError(plan)
             if rounds <= 0:
-                stuck = "; ".join(left[:_MAX_SHOWN])
-                raise StalledError(f"{self.source} is not empty, and nothing moves: {stuck}")
+                shown = "; ".join(left[:_MAX_SHOWN])
+                raise StalledError(f"{self.source} is not empty, and nothing moves: {shown}")
             moved |= {move.replica for move in plan.moves}
             await self._advance(plan, snapshot)
             await asyncio.sleep(self._options.poll_ms / 1000)
@@ -286,12 +311,13 @@ class Drain:
     # --- cordons ---------------------------------------------------------------------------------
 
     async def _cordon(self) -> Callable[[], Awaitable[None]] | None:
-        """Let the source take no new replicas; how to take that back, None if it was so before."""
-        client, source = self._client, self.source
-        found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
-        if all(log_dir.is_cordoned for log_dir in _own(source, found)):
+        """Let the source take no new replicas; how to take that back, None if nothing changed."""
+        source = self.source
+        # A controller refuses new cordons of a broker that is not alive (KIP-1066). New replicas
+        # go to such a broker only where too few others are alive, and the next round moves them.
+        if not self.is_alive or all(log_dir.is_cordoned for log_dir in await self._drained_dirs()):
             return None
-        before = _own_cordons(await self._configs_of(source.broker_id))
+        before = await self._own_cordons()
         if source.path is None:
             change = ConfigChange(CORDONED_LOG_DIRS, ALL_LOG_DIRS)
         else:
@@ -299,11 +325,10 @@ class Drain:
         await self._alter(change)
         self._report(f"{source} is cordoned: it takes no new replicas")
         deadline_ms = _now_ms() + self._options.settle_ms
-        while not all(log_dir.is_cordoned for log_dir in _own(source, found)):
+        while not all(log_dir.is_cordoned for log_dir in await self._drained_dirs()):
             if _now_ms() > deadline_ms:
                 raise StalledError(f"broker {source.broker_id} does not heed {CORDONED_LOG_DIRS}")
             await asyncio.sleep(self._options.poll_ms / 1000)
-            found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
 
         async def take_back() -> None:
             operation = ConfigOperation.DELETE if before is None else ConfigOperation.SET
@@ -311,6 +336,31 @@ class Drain:
             self._report(f"{source} is not cordoned any more")
 
         return take_back
+
+    async def _drained_dirs(self) -> list[LogDirDescription]:
+        """The directories that are drained and not offline; of a broker that is not alive, those
+        that it registered."""
+        client, source = self._client, self.source
+        if self.is_alive:
+            found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
+            return [d for d in found if source.path in (None, d.path) and not is_offline(d)]
+        registered = (await client.retry(lambda: registered_brokers(client))).get(source.broker_id)
+        return [] if registered is None else registered.log_dirs
+
+    async def _own_cordons(self) -> str | None:
+        """The dynamic value of ``cordoned.log.dirs`` of exactly this broker, if any.
+
+        A broker that is not alive cannot be asked which of its cordons are dynamic, so all that
+        metadata has are.
+        """
+        if not self.is_alive:
+            cordoned = [d.path for d in await self._drained_dirs() if d.is_cordoned]
+            return ",".join(cordoned) or None
+        entry = (await self._configs_of(self.source.broker_id)).get(CORDONED_LOG_DIRS)
+        for synonym in entry.synonyms if entry is not None else ():
+            if synonym.source is ConfigSource.DYNAMIC_BROKER_CONFIG:
+                return synonym.value or ""
+        return None
 
     async def _alter(self, change: ConfigChange) -> None:
         client = self._client
@@ -340,7 +390,7 @@ class Drain:
                 preserve_throttles=False,
                 timeout_ms=_ASK_FOR_MS,
             )
-        before = _own_cordons(await self._configs_of(self.source.broker_id))
+        before = await self._own_cordons()
         if before is not None:
             await self._uncordon(before)
         return len(order.replicas)
@@ -355,20 +405,6 @@ class Drain:
         operation = ConfigOperation.SET if left else ConfigOperation.DELETE
         await self._alter(ConfigChange(CORDONED_LOG_DIRS, ",".join(left) or None, operation))
         self._report(f"{self.source} is not cordoned any more")
-
-
-def _own(source: Source, found: list[LogDirDescription]) -> list[LogDirDescription]:
-    """The directories that are emptied, as far as they live."""
-    return [d for d in found if source.path in (None, d.path) and not is_offline(d)]
-
-
-def _own_cordons(configs: Configs) -> str | None:
-    """What was set for exactly this broker while it ran."""
-    entry = configs.get(CORDONED_LOG_DIRS)
-    for synonym in entry.synonyms if entry is not None else ():
-        if synonym.source is ConfigSource.DYNAMIC_BROKER_CONFIG:
-            return synonym.value or ""
-    return None
 
 
 def kept_free(configs: Configs) -> int:

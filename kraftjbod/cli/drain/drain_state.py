@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+from kraftjbod.cli.clients.cluster_admin import partitions_on
 from kraftjbod.cli.clients.cluster_client import ClusterMetadata
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, OngoingReassignment
 from kraftjbod.cli.drain.drain_plan import DrainPlan, Leaving, OpenPlace, Place, Scope
@@ -27,6 +29,11 @@ from kraftjbod.cli.reassignment.reassignment_status import (
     why_closed,
 )
 from kraftjbod.core.ids import TopicPartition
+
+_NO_LEADER: Final = (
+    " and no leader to copy it from (have one elected: kraftjbod-leader-election --election-type "
+    "unclean; where no replica is left, the records are lost: delete the topic)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +91,10 @@ def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
 
 
 def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
-    """The directories that are emptied."""
+    """The directories that are emptied; none of a broker that is not alive."""
     return [
         log_dir
-        for log_dir in snapshot.log_dirs[source.broker_id]
+        for log_dir in snapshot.log_dirs.get(source.broker_id, ())
         if source.path in (None, log_dir.path)
     ]
 
@@ -144,9 +151,12 @@ def _of_directory(
 def _of_broker(
     broker: int, snapshot: Snapshot, located: Mapping[Replica, Located]
 ) -> Iterator[Leaving]:
+    without_leader = set(leaderless(Source(broker_id=broker), snapshot))
     for partition in _partitions(snapshot.metadata):
         holders = _holders(partition, snapshot)
         if broker not in holders or _goes_by_itself(partition, broker, snapshot):
+            continue
+        if partition in without_leader:
             continue
         copies = [located.get(Replica(holder, *partition), Located()) for holder in holders]
         here = located.get(Replica(broker, *partition), Located())
@@ -157,6 +167,18 @@ def _of_broker(
             size_bytes=max(copy.size_bytes for copy in copies),
             holders=frozenset(holders),
         )
+
+
+def leaderless(source: Source, snapshot: Snapshot) -> list[TopicPartition]:
+    """Partitions of a whole broker that no replica can be copied of, for they have no leader."""
+    if source.path is not None:
+        return []
+    metadata = snapshot.metadata
+    return [
+        partition
+        for partition in partitions_on(source.broker_id, metadata)
+        if metadata.topics[partition.topic].partitions[partition.partition].leader < 0
+    ]
 
 
 def _partitions(metadata: ClusterMetadata) -> Iterator[TopicPartition]:
@@ -246,8 +268,10 @@ def obstacles(source: Source, snapshot: Snapshot) -> list[str]:
         if log_dir.queued_assignments
     ]
     if source.path is None:
+        without_leader = set(leaderless(source, snapshot))
         lines += [
             f"{partition} has a replica on broker {source.broker_id}"
+            + (_NO_LEADER if partition in without_leader else "")
             for partition in _partitions(snapshot.metadata)
             if source.broker_id in _holders(partition, snapshot)
         ]

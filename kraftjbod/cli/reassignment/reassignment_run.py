@@ -132,8 +132,9 @@ async def execute(
     if ongoing and not options.is_additional:
         raise RefusedError(_EXISTING)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
-    _require_brokers(plan.brokers, metadata)
     current = _current(metadata, plan)
+    # A replica on a broker that is away may stay there.
+    _require_brokers(_newcomers(plan, current), metadata)
     found = await _log_dirs(client, _brokers_with_targets(plan))
     plan = resolve(plan, found)
     require_targets(plan, found)
@@ -288,6 +289,19 @@ async def _with_real_dirs(
 
 def _brokers_with_targets(plan: ReassignmentPlan) -> list[int]:
     return sorted({replica.broker_id for replica in plan.log_dirs})
+
+
+def _newcomers(
+    plan: ReassignmentPlan, current: Mapping[TopicPartition, tuple[int, ...]]
+) -> list[int]:
+    """Brokers that get a partition which they do not have, and those of directories."""
+    targets = {
+        broker
+        for partition, replicas in plan.replicas.items()
+        for broker in replicas
+        if broker not in current[partition]
+    }
+    return sorted(targets.union(_brokers_with_targets(plan)))
 
 
 def _require_brokers(brokers: Iterable[int], metadata: ClusterMetadata) -> None:

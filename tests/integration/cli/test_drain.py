@@ -72,6 +72,18 @@ def drain(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def unregister(cluster: Cluster, broker: int) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "kraftjbod-cluster"), "unregister", "--bootstrap-server"]
+    return subprocess.run(
+        [*command, cluster.bootstrap, "--id", str(broker)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd="/",
+    )
+
+
 @contextlib.contextmanager
 def draining(cluster: Cluster, *words: str) -> Iterator[subprocess.Popen[str]]:
     """The tool while it works."""
@@ -222,6 +234,34 @@ def test_a_broker_that_dies_on_the_way_does_not_stop_a_drain(cluster: Cluster) -
     require_whole(cluster, name)
 
 
+def test_drain_of_a_lost_broker_copies_from_the_living_ones(cluster: Cluster) -> None:
+    """Only metadata and the other replicas are needed: the broker never comes back."""
+    name = filled_topic(cluster, [3, 1])
+    lost = cluster.brokers[3]
+    lost.kill()
+    try:
+        cluster.wait(
+            "no leader on broker 3", lambda: cluster.partitions(name, ask=1)[0].leader == 1
+        )
+        refused = unregister(cluster, 3)
+        assert refused.returncode == 1
+        assert "broker 3 still has 3 replicas" in refused.stderr
+        planned = drain(cluster, "--broker", "3", "--dry-run")
+        assert planned.returncode == 0, planned.stderr
+        assert f"{name}-0 " in planned.stdout and " 3 -> 2:/" in planned.stdout
+        done = drain(cluster, "--broker", "3")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "it is not alive" in done.stdout
+        assert "  kraftjbod-cluster unregister --id 3\n" in done.stdout
+        replicas = {p.replicas for p in cluster.partitions(name, ask=1).values()}
+        assert replicas == {(2, 1)}
+        gone = unregister(cluster, 3)
+        assert gone.returncode == 0, gone.stderr
+        require_whole(cluster, name)
+    finally:
+        cluster.start_daemon(lost)
+
+
 def _set_rates(cluster: Cluster, topic: str) -> None:
     """Somebody has seen enough of the throttle."""
     words = ("--alter", "--entity-type", "topics", "--entity-name", topic, "--delete-config")
@@ -265,7 +305,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(make_cluster: MakeCl
     ("words", "why"),
     [
         (("--dir", "1:/nowhere"), "broker 1 has no log directory /nowhere; it has /"),
-        (("--broker", "9"), "broker 9 is not alive"),
+        (("--broker", "9"), "there is no broker 9"),
     ],
 )
 def test_what_is_not_there_is_named(cluster: Cluster, words: tuple[str, ...], why: str) -> None:

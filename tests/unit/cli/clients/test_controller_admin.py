@@ -87,7 +87,9 @@ async def test_brokers_and_controllers_are_forgotten() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     for line in ("register 3 dirs=a", "controller 102"):
         list(world.run(line))
-    gone = await _ask(cluster_tool.main, world, "unregister", "--id", "3")
+    code, _, why = await _ask(cluster_tool.main, world, "unregister", "--id", "3")
+    assert code == 1 and "ask with --bootstrap-server, or give --force" in why
+    gone = await _ask(cluster_tool.main, world, "unregister", "--id", "3", "--force")
     assert gone == (0, "Broker 3 is no longer registered.\n", "")
     for words, result in (
         (("--id", "102"), (0, "Controller 102 is no longer registered.\n", "")),

@@ -7,6 +7,7 @@ import json
 from kraftjbod.cli.cluster.cluster_tool import main
 from kraftjbod.core.errors import ErrorCode
 from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
+from tests.unit.cli.reassignment.moving_broker import moving_broker
 
 
 async def _call(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
@@ -25,6 +26,19 @@ async def test_lines_are_kafkas() -> None:
         _, document, _ = await _call(broker, "list-endpoints", "--include-fenced-brokers", "--json")
         found = json.loads(document)["endpoints"]
         assert [(node["id"], node["state"]) for node in found] == [(7, "unfenced"), (8, "fenced")]
+
+
+async def test_unregister_asks_for_a_flag_while_the_broker_has_replicas() -> None:
+    async with moving_broker() as broker:
+        broker.hold("foo", 7)
+        code, _, why = await _call(broker, "unregister", "--id", "8")
+        assert code == 1
+        assert "broker 8 still has 7 replicas" in why
+        assert "(foo-0, foo-1, foo-2, foo-3, foo-4, ...)" in why
+        assert "kraftjbod-drain --broker 8" in why
+        assert "UnregisterBroker" not in broker.asked
+        gone = await _call(broker, "unregister", "--id", "8", "--force")
+        assert gone == (0, "Broker 8 is no longer registered.\n", "")
 
 
 async def test_a_broker_is_forgotten_once() -> None:

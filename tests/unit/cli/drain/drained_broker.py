@@ -23,6 +23,8 @@ class DrainedBroker(MovingBroker):
     def __init__(self) -> None:
         super().__init__()
         self.replicas = (BROKER_ID,)
+        #: Of every partition.
+        self.leader = BROKER_ID
         self.usable = {"/d1": 0, "/d2": 100 * SIZE_BYTES}
         #: Moves end one look after they were seen, unless this is False.
         self.ends_moves = True
@@ -33,6 +35,19 @@ class DrainedBroker(MovingBroker):
     @property
     def cordoned(self) -> list[str]:
         return self.broker_configs.get(CORDONS, "").split(",")
+
+    def _topic_metadata(self, name: str, code: int) -> Any:
+        topic = super()._topic_metadata(name, code)
+        for partition in topic.partitions:
+            partition.leader_id = self.leader
+        return topic
+
+    def _describe_cluster(self, body: Any, code: int) -> Any:
+        answer = super()._describe_cluster(body, code)
+        for broker in answer.brokers:
+            for log_dir in broker.log_dirs:
+                log_dir.is_cordoned = bool({log_dir.path, "*"} & {*self.cordoned})
+        return answer
 
     def _describe_log_dirs(self, body: Any, code: int) -> Any:
         for act in self.at_poll:

@@ -188,10 +188,50 @@ async def test_whether_the_brokers_own_metadata_is_there(
         assert await drain.has_metadata() is expected
 
 
-async def test_a_broker_that_is_not_alive_cannot_be_emptied() -> None:
+@pytest.mark.parametrize(
+    ("broker_id", "directory", "why"),
+    [
+        (9, None, f"there is no broker 9: .*alive: {BROKER_ID}"),
+        (8, "/d1", f"broker 8 is not alive.*--broker 8 drains all of it.*are: {BROKER_ID}"),
+    ],
+)
+async def test_find_refuses_unknown_brokers_and_directories_of_lost_ones(
+    broker_id: int, directory: str | None, why: str
+) -> None:
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
-        with pytest.raises(ReassignmentError, match=f"broker 9 is not alive.*alive: {BROKER_ID}"):
-            await Drain.find(client, 9, None, DrainOptions(), report=[].append)
+        with pytest.raises(ReassignmentError, match=why):
+            await Drain.find(client, broker_id, directory, DrainOptions(), report=[].append)
+
+
+async def test_run_on_a_lost_broker_plans_from_metadata_and_sets_no_cordon() -> None:
+    """The one living broker has the partition already, so there is no place for it."""
+    reported: list[str] = []
+    async with drained_broker() as broker, ClusterClient(broker.address) as client:
+        broker.hold("foo")
+        broker.replicas = (BROKER_ID, 8)
+        drain = await Drain.find(
+            client, 8, None, DrainOptions(poll_ms=1, settle_ms=20), report=reported.append
+        )
+        with pytest.raises(DoesNotFitError) as refused:
+            await drain.run()
+        assert [str(m.replica) for m in refused.value.plan.misfits] == ["foo-0-8"]
+        assert (reported, broker.broker_configs) == ([], {})
+
+
+async def test_run_on_a_lost_broker_names_partitions_without_a_leader() -> None:
+    reported: list[str] = []
+    async with drained_broker() as broker, ClusterClient(broker.address) as client:
+        broker.hold("foo")
+        broker.replicas, broker.leader = (8,), -1
+        drain = await Drain.find(
+            client, 8, None, DrainOptions(poll_ms=1, settle_ms=20), report=reported.append
+        )
+        with pytest.raises(StalledError, match="foo-0 has a replica on broker 8 and no leader"):
+            await drain.run()
+        assert reported == [
+            "1 partitions cannot be copied yet, because they have no leader: foo-0"
+        ]
+        assert "AlterPartitionReassignments" not in broker.asked
 
 
 async def test_a_broker_that_has_nobody_to_give_to_says_so() -> None:

@@ -120,6 +120,21 @@ def test_what_is_not_there_or_offline_says_so() -> None:
         find_source(1, "/b", found)
 
 
+def test_leaving_takes_a_lost_brokers_replicas_from_metadata_but_for_leaderless_ones() -> None:
+    living = {1: [log_dir("/a", 900, replica(0, 70))], 2: [log_dir("/x", 900)]}
+    snapshot = cluster(living, (1, 9), (9,), (1, 2))
+    partitions = snapshot.metadata.topics["t"].partitions
+    partitions[1] = dataclasses.replace(partitions[1], leader=-1)
+    lost = Source(broker_id=9)
+    (found,) = leaving(lost, snapshot)
+    assert (found.replica, found.size_bytes, found.source) == (Replica(9, "t", 0), 70, "")
+    assert [str(move.target) for move in planned(lost, snapshot).moves] == ["2:/x"]
+    assert [line.partition(" (")[0] for line in obstacles(lost, snapshot)] == [
+        "t-0 has a replica on broker 9",
+        "t-1 has a replica on broker 9 and no leader to copy it from",
+    ]
+
+
 # --- where there is free space
 # -------------------------------------------------------------------------
 
