@@ -58,10 +58,11 @@ def parse_drain(text: str) -> Drain:
 
 
 async def _take(
-    bootstrap_server: str, command_config: str | None, observe_s: float
+    bootstrap_server: str, command_config: str | None, observe_s: float, drains: Iterable[Drain]
 ) -> StorageSnapshot:
+    whole = {drain.broker_id for drain in drains if drain.path is None}
     async with make_client(bootstrap_server, command_config) as client:
-        return await take_snapshot(client, observe_s=observe_s)
+        return await take_snapshot(client, observe_s=observe_s, drained=whole)
 
 
 def snapshot_ahead(
@@ -70,12 +71,14 @@ def snapshot_ahead(
     command_config: str | None,
     from_tables: bool,
     observe_s: float,
+    drains: Sequence[str],
     **_options: Any,
 ) -> StorageSnapshot | None:
     """What the brokers report now, where the plan is to be made of that."""
     if bootstrap_server is None or from_tables:
         return None
-    return asyncio.run(_take(bootstrap_server, command_config, observe_s))
+    parsed = map(parse_drain, drains)
+    return asyncio.run(_take(bootstrap_server, command_config, observe_s, parsed))
 
 
 def does_without_spark(
@@ -85,11 +88,19 @@ def does_without_spark(
     master: str | None,
     conf: Sequence[str],
     tables: str,
+    drains: Sequence[str],
+    across_brokers: bool,
     **_options: Any,
 ) -> bool:
-    """:raises click.UsageError: unless there is one thing to plan by."""
+    """:raises click.UsageError: unless there is one thing to plan by and drains are possible."""
     if bool(bootstrap_server) == from_tables:
         raise click.UsageError("give either --bootstrap-server or --from-tables")
+    for drain in map(parse_drain, drains):
+        if drain.path is None and not across_brokers:
+            raise click.UsageError(
+                f"--drain {drain.broker_id} empties a whole broker, so its replicas change "
+                "brokers: give --across-brokers too"
+            )
     return not from_tables and master is None and not conf and local_folder(tables) is not None
 
 

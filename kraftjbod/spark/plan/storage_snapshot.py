@@ -5,6 +5,9 @@ reports no states, a directory is online or, with an error, offline.
 
 * ``free_bytes`` is what replicas may still take: what the broker itself keeps free is taken off.
 * A write rate is what a replica has grown by between two samples.
+* A broker that is drained and does not run is one directory, ``any``, with the replicas that
+  metadata assigns to the broker: each is as large as the largest living one, and is copied from its
+  leader. A partition without a leader stays out.
 * Of a partition that is being reassigned, all that is going to stay is marked as future: it counts
   where it is or goes, with the bytes that it is going to have, and no plan moves it. What leaves is
   left out.
@@ -17,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -33,7 +36,7 @@ from kraftjbod.cli.clients.replica_admin import (
 from kraftjbod.cli.drain.drain_run import kept_free
 from kraftjbod.cli.reassignment.reassignment_status import LogDirs, Ongoing, is_offline
 from kraftjbod.core.errors import StartupError
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import ANY_DIRECTORY, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 
 T = TypeVar("T")
@@ -54,26 +57,36 @@ class StorageSnapshot:
     log_dirs: LogDirs
     kept_free: Mapping[int, int]
     rates: Rates
+    lost: Collection[int] = ()
+    """Brokers that are drained though they do not run."""
 
     @property
     def notes(self) -> list[str]:
         """What a plan leaves out, in words."""
-        return _notes(self.metadata, self.ongoing, self.log_dirs)
+        return _notes(self)
 
     @property
     def dirs(self) -> list[LogDir]:
         """As the table ``log_dirs``."""
-        return _dirs(self)
+        return _dirs(self) + [
+            LogDir(broker, None, ANY_DIRECTORY, None, LogDirState.ONLINE.value, True, 0, 0)
+            for broker in self.lost
+        ]
 
     @property
     def replicas(self) -> list[Replica]:
         """As the table ``replicas``."""
-        return _replicas(self)
+        found = _replicas(self)
+        return found + _lost_replicas(self, found) if self.lost else found
 
 
-async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSnapshot:
+async def take_snapshot(
+    client: ClusterClient, *, observe_s: float, drained: Collection[int] = ()
+) -> StorageSnapshot:
     """Ask every broker, twice if ``observe_s`` is more than 0; without that no rates are known.
 
+    :param drained: brokers that the plan drains whole; those that do not run are planned from
+        metadata.
     :raises StartupError: for a disk whose size is not reported.
     :raises OperatingError: if a broker does not answer.
     """
@@ -96,6 +109,7 @@ async def take_snapshot(client: ClusterClient, *, observe_s: float) -> StorageSn
         log_dirs=log_dirs,
         kept_free=dict(zip(brokers, kept, strict=True)),
         rates=rates,
+        lost=sorted(_absent(metadata) & set(drained)),
     )
 
 
@@ -154,27 +168,44 @@ def _sizes(log_dirs: LogDirs) -> dict[tuple[int, str, str, int], int]:
     }
 
 
-def _notes(metadata: ClusterMetadata, ongoing: Ongoing, log_dirs: LogDirs) -> list[str]:
-    notes = [
-        f"log directory {log_dir.path} of broker {broker} is offline: its replicas cannot be read "
-        "and stay out of the plan"
-        for broker, described in log_dirs.items()
-        for log_dir in described
-        if is_offline(log_dir)
-    ]
-    absent = {
+def _absent(metadata: ClusterMetadata) -> set[int]:
+    """Brokers that have replicas and do not run."""
+    return {
         broker
         for topic in metadata.topics.values()
         for partition in topic.partitions.values()
         for broker in partition.replicas
     } - metadata.brokers.keys()
-    notes += [
-        f"broker {broker} does not run: its replicas stay out of the plan"
-        for broker in sorted(absent)
+
+
+def _notes(snapshot: StorageSnapshot) -> list[str]:
+    notes = [
+        f"log directory {log_dir.path} of broker {broker} is offline: its replicas cannot be read "
+        "and stay out of the plan"
+        for broker, described in snapshot.log_dirs.items()
+        for log_dir in described
+        if is_offline(log_dir)
     ]
-    if ongoing:
+    for broker in sorted(_absent(snapshot.metadata)):
+        if broker not in snapshot.lost:
+            notes.append(f"broker {broker} does not run: its replicas stay out of the plan")
+            continue
+        notes.append(f"broker {broker} does not run: its replicas are copied from their leaders")
+        leaderless = sum(
+            partition.leader < 0
+            for topic in snapshot.metadata.topics.values()
+            for partition in topic.partitions.values()
+            if broker in partition.replicas
+        )
+        if leaderless:
+            notes.append(
+                f"{leaderless} partitions of broker {broker} have no leader to copy from and stay "
+                "out of the plan; kraftjbod-leader-election elects one where a replica is left"
+            )
+    if snapshot.ongoing:
         notes.append(
-            f"{len(ongoing)} partitions are being reassigned: they count as if that were done"
+            f"{len(snapshot.ongoing)} partitions are being reassigned: they count as if that were "
+            "done"
         )
     return notes
 
@@ -230,6 +261,38 @@ def _replicas(snapshot: StorageSnapshot) -> list[Replica]:
                         partition.replicas if partition else None,
                     )
                 )
+    return rows
+
+
+def _lost_replicas(snapshot: StorageSnapshot, found: Sequence[Replica]) -> list[Replica]:
+    """Those of brokers that are lost, beside the living ones in ``found``."""
+    largest: dict[tuple[str, int], Replica] = {}
+    for one in found:
+        known = largest.get(one[:2])
+        if known is None or known.size_bytes < one.size_bytes:
+            largest[one[:2]] = one
+    rows = []
+    for name, topic in snapshot.metadata.topics.items():
+        for index, partition in topic.partitions.items():
+            ongoing = snapshot.ongoing.get(TopicPartition(name, index))
+            living = largest.get((name, index))
+            if partition.leader < 0 or living is None:
+                continue
+            rows += [
+                Replica(
+                    name,
+                    index,
+                    broker,
+                    ANY_DIRECTORY,
+                    living.size_bytes,
+                    living.write_rate,
+                    False,
+                    ongoing is not None,
+                    partition.replicas,
+                )
+                for broker in partition.replicas
+                if broker in snapshot.lost and (ongoing is None or broker not in ongoing.removing)
+            ]
     return rows
 
 

@@ -228,6 +228,7 @@ def written(cluster: Cluster, topic: str, *, partition: int) -> Iterator[None]:
     ("words", "code", "said"),
     [
         ((), 2, "give either --bootstrap-server or --from-tables"),
+        (("--from-tables", "--drain", "1"), 2, "give --across-brokers too"),
         (("--from-tables", "--drain", "disk"), 2, "'disk' is neither a broker id nor BROKER:PATH"),
     ],
 )
@@ -238,7 +239,27 @@ def test_wrong_usage(plan: Plan, words: tuple[str, ...], code: int, said: str) -
 def test_what_is_not_there_cannot_be_drained(plan: Plan) -> None:
     said = plan("--observe", "0", "--drain", "1:/nowhere", code=1)["error"]
     assert "--drain 1:/nowhere: there is no such directory" in said
-    assert "brokers [1, 2, 3]" in plan("--observe", "0", "--drain", "9", code=1)["error"]
+    unknown = plan("--observe", "0", "--drain", "9", "--across-brokers", code=1)["error"]
+    assert "brokers [1, 2, 3]" in unknown
+
+
+def test_drain_of_a_lost_broker_is_planned_from_metadata(
+    cluster: Cluster, plan: Plan, tmp_path: Path
+) -> None:
+    topic = filled_topic(cluster, dict.fromkeys(range(4), (3, 1)), dict.fromkeys(range(4), 50))
+    cluster.brokers[3].kill()
+    try:
+        cluster.wait(
+            "broker 1 to lead",
+            lambda: {part.leader for part in cluster.partitions(topic, ask=1).values()} == {1},
+        )
+        printed = plan("--observe", "0", "--drain", "3", "--across-brokers", "--max-moves", "100")
+        assert printed["moves_across"] >= 4
+        assert not any(line.startswith("3:") for line in printed["missed"])
+        execute(cluster, tmp_path)
+        assert {part.replicas for part in cluster.partitions(topic, ask=1).values()} == {(2, 1)}
+    finally:
+        cluster.start_daemon(cluster.brokers[3])
 
 
 def samples(spark: SparkSession, tables: Path, *, age_s: float) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from kraftjbod.balance.cluster_planner import plan_cluster
+from kraftjbod.balance.placement import Drain, LogDir, PlanRequest
 from kraftjbod.cli.clients.cluster_client import (
     BrokerNode,
     ClusterMetadata,
@@ -112,6 +114,23 @@ def test_what_a_plan_leaves_out_is_noted() -> None:
     assert "/dead of broker 2 is offline" in offline
     assert absent == "broker 3 does not run: its replicas stay out of the plan"
     assert moving.startswith("1 partitions are being reassigned")
+
+
+def test_replicas_of_a_drained_lost_broker_come_from_metadata() -> None:
+    found = snapshot(metadata=metadata(1, 2, p0=(1, 3), p1=(2, 1, 3), p2=(-1, 3)), lost=[3])
+    assert found.dirs[-1] == (3, None, "any", None, "online", True, 0, 0)
+    assert [one for one in found.replicas if one.broker_id == 3] == [
+        ("t", 0, 3, "any", 100, 2.5, False, False, (1, 3)),
+        ("t", 1, 3, "any", 50, 0.0, False, False, (2, 1, 3)),
+    ]
+    request = PlanRequest(across_brokers=True, drains=(Drain(broker_id=3),))
+    roomy = [LogDir(4, "r", "/c", None, "online", False, 10_000, 10_000)]
+    plan = plan_cluster(found.dirs + roomy, found.replicas, request)
+    drained = [move for move in plan.moves if move.from_broker == 3]
+    assert sorted(move[:2] for move in drained) == [("t", 0), ("t", 1)]
+    assert {(move.to_broker, move.to_path) for move in drained} == {(4, "/c")}
+    assert "broker 3 does not run: its replicas are copied from their leaders" in found.notes
+    assert any(note.startswith("1 partitions of broker 3 have no leader") for note in found.notes)
 
 
 def test_a_disk_of_unknown_size_is_an_error() -> None:

@@ -228,9 +228,7 @@ async def test_run_on_a_lost_broker_names_partitions_without_a_leader() -> None:
         )
         with pytest.raises(StalledError, match="foo-0 has a replica on broker 8 and no leader"):
             await drain.run()
-        assert reported == [
-            "1 partitions cannot be copied yet, because they have no leader: foo-0"
-        ]
+        assert reported == ["1 partitions cannot be copied yet, because they have no leader: foo-0"]
         assert "AlterPartitionReassignments" not in broker.asked
 
 
