@@ -14,6 +14,8 @@ other programs::
   ``metrics.json``, ``metadata/`` and for brokers ``disk-1/``, ``disk-2/``, ...
 * Only processes that this run directory knows are ever signalled.
 * A cluster that was stopped starts again with its data: :meth:`ClusterProcesses.load`.
+* A wrong value is refused before anything is written. A start that was interrupted is resumed by
+  the next one: ``cluster.json`` says which daemons were never formatted.
 
 It never reads a daemon's data.
 """
@@ -62,6 +64,22 @@ _POLL_S = 0.05
 #: As many as Kafka's usual number, as far as there are brokers: else there would be no groups.
 _USUAL_REPLICAS = 3
 _USUAL_MIN_ISR = 2
+#: In cluster.json: ids of daemons that were not formatted yet.
+_UNFORMATTED = "unformatted"
+#: What a broker's file says of that broker alone.
+_OWN_KEYS = frozenset(
+    {
+        "advertised.listeners",
+        "broker.rack",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "log.dirs.allowed.roots",
+        "metadata.log.dir",
+        "metrics.snapshot.path",
+        "node.id",
+    }
+)
 #: Where a disk is mounted by hand.
 _MOUNT_POINT = Path("/mnt/disk")
 
@@ -85,8 +103,8 @@ class ClusterProcesses:
         self.controllers = dict(controllers)
         self.brokers = dict(brokers)
         self._reserved = tuple(reserved)
-        #: Every node was given its directories once; what is missing since then is lost.
-        self._is_formatted = False
+        #: Ids of nodes that were not formatted yet; what another one lacks is lost.
+        self._unformatted: set[int] = set()
 
     @classmethod
     def create(
@@ -119,7 +137,7 @@ class ClusterProcesses:
         :param broker_command: what is started as a broker; the config file is its last argument.
         :param privileges: the daemons' user; by default one for whom file modes mean something.
         :param hosts: each daemon has one of its own, see network_hosts.py; for root only.
-        :raises ConfigError: for a key that no such daemon knows.
+        :raises ConfigError: for a key that no such daemon knows, or a value that it refuses.
         """
         controller_ids = range(CONTROLLER_ID, CONTROLLER_ID + controllers)
         extra = {
@@ -146,12 +164,15 @@ class ClusterProcesses:
             )
             for node_id in range(1, brokers + 1)
         ]
+        configs = []
         for files in (*quorum, *nodes):
             known = MODELS[files.role].keys()
             shared = {key: value for key, value in (config or {}).items() if key in known}
             own = {**shared, **extra.get(files.node_id, {})}
-            _write_config(files, quorum=quorum, extra=own, privileges=privileges)
-        return cls(
+            configs.append((files, _config_of(files, quorum=quorum, extra=own)))
+        for files, values in configs:
+            _write_config(files, values, privileges)
+        made = cls(
             run_dir,
             cluster_id=str(Uuid.random(os.urandom)),
             privileges=privileges,
@@ -159,6 +180,40 @@ class ClusterProcesses:
             brokers=_processes(nodes, broker_command, privileges),
             reserved=reserved,
         )
+        made._unformatted.update(files.node_id for files, _ in configs)
+        return made
+
+    def add_brokers(self, count: int) -> None:
+        """Lay out further brokers; :meth:`start` formats and starts them.
+
+        They have as many log directories as the last broker, the next free ports above it, and the
+        configuration file of the last broker but for what is each broker's own.
+
+        :raises ConfigError: for a value in that file that a broker refuses.
+        """
+        pattern = self.brokers[max(self.brokers)].files
+        source = str(pattern.config_path)
+        values = parse_properties(pattern.config_path.read_text(encoding="utf-8"), source)
+        extra = {key: value for key, value in values.items() if key not in _OWN_KEYS}
+        quorum = [controller.files for controller in self.controllers.values()]
+        taken = {daemon.files.port for daemon in self.daemons}
+        hosts = iter(network_hosts.further(self.own_hosts, count) if self.own_hosts else ())
+        configs = []
+        for node_id in range(pattern.node_id + 1, pattern.node_id + 1 + count):
+            files = lay_out(
+                self.run_dir,
+                "broker",
+                node_id,
+                port=_free_port(pattern.port + 1, taken, []),
+                host=next(hosts, HOST),
+                dirs=len(pattern.log_dirs),
+            )
+            configs.append((files, _config_of(files, quorum=quorum, extra=extra)))
+        for files, values in configs:
+            _write_config(files, values, self.privileges)
+        nodes = [files for files, _ in configs]
+        self.brokers.update(_processes(nodes, BROKER_COMMAND, self.privileges))
+        self._unformatted.update(files.node_id for files in nodes)
 
     @classmethod
     def load(cls, run_dir: Path) -> ClusterProcesses | None:
@@ -186,7 +241,7 @@ class ClusterProcesses:
             )
         except (ValueError, KeyError, TypeError) as e:
             raise StartupError(f"{path} does not describe a cluster: {e!r}") from e
-        found._is_formatted = True
+        found._unformatted.update(document.get(_UNFORMATTED, ()))
         return found
 
     @property
@@ -221,9 +276,10 @@ class ClusterProcesses:
         if self.privileges.owner is not None:
             # The daemons' user cannot leave bytecode beside the code, so it must be there already.
             compileall.compile_dir(PACKAGE_ROOT / "kraftjbod", quiet=2)
+        # Whatever ends this process now, the next one knows which daemons there are.
+        self.write_cluster_json()
         self._format()
         missing = [daemon for daemon in self.daemons if not daemon.is_running]
-        # Whatever ends this process now, the next one knows where its daemons are.
         self.write_cluster_json()
         try:
             network_hosts.make(self.own_hosts)
@@ -299,6 +355,8 @@ class ClusterProcesses:
             "bootstrap_servers": self.bootstrap_servers,
             "daemons": [_describe(daemon) for daemon in self.daemons],
         }
+        if self._unformatted:
+            document[_UNFORMATTED] = sorted(self._unformatted)
         path = self.run_dir / "cluster.json"
         fresh = path.with_suffix(".json.tmp")
         fresh.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -306,17 +364,16 @@ class ClusterProcesses:
         return path
 
     def _format(self) -> None:
-        """A node that has its metadata directory is never formatted again: an empty data
-        directory beside it is a disk that went missing. Nor is one that lost its metadata directory
-        since the cluster was made.
+        """A node that was formatted once is never formatted again: an empty data directory is a
+        disk that went missing, and a metadata directory that is gone does not come back by that.
 
         :raises StartupError: saying which one, and what to do.
         """
         for daemon in self.daemons:
             files = daemon.files
-            if (files.metadata_dir / "meta.properties").exists():
-                continue
-            if self._is_formatted:
+            if files.node_id not in self._unformatted:
+                if (files.metadata_dir / "meta.properties").exists():
+                    continue
                 raise StartupError(
                     f"the metadata directory {files.metadata_dir} of {files.name} is gone; it is "
                     f"not made anew, because the cluster's data would not fit it. Put it back "
@@ -328,7 +385,8 @@ class ClusterProcesses:
                     load_settings(str(files.config_path)),
                     self.cluster_id,
                     DEFAULT_METADATA_VERSION.default_features,
-                    ignore_formatted=False,
+                    # What an interrupted start has formatted stays.
+                    ignore_formatted=True,
                     answer=Answer(report=_hush),
                 ).format()
             except (KraftJbodError, OSError) as e:
@@ -336,7 +394,7 @@ class ClusterProcesses:
             for directory in {files.metadata_dir, *files.log_dirs}:
                 for path in directory.iterdir():
                     self.privileges.give(path)
-        self._is_formatted = True
+            self._unformatted.discard(files.node_id)
 
 
 def _hush(_line: str) -> None:
@@ -382,16 +440,13 @@ def lay_out(
     )
 
 
-def _write_config(
-    files: DaemonFiles,
-    *,
-    quorum: Sequence[DaemonFiles],
-    extra: Mapping[str, str],
-    privileges: Privileges,
-) -> None:
-    for path in (files.directory, files.metadata_dir, *files.log_dirs):
-        path.mkdir(parents=True, exist_ok=True)
-        privileges.give(path)
+def _config_of(
+    files: DaemonFiles, *, quorum: Sequence[DaemonFiles], extra: Mapping[str, str]
+) -> dict[str, str]:
+    """All that a daemon's file says.
+
+    :raises ConfigError: for a value that the daemon would refuse.
+    """
     values = {
         "process.roles": files.role,
         "node.id": str(files.node_id),
@@ -409,6 +464,15 @@ def _write_config(
         # A disk may be added beside those that are there.
         roots = dict.fromkeys(str(path.parent) for path in (*files.log_dirs, _MOUNT_POINT))
         values.setdefault("log.dirs.allowed.roots", ",".join(roots))
+    source = files.config_path.name
+    MODELS[files.role].from_properties(values, source=source, base_dir=str(PACKAGE_ROOT))
+    return values
+
+
+def _write_config(files: DaemonFiles, values: Mapping[str, str], privileges: Privileges) -> None:
+    for path in (files.directory, files.metadata_dir, *files.log_dirs):
+        path.mkdir(parents=True, exist_ok=True)
+        privileges.give(path)
     text = format_properties(values, f"{files.name} of a local kraftjbod cluster")
     files.config_path.write_text(text, encoding="utf-8")
     files.config_path.chmod(0o644)

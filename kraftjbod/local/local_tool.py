@@ -33,6 +33,7 @@ from kraftjbod.local.up_and_down import (
     MOST_DIRS,
     claimed,
     daemon_states,
+    grow,
     make_cluster,
     require_same_shape,
 )
@@ -60,7 +61,8 @@ def main() -> None:
 @click.option(
     "--brokers",
     type=click.IntRange(1, MOST_BROKERS),
-    help=f"Brokers of a new cluster.  [default: {DEFAULT_BROKERS}]",
+    help="Brokers of a new cluster, or how many a cluster that is there grows to.  "
+    f"[default: {DEFAULT_BROKERS}]",
 )
 @click.option(
     "--dirs",
@@ -104,7 +106,10 @@ def up_command(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Start the cluster, or what is missing of it; make it first where there is none."""
+    """Start the cluster, or what is missing of it; make it first where there is none.
+
+    With --brokers, a cluster that runs or is stopped grows to that many.
+    """
     config = parse_pairs(pairs, "--config")
     asyncio.run(
         _up(
@@ -181,6 +186,7 @@ async def _up(
     as_json: bool,
 ) -> None:
     began_s = time.monotonic()
+    added = 0
     with claimed(data):
         cluster = ClusterProcesses.load(data)
         is_new = cluster is None
@@ -197,16 +203,19 @@ async def _up(
         else:
             require_same_shape(cluster, brokers=brokers, dirs=dirs, controllers=controllers)
             _require_no_changes(cluster, port, config, hosts=hosts)
+            added = grow(cluster, brokers or 0)
         started = await cluster.start()
     if as_json:
         document = cluster_document(cluster, await daemon_states(cluster))
-        echo_json({"isNew": is_new, "started": started, **document})
+        echo_json({"isNew": is_new, "added": added, "started": started, **document})
         return
     if is_new:
         first = (
             f"Made a cluster of {len(cluster.controllers)} controllers and {len(cluster.brokers)} "
             "brokers and started it"
         )
+    elif added:
+        first = f"The cluster grew by {added} to {len(cluster.brokers)} brokers"
     elif len(started) == len(cluster.daemons):
         first = "Started the stopped cluster with its data"
     else:

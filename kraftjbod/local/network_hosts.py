@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kraftjbod.core.errors import StartupError
@@ -46,6 +46,14 @@ def plan(count: int) -> list[str]:
         )
     number = random.choice(free)  # noqa: S311 - so that processes seldom meet
     return [f"{_NETWORKS}.{number}.{_FIRST_HOST + index}" for index in range(count)]
+
+
+def further(addresses: Sequence[str], count: int) -> list[str]:
+    """Addresses for so many hosts more in the network of ``addresses``; nothing is made."""
+    network, _, _ = addresses[0].rpartition(".")
+    first = max(int(address.rpartition(".")[2]) for address in addresses) + 1
+    assert first + count <= _FIRST_HOST + _MOST_HOSTS, (addresses, count)
+    return [f"{network}.{first + index}" for index in range(count)]
 
 
 def is_own_host(address: str) -> bool:

@@ -3,7 +3,7 @@
 * ``up`` makes a cluster where there is none, and starts what is missing of one that is there; what
   runs is left alone.
 * One command at a time works on a data directory: the next one is refused.
-* A cluster's shape is settled when it is made; another shape is another data directory.
+* A cluster may grow by brokers (:func:`grow`). All else of its shape is settled when it is made.
 """
 
 from __future__ import annotations
@@ -107,12 +107,15 @@ def require_same_shape(
     dirs: int | None = None,
     controllers: int | None = None,
 ) -> None:
-    """:raises ConfigError: if somebody asks for what this cluster has not."""
+    """Check that the cluster has that shape, or can grow to it.
+
+    :raises ConfigError: for fewer brokers, and for another number of directories or controllers.
+    """
     has_dirs = {len(broker.files.log_dirs) for broker in cluster.brokers.values()}
     is_quorum_same = controllers in (None, len(cluster.controllers))
     if (
         is_quorum_same
-        and brokers in (None, len(cluster.brokers))
+        and (brokers is None or brokers >= len(cluster.brokers))
         and (dirs is None or has_dirs == {dirs})
     ):
         return
@@ -124,9 +127,21 @@ def require_same_shape(
         )
     raise ConfigError(
         f"the cluster in {cluster.run_dir} has {len(cluster.brokers)} brokers with "
-        f"{' or '.join(map(str, sorted(has_dirs)))} log directories each, and that stays: make "
-        "another one in another data directory, or remove this one with all its data"
+        f"{' or '.join(map(str, sorted(has_dirs)))} log directories each; it can grow by brokers "
+        "like these, and nothing else: make another one in another data directory, or remove this "
+        "one with all its data"
     )
+
+
+def grow(cluster: ClusterProcesses, brokers: int) -> int:
+    """Lay out what the cluster lacks to have so many brokers; the next start starts them.
+
+    :returns: how many were laid out.
+    """
+    missing = max(0, brokers - len(cluster.brokers))
+    if missing:
+        cluster.add_brokers(missing)
+    return missing
 
 
 async def daemon_states(cluster: ClusterProcesses) -> list[DaemonState]:

@@ -77,11 +77,27 @@ def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_pa
     assert len(list((tmp_path / "data").glob("broker-*/disk-*/nobody-made-it-0"))) == 2
 
     assert "It is up already" in local("up").stdout
-    other = local("up", "--brokers", "3")
+    other = local("up", "--brokers", "1")
     assert other.returncode == 1
-    assert "has 2 brokers with 2 log directories each, and that stays" in other.stderr
+    assert "has 2 brokers with 2 log directories each; it can grow" in other.stderr
     assert "--port is for a new cluster" in local("up", "--port", "9092").stderr
     assert "Stopped controller, broker-1, broker-2" in local("down").stdout
     assert "No cluster is running." in local("down").stdout
-    assert "with its data" in local("up").stdout
+    # Stopped, it grows by one; running, by another.
+    stopped = document(local("up", "--brokers", "3", "--json"))
+    assert (stopped["added"], len(stopped["started"])) == (1, 4)
+    grown = document(local("up", "--brokers", "4", "--json"))
+    assert (grown["added"], grown["started"], grown["serves"]) == (1, ["broker-4"], True)
+    assert len(grown["bootstrapServers"].split(",")) == 4
+    assert "It is up already" in local("up", "--brokers", "4").stdout
     assert read_confluent(made["bootstrapServers"], "nobody-made-it", 2) == [b"a", b"b"]
+
+
+def test_up_with_a_value_that_a_daemon_refuses_makes_nothing(local: Local, tmp_path: Path) -> None:
+    port = ("--port", str(reserve_port().port))
+    wrong = local("up", *SHAPE, *port, "--config", "log.retention.ms=soon")
+    assert wrong.returncode == 1
+    assert "broker-1.properties: log.retention.ms: Input should be a valid integer" in wrong.stderr
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["local.lock"]
+    right = document(local("up", *SHAPE, *port, "--config", "log.retention.ms=5000", "--json"))
+    assert (right["isNew"], right["serves"]) == (True, True)

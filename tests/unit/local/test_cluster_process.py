@@ -111,23 +111,65 @@ def test_a_directory_without_an_id_has_none(tmp_path: Path) -> None:
     assert directory_id(tmp_path) is None
 
 
-async def test_a_tool_that_cannot_format_is_quoted(tmp_path: Path) -> None:
-    cluster = ClusterProcesses.create(tmp_path, brokers=1, config={"node.id": "minus one"})
-    with pytest.raises(StartupError, match="cannot format"):
+async def test_start_quotes_the_formatter_and_starts_nothing(tmp_path: Path) -> None:
+    cluster = ClusterProcesses.create(tmp_path, brokers=1)
+    cluster.brokers[1].files.metadata_dir.rmdir()
+    cluster.brokers[1].files.metadata_dir.touch()
+    with pytest.raises(StartupError, match=r"cannot format broker-1: .*metadata"):
         await cluster.start()
     assert not any(daemon.is_running for daemon in cluster.daemons)
+
+
+def test_create_with_a_value_that_a_daemon_refuses_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^broker-1\.properties: log\.retention\.ms: "):
+        ClusterProcesses.create(tmp_path, brokers=1, config={"log.retention.ms": "soon"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_format_resumes_what_an_interrupted_start_has_begun(tmp_path: Path) -> None:
+    made = ClusterProcesses.create(tmp_path, brokers=1, dirs=2)
+    made.write_cluster_json()
+    assert not (made.controller.files.metadata_dir / "meta.properties").exists()
+    ids = []
+    for _ in range(2):
+        # The first one ends before it has written that everything is formatted.
+        found = ClusterProcesses.load(tmp_path)
+        assert found is not None
+        found._format()
+        ids.append([directory_id(path) for path in found.brokers[1].files.log_dirs])
+    assert ids[0] == ids[1]
+    assert None not in ids[0]
+    found.write_cluster_json()
+    assert "unformatted" not in json.loads((tmp_path / "cluster.json").read_text())
+
+
+def test_add_brokers_takes_the_last_brokers_configuration_but_for_its_own(tmp_path: Path) -> None:
+    own = {1: {"broker.rack": "r1"}, 2: {"broker.rack": "r2", "num.partitions": "7"}}
+    cluster = ClusterProcesses.create(tmp_path, brokers=2, dirs=2, broker_config=own)
+    cluster.add_brokers(2)
+    assert sorted(cluster.brokers) == [1, 2, 3, 4]
+    ports = [daemon.files.port for daemon in cluster.daemons]
+    assert len(set(ports)) == len(ports)
+    for node_id in (3, 4):
+        files = cluster.brokers[node_id].files
+        values = read_config(files.config_path)
+        assert values["node.id"] == str(node_id)
+        assert values["listeners"] == f"PLAINTEXT://127.0.0.1:{files.port}"
+        assert values["log.dirs"] == ",".join(map(str, files.log_dirs))
+        assert values["num.partitions"] == "7"
+        assert "broker.rack" not in values
+        assert all(str(tmp_path / f"broker-{node_id}") in str(path) for path in files.log_dirs)
 
 
 @pytest.mark.parametrize("of_controller", [True, False])
 async def test_what_was_lost_since_is_not_formatted(tmp_path: Path, of_controller: bool) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=1, dirs=1)
+    cluster._format()
     cluster.write_cluster_json()
-    for daemon in cluster.daemons:
-        (daemon.files.metadata_dir / "meta.properties").touch()
     lost = (cluster.controller if of_controller else cluster.brokers[1]).files
     (lost.metadata_dir / "meta.properties").unlink()
     found = ClusterProcesses.load(tmp_path)
     assert found is not None
     with pytest.raises(StartupError, match=f"{lost.metadata_dir} of {lost.name} is gone"):
         await found.start()
-    assert list(lost.metadata_dir.iterdir()) == []
+    assert not (lost.metadata_dir / "meta.properties").exists()
