@@ -41,7 +41,9 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_log_dirs
-from kraftjbod.core.errors import ConfigError, KraftJbodError, StartupError
+from kraftjbod.core.config_model import config_text
+from kraftjbod.core.errors import ConfigError, KraftJbodError, OperatingError, StartupError
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.local.active_controller import active_controller
 from kraftjbod.local.cluster_process import (
     CONTROLLER_ID,
@@ -60,6 +62,8 @@ from kraftjbod.testing.log_disks import (
 )
 
 T = TypeVar("T")
+Value = str | int | float
+"""Of a configuration key; ``bool`` is an ``int``."""
 
 #: For a cluster to do what a method waits for, unless it is asked otherwise.
 WAIT_S: Final = 60.0
@@ -71,6 +75,7 @@ _MOST_DIRS: Final = 32
 _CONTROLLERS: Final = (1, 3, 5)
 _SHOWN_LINES: Final = 20
 _SHOWN_CHARS: Final = 500
+_STATES: Final = tuple(state.value for state in LogDirState)
 #: What differs from the daemons' defaults: a test waits for less, and finds its own topics only.
 TEST_CONFIG: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -96,13 +101,14 @@ class LocalCluster:
     :param disks: what the log directories lie on; ``auto`` is the kind with the most faults here.
     :param disk_bytes: size of each ext4, xfs or tmpfs disk.
     :param config: keys for the configuration file of every daemon that knows them, on top of
-        :data:`TEST_CONFIG`.
+        :data:`TEST_CONFIG`. Values are text, numbers or truth values, here and below.
     :param controller_config: further keys of the controller.
     :param broker_config: further keys by broker.
     :param run_dir: where the daemons' files go; a temporary directory by default.
     :param hosts: each daemon on a host of its own, whose cable can be pulled; as root only:
         ``kraftjbod.local.network_hosts.cut(daemon.files.host)``.
-    :raises ConfigError: if a number is out of its range, or no daemon knows a key.
+    :raises ConfigError: if a number is out of its range, no daemon knows a key, or a value is of
+        another type. A value that a daemon refuses is reported by :meth:`start`.
     """
 
     def __init__(
@@ -113,9 +119,9 @@ class LocalCluster:
         controllers: int = 1,
         disks: DiskKind | Literal["auto"] = "auto",
         disk_bytes: int = DEFAULT_DISK_BYTES,
-        config: Mapping[str, str] | None = None,
-        controller_config: Mapping[str, str] | None = None,
-        broker_config: Mapping[int, Mapping[str, str]] | None = None,
+        config: Mapping[str, Value] | None = None,
+        controller_config: Mapping[str, Value] | None = None,
+        broker_config: Mapping[int, Mapping[str, Value]] | None = None,
         run_dir: Path | None = None,
         hosts: bool = False,
     ) -> None:
@@ -126,16 +132,20 @@ class LocalCluster:
             )
         if controllers not in _CONTROLLERS:
             raise ConfigError(f"controllers={controllers}: one of {_CONTROLLERS}")
-        require_known_config(
-            config or {}, {CONTROLLER_ID: controller_config or {}, **(broker_config or {})}
-        )
+        texts = _texts(config, "config")
+        of_controller = _texts(controller_config, "controller_config")
+        of_broker = {
+            broker: _texts(own, f"broker_config[{broker}]")
+            for broker, own in (broker_config or {}).items()
+        }
+        require_known_config(texts, {CONTROLLER_ID: of_controller, **of_broker})
         self._counts = brokers, dirs
         self._controllers = controllers
         self._disk_kind: DiskKind = best_kind() if disks == "auto" else disks
         self._disk_bytes = disk_bytes
-        self._config = {**TEST_CONFIG, **(config or {})}
-        self._controller_config = controller_config
-        self._broker_config = broker_config
+        self._config = {**TEST_CONFIG, **texts}
+        self._controller_config = of_controller
+        self._broker_config = of_broker
         self._given_run_dir = run_dir
         self._hosts = hosts
         self._processes: ClusterProcesses | None = None
@@ -259,7 +269,7 @@ class LocalCluster:
         *,
         partitions: int = 1,
         replication_factor: int | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, Value] | None = None,
     ) -> None:
         """Create a topic and wait until every replica is in sync and on a disk.
 
@@ -267,6 +277,7 @@ class LocalCluster:
         :raises OperatingError: what the cluster has against it.
         """
         factor = replication_factor or min(3, len(self._brokers))
+        texts = _texts(config, "config")
 
         async def create(client: ClusterClient) -> None:
             await client.retry(client.refresh_metadata)
@@ -275,7 +286,7 @@ class LocalCluster:
                 name,
                 partitions=partitions,
                 replication_factor=factor,
-                configs=config,
+                configs=texts,
             )
 
         self._ask(create)
@@ -465,7 +476,11 @@ class BrokerDir:
         return self.describe().state or "offline"
 
     def describe(self) -> LogDirDescription:
-        """All that the broker says of it."""
+        """All that the broker says of it.
+
+        :raises OperatingError: if the broker does not run, or does not answer.
+        """
+        self._require_running()
 
         async def ask(client: ClusterClient) -> LogDirDescription:
             await client.retry(client.refresh_metadata)
@@ -507,15 +522,29 @@ class BrokerDir:
         self._order("add")
 
     def wait_state(self, state: str, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until the broker says that the directory is so.
+        """Wait until the broker says that the directory is so: ``online``, ``saturated``,
+        ``stalled`` or ``offline``.
 
+        :raises ConfigError: if there is no such state.
         :raises ClusterTimeoutError: if that takes too long.
         """
+        if state not in _STATES:
+            raise ConfigError(f"there is no state {state!r}: {', '.join(_STATES)}")
         self._cluster.wait(
             f"{self} to be {state}", lambda: self.state == state, timeout_s=timeout_s
         )
 
+    def _require_running(self) -> None:
+        broker = self._broker
+        if not broker.is_running:
+            raise OperatingError(
+                f"broker {broker.id} does not run (it ended with exit code "
+                f"{broker.process.exit_code}), so nothing can be asked about {self.path}: start "
+                f"the broker with cluster.broker({broker.id}).start()"
+            )
+
     def _order(self, operation: str) -> None:
+        self._require_running()
         change = LogDirChange(operation=operation, broker=self._broker.id, target=str(self.path))
 
         async def ask(client: ClusterClient) -> None:
@@ -526,6 +555,20 @@ class BrokerDir:
             )
 
         self._cluster._ask(ask)
+
+
+def _texts(config: Mapping[str, Value] | None, what: str) -> dict[str, str]:
+    """Values as a properties file has them.
+
+    :raises ConfigError: for what is no text, number or truth value.
+    """
+    for key, value in (config or {}).items():
+        if not isinstance(value, str | int | float):
+            raise ConfigError(
+                f"{what}: {key} is {value!r}, of type {type(value).__name__}: give a text, a "
+                "number, True or False"
+            )
+    return {key: config_text(value) for key, value in (config or {}).items()}
 
 
 class _LoopThread:

@@ -14,7 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from greenlet import GreenletExit, getcurrent, greenlet
+try:
+    from greenlet import GreenletExit, getcurrent, greenlet
+except ModuleNotFoundError as e:
+    raise ModuleNotFoundError(
+        "the simulator needs the package greenlet: pip install 'kraftjbod[simulation]'", name=e.name
+    ) from e
 
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.testing.simulation.virtual_loop import VirtualLoop

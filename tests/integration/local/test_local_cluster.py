@@ -141,9 +141,10 @@ def test_what_daemons_logged_is_kept_for_who_searches_a_failure() -> None:
 
 def test_a_cluster_that_cannot_start_says_why_and_leaves_no_mounts() -> None:
     before = leftovers()
-    cluster = LocalCluster(brokers=2, broker_config={2: {"log.dir.io.timeout.ms": "none"}})
+    elsewhere = {"listeners": "PLAINTEXT://203.0.113.1:9092"}
+    cluster = LocalCluster(brokers=2, broker_config={2: elsewhere})
     # At once: the broker that is well is not waited for.
-    with pytest.raises(StartupError, match=r"broker-2 ended .*\n.*log\.dir\.io\.timeout\.ms"):
+    with pytest.raises(StartupError, match=r"broker-2 ended .*\n.*203\.0\.113\.1"):
         cluster.start()
     assert leftovers() == before
     with pytest.raises(StartupError, match="not started, or closed already"):
@@ -156,6 +157,7 @@ def test_what_is_not_there_is_reported() -> None:
         "dirs": ({"dirs": 33}, "1 to 32 log directories"),
         "controllers": ({"controllers": 2}, r"controllers=2: one of \(1, 3, 5\)"),
         "config": ({"config": {"log.retention.hour": "1"}}, "did you mean log.retention.hours"),
+        "type": ({"config": {"num.partitions": [4]}}, r"num.partitions is \[4\], of type list"),
     }.values():
         with pytest.raises(ConfigError, match=problem):
             LocalCluster(**parameters)  # type: ignore[arg-type]
@@ -166,6 +168,36 @@ def test_what_is_not_there_is_reported() -> None:
             cluster.broker(1).dir(1)
         with pytest.raises(OperatingError, match="replication factor"):
             cluster.create_topic("wide", replication_factor=2)
+        with pytest.raises(ConfigError, match=r"no state 'oofline': online, .*, offline"):
+            cluster.broker(1).dir(0).wait_state("oofline")
+
+
+def test_config_takes_numbers_and_start_refuses_what_a_daemon_would() -> None:
+    wrong = LocalCluster(brokers=1, disks="plain", broker_config={1: {"log.retention.ms": "soon"}})
+    with pytest.raises(ConfigError, match=r"broker-1.properties: log\.retention\.ms"):
+        wrong.start()
+    config = {"num.partitions": 4, "auto.create.topics.enable": False}
+    with LocalCluster(brokers=1, dirs=1, disks="plain", config=config) as cluster:
+        written = cluster.broker(1).process.files.config_path.read_text()
+        assert "num.partitions=4\n" in written
+        assert "auto.create.topics.enable=false\n" in written
+        cluster.create_topic("short", config={"retention.ms": 60_000})
+
+
+def test_messages_suggest_start_once_the_broker_of_the_last_directory_is_gone() -> None:
+    with LocalCluster(brokers=1, dirs=1, disks="plain") as cluster:
+        broker = cluster.broker(1)
+        broker.kill()
+        asked = broker.dir(0)
+        for ask in (asked.describe, asked.reattach, asked.replace):
+            with pytest.raises(
+                OperatingError, match=r"exit code -9.*cluster.broker\(1\).start\(\)"
+            ):
+                ask()
+        with pytest.raises(ClusterTimeoutError, match=r"cluster.broker\(1\).start\(\)"):
+            asked.wait_state("online", timeout_s=0.2)
+        broker.start()
+        asked.wait_state("online")
 
 
 def test_the_next_cluster_removes_what_a_killed_one_left() -> None:

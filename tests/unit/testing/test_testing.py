@@ -16,3 +16,17 @@ def test_its_names_are_there_and_come_when_they_are_asked_for() -> None:
         "import kraftjbod.testing as t; assert not hasattr(t, 'Other')"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_simulator_without_greenlet_names_the_extra_to_install() -> None:
+    program = (
+        "import sys; sys.modules['greenlet'] = None\n"
+        "try: import kraftjbod.testing.simulation.simulated_cluster\n"
+        "except ModuleNotFoundError as e: print(e.name, e)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == (
+        "greenlet the simulator needs the package greenlet: pip install 'kraftjbod[simulation]'\n"
+    )
