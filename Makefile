@@ -30,7 +30,8 @@ JOBS := 2
 CLUSTER := conf/docker/cluster.sh
 PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder \
   --max-worker-restart 1
-# What fails is run once more, alone; what passes then is told by name, and few may be so.
+# What fails is run once more, alone; what passes then is told by name, and few may be so (none in
+# CI, where FLAKY_LIMIT is 0).
 TESTED := $(PYTEST) -p tests.second_chance
 
 # What takes long is marked in the tests (tests/conftest.py). Other people's clients, most of which
@@ -238,7 +239,7 @@ tidy: setup  ## Import order, colours, doors and the other rules of the house
 	@$(PY) -m pytest -q tests/tidy $(ARGS)
 
 .PHONY: check
-check: lint type tidy unit  ## What every change must pass, in about a minute
+check: lint type tidy unit  ## What every change must pass, in five to seven minutes
 	@$(PYTEST) -m "not long" tests/golden tests/faults $(ARGS)
 
 .PHONY: docs

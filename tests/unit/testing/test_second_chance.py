@@ -41,22 +41,23 @@ def test_skipped_alone():
 
 
 @pytest.mark.parametrize(
-    ("flaky", "broken", "code", "summary"),
+    ("limit", "flaky", "broken", "code", "summary"),
     [
-        (2, 0, 0, "1 passed, 2 skipped, 2 flaky"),
-        (4, 0, 1, "1 passed, 2 skipped, 4 flaky"),
-        (1, 1, 1, "2 failed, 1 passed, 1 flaky"),
+        (3, 2, 0, 0, "1 passed, 2 skipped, 2 flaky"),
+        (3, 4, 0, 1, "1 passed, 2 skipped, 4 flaky"),
+        (3, 1, 1, 1, "2 failed, 1 passed, 1 flaky"),
+        (0, 1, 0, 1, "1 passed, 2 skipped, 1 flaky"),
     ],
 )
-def test_what_passes_alone_is_named_and_few_of_them_pass(
-    tmp_path: Path, flaky: int, broken: int, code: int, summary: str
+def test_flaky_tests_are_named_and_more_than_the_limit_fail_the_run(
+    tmp_path: Path, limit: int, flaky: int, broken: int, code: int, summary: str
 ) -> None:
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_some.py").write_text(TESTS % {"flaky": flaky, "broken": broken})
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.second_chance", "-n", "2"],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
+        env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "FLAKY_LIMIT": str(limit)},
         capture_output=True,
         text=True,
         check=False,
@@ -66,5 +67,8 @@ def test_what_passes_alone_is_named_and_few_of_them_pass(
     *lines, last = done.stdout.splitlines()
     assert last.startswith(summary)
     named = [line for line in lines if line.startswith("FLAKY ")]
-    assert sorted(named) == [f"FLAKY test_some.py::test_disturbed[{n}]" for n in range(flaky)]
-    assert ("more than 3 flaky tests fail the run" in lines) == (flaky > 3)
+    assert [line.partition(" - ")[0] for line in sorted(named)] == [
+        f"FLAKY test_some.py::test_disturbed[{n}]" for n in range(flaky)
+    ]
+    assert all("assert not True" in line for line in named), named
+    assert (f"more than {limit} flaky tests fail the run" in lines) == (flaky > limit)
