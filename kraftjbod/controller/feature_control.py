@@ -1,7 +1,7 @@
 """PURE. ``FeatureControlManager``: raises and lowers the feature levels of the cluster (KIP-584).
 
-There are three: ``metadata.version``, ``eligible.leader.replicas.version`` (KIP-966) and
-``transaction.version`` (KIP-890).
+There are four: ``metadata.version``, ``eligible.leader.replicas.version`` (KIP-966),
+``transaction.version`` (KIP-890) and ``group.version`` (KIP-848).
 
 * A level is taken only if this software knows it and every registered broker, and every controller
   that votes or is registered, said that it does. One that said nothing supports the present level
