@@ -4,7 +4,8 @@
 #
 # Program files are replaced, and removed by uninstall. Configuration is copied only where there is
 # none, and stays; so do data and the user. PYTHON is what the daemons will run with: with DESTDIR it
-# must be at the same path on the machine that the files are for.
+# must be at the same path on the machine that the files are for. Where the services' user could not
+# run it, which is so of pyenv's below /root, the system's Python is taken, or the installation ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,6 +24,38 @@ units=(kraftjbod-broker@.service kraftjbod-controller@.service kraftjbod.target 
 # Only a system that runs is told of its new units.
 is_live() { [[ -z $DESTDIR && -d /run/systemd/system && $(id -u) == 0 ]]; }
 
+# Why services cannot run this Python, in words; nothing if they can. They have a user of their own and
+# see no homes (ProtectHome=yes). Only root installs services.
+why_not() {  # PYTHON
+  local real
+  real=$("$1" -c 'import os, sys, venv, ensurepip
+if sys.version_info < (3, 11): sys.exit(1)
+print(os.path.realpath(sys.executable))' 2>/dev/null) || { echo "it is no Python 3.11 or later with venv"; return; }
+  if [[ $(id -u) != 0 ]]; then return; fi
+  case $real in
+    /root/* | /home/* | /run/user/*) echo "$real is in a home, where services see nothing" ;;
+    *) setpriv --reuid=65534 --regid=65534 --clear-groups "$real" -c '' 2>/dev/null \
+         || echo "$real cannot be run by other users than root" ;;
+  esac
+}
+
+choose_python() {
+  local reason other
+  reason=$(why_not "$PYTHON")
+  [[ -n $reason ]] || return 0
+  for other in /usr/bin/python3.1{1,2,3} /usr/bin/python3 /usr/local/bin/python3.1{1,2,3}; do
+    if [[ -x $other && -z $(why_not "$other") ]]; then
+      echo "install: $PYTHON is none for services ($reason): taking $other"
+      PYTHON=$other
+      return 0
+    fi
+  done
+  echo "install: $PYTHON is none for services: $reason." \
+    "Install a Python for all users (apt-get install python3 python3-venv), or name one:" \
+    "make install BASE_PYTHON=/path/to/python3.11" >&2
+  exit 1
+}
+
 fill_in() {  # SOURCE TARGET
   sed -e "s#@PREFIX@#$PREFIX#g" -e "s#@SYSCONFDIR@#$SYSCONFDIR#g" "$1" | install -D -m 644 /dev/stdin "$2"
 }
@@ -32,7 +65,10 @@ keep() {  # SOURCE TARGET: configuration that is not there yet
 }
 
 install_all() {
-  [[ -x $home/bin/python ]] || "$PYTHON" -m venv "$home"
+  if [[ ! -x $home/bin/python || -n $(why_not "$home/bin/python") ]]; then
+    choose_python
+    "$PYTHON" -m venv --clear "$home"
+  fi
   "$home/bin/python" -m pip install -q --upgrade --disable-pip-version-check -c requirements.lock .
   for launcher in bin/*; do
     sed 's#\.venv/#lib/kraftjbod/#g' "$launcher" | install -D -m 755 /dev/stdin "$DESTDIR$PREFIX/$launcher"

@@ -95,6 +95,29 @@ def test_an_installation_comes_whole_and_goes_but_for_what_is_the_operators(
     assert not (installed / "lib" / "kraftjbod").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root installs services")
+def test_install_with_a_python_in_a_home_takes_one_that_services_can_run(tmp_path: Path) -> None:
+    """``ProtectHome=yes`` hides /root and /home, where pyenv keeps its interpreters."""
+    base = Path("/usr/bin/python3.11")
+    hidden = Path("/root") / f"kraftjbod-test-{os.getpid()}" / "python3.11"
+    hidden.parent.mkdir()
+    try:
+        shutil.copy(base, hidden)
+        where = (f"DESTDIR={tmp_path}", f"PREFIX={PREFIX}", f"BASE_PYTHON={hidden}")
+        done = make("install", *where)
+        assert done.returncode == 0, done.stderr
+        assert f"install: {hidden} is none for services ({hidden} is in a home" in done.stdout
+        python = tmp_path / PREFIX[1:] / "lib" / "kraftjbod" / "bin" / "python"
+        assert not str(python.resolve()).startswith("/root/")
+        # An environment that an earlier installer made of it is made anew.
+        python.unlink()
+        python.symlink_to(hidden)
+        assert make("install", *where).returncode == 0
+        assert not str(python.resolve()).startswith("/root/")
+    finally:
+        shutil.rmtree(hidden.parent)
+
+
 def test_what_no_installation_made_is_not_removed(tmp_path: Path) -> None:
     own = tmp_path / "opt" / "kraftjbod" / "lib" / "kraftjbod" / "notes"
     own.parent.mkdir(parents=True)
