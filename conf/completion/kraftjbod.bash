@@ -6,7 +6,7 @@ _kraftjbod_words() {
     "kraftjbod-cluster") echo "cluster-id list-endpoints unregister unregister-controller --help --version" ;;
     "kraftjbod-cluster cluster-id") echo "--bootstrap-controller --bootstrap-server --command-config --help --json --timeout" ;;
     "kraftjbod-cluster list-endpoints") echo "--bootstrap-controller --bootstrap-server --command-config --help --include-fenced-brokers --json --timeout" ;;
-    "kraftjbod-cluster unregister") echo "--bootstrap-controller --bootstrap-server --command-config --help --id --json --timeout" ;;
+    "kraftjbod-cluster unregister") echo "--bootstrap-controller --bootstrap-server --command-config --force --help --id --json --timeout" ;;
     "kraftjbod-cluster unregister-controller") echo "--bootstrap-controller --bootstrap-server --command-config --help --id --json --timeout" ;;
     "kraftjbod-configs") echo "--add-config --all --alter --bootstrap-controller --bootstrap-server --command-config --delete-config --describe --entity-default --entity-name --entity-type --format --help --json --timeout --version" ;;
     "kraftjbod-console-consumer") echo "--bootstrap-server --command-config --command-property --consumer-property --consumer.config --formatter --formatter-config --formatter-property --from-beginning --group --help --include --isolation-level --json --key-deserializer --max-messages --offset --partition --property --skip-message-on-error --timeout --timeout-ms --topic --value-deserializer --version" ;;

@@ -164,14 +164,8 @@ class ClusterProcesses:
             )
             for node_id in range(1, brokers + 1)
         ]
-        configs = []
-        for files in (*quorum, *nodes):
-            known = MODELS[files.role].keys()
-            shared = {key: value for key, value in (config or {}).items() if key in known}
-            own = {**shared, **extra.get(files.node_id, {})}
-            configs.append((files, _config_of(files, quorum=quorum, extra=own)))
-        for files, values in configs:
-            _write_config(files, values, privileges)
+        everything = (*quorum, *nodes)
+        _write_configs(everything, extra, shared=config, quorum=quorum, privileges=privileges)
         made = cls(
             run_dir,
             cluster_id=str(Uuid.random(os.urandom)),
@@ -180,7 +174,7 @@ class ClusterProcesses:
             brokers=_processes(nodes, broker_command, privileges),
             reserved=reserved,
         )
-        made._unformatted.update(files.node_id for files, _ in configs)
+        made._unformatted.update(files.node_id for files in everything)
         return made
 
     def add_brokers(self, count: int) -> None:
@@ -198,9 +192,8 @@ class ClusterProcesses:
         quorum = [controller.files for controller in self.controllers.values()]
         taken = {daemon.files.port for daemon in self.daemons}
         hosts = iter(network_hosts.further(self.own_hosts, count) if self.own_hosts else ())
-        configs = []
-        for node_id in range(pattern.node_id + 1, pattern.node_id + 1 + count):
-            files = lay_out(
+        nodes = [
+            lay_out(
                 self.run_dir,
                 "broker",
                 node_id,
@@ -208,10 +201,10 @@ class ClusterProcesses:
                 host=next(hosts, HOST),
                 dirs=len(pattern.log_dirs),
             )
-            configs.append((files, _config_of(files, quorum=quorum, extra=extra)))
-        for files, values in configs:
-            _write_config(files, values, self.privileges)
-        nodes = [files for files, _ in configs]
+            for node_id in range(pattern.node_id + 1, pattern.node_id + 1 + count)
+        ]
+        own = {files.node_id: extra for files in nodes}
+        _write_configs(nodes, own, shared={}, quorum=quorum, privileges=self.privileges)
         self.brokers.update(_processes(nodes, BROKER_COMMAND, self.privileges))
         self._unformatted.update(files.node_id for files in nodes)
 
@@ -350,7 +343,7 @@ class ClusterProcesses:
 
     def write_cluster_json(self) -> Path:
         """Write where everything is, for other programs; the file is replaced in one step."""
-        document = {
+        document: dict[str, Any] = {
             "cluster_id": self.cluster_id,
             "bootstrap_servers": self.bootstrap_servers,
             "daemons": [_describe(daemon) for daemon in self.daemons],
@@ -440,6 +433,12 @@ def lay_out(
     )
 
 
+def _known_to(files: DaemonFiles, config: Mapping[str, str]) -> dict[str, str]:
+    """What of ``config`` is a key of such a daemon."""
+    known = MODELS[files.role].keys()
+    return {key: value for key, value in config.items() if key in known}
+
+
 def _config_of(
     files: DaemonFiles, *, quorum: Sequence[DaemonFiles], extra: Mapping[str, str]
 ) -> dict[str, str]:
@@ -467,6 +466,28 @@ def _config_of(
     source = files.config_path.name
     MODELS[files.role].from_properties(values, source=source, base_dir=str(PACKAGE_ROOT))
     return values
+
+
+def _write_configs(
+    nodes: Sequence[DaemonFiles],
+    extra: Mapping[int, Mapping[str, str]],
+    *,
+    shared: Mapping[str, str],
+    quorum: Sequence[DaemonFiles],
+    privileges: Privileges,
+) -> None:
+    """Write all of them, or none.
+
+    :param extra: further keys by node id.
+    :param shared: keys for every daemon that knows them.
+    :raises ConfigError: for a value that a daemon would refuse.
+    """
+    configs = []
+    for files in nodes:
+        own = {**_known_to(files, shared), **extra.get(files.node_id, {})}
+        configs.append(_config_of(files, quorum=quorum, extra=own))
+    for files, values in zip(nodes, configs, strict=True):
+        _write_config(files, values, privileges)
 
 
 def _write_config(files: DaemonFiles, values: Mapping[str, str], privileges: Privileges) -> None:
