@@ -284,7 +284,7 @@ class _Tour:
             self._cluster, TOPIC, workload.loads, goal_ms=CONTROLLER_GOAL_GAP_MS
         )
         self._reporter.step(
-            f"Killing broker {broker_id}, with what it leads on its other disks (kill -9)."
+            f"Killing broker {broker_id}, with its other disks and what it leads there (kill -9)."
         )
         broker = await process_deaths.kill_broker(
             self._cluster, client, TOPIC, broker_id, workload.loads, goal_ms=BROKER_GOAL_GAP_MS

@@ -123,35 +123,51 @@ async def kill_broker(
     led_elsewhere_s = await disk_death.wait_for_new_leaders(
         client, topic, victim, timeout_s=_TIMEOUT_S
     )
-    await disk_death.wait_clients_back(
+    are_back = await disk_death.wait_clients_back(
         loads, victim, led_elsewhere_s or death.at_s, timeout_s=_TIMEOUT_S
     )
     await asyncio.sleep(_AFTER_S)
     gaps = disk_death.gaps_around(loads, death, until_s=time.monotonic())
+    missed_after_ms = _missed_after_ms(cluster, broker_id, death)
     broker.start()
     cluster.write_cluster_json()
-    back_s = max((gaps[p].end_s for p in victim.led), default=None)
+    back_s = max((gaps[p].end_s for p in victim.led), default=None) if are_back else None
     return ProcessDeath(
-        who=f"broker {broker_id}",
+        who=f"broker {broker_id}" + ", which led no partition" * (not victim.led),
         goal_ms=goal_ms,
         milestones=[
             Milestone(what="the broker dies (kill -9)", after_ms=0),
             Milestone(
                 what="the controller misses it and has chosen new leaders",
-                after_ms=_missed_after_ms(cluster, broker_id, death),
+                after_ms=missed_after_ms,
             ),
-            Milestone(
-                what="every partition is seen with its new leader",
-                after_ms=None if led_elsewhere_s is None else _ms(led_elsewhere_s - death.at_s),
-            ),
-            Milestone(
-                what="every client that wrote to it writes again",
-                after_ms=None if back_s is None else _ms(back_s - death.at_s),
-            ),
+            *_clients_return(victim.led, death, led_elsewhere_s, back_s),
         ],
         gaps=gaps,
         led=victim.led,
     )
+
+
+def _clients_return(
+    led: frozenset[int], death: Death, led_elsewhere_s: float | None, back_s: float | None
+) -> list[Milestone]:
+    """When the clients of partitions that the broker led have found other leaders.
+
+    There are none if the broker led nothing: the disk that died before may have held all its
+    leaders.
+    """
+    if not led:
+        return []
+    return [
+        Milestone(
+            what="every partition is seen with its new leader",
+            after_ms=None if led_elsewhere_s is None else _ms(led_elsewhere_s - death.at_s),
+        ),
+        Milestone(
+            what="every client that wrote to it writes again",
+            after_ms=None if back_s is None else _ms(back_s - death.at_s),
+        ),
+    ]
 
 
 def _missed_after_ms(cluster: ClusterProcesses, broker_id: int, death: Death) -> int | None:

@@ -30,3 +30,13 @@ def test_the_first_report_of_this_broker_after_its_death_counts(tmp_path: Path) 
     death = Death(at_s=1.0, wall_s=1_000_000.0, mode=0)
     assert process_deaths._missed_after_ms(cluster, 3, death) == 250
     assert process_deaths._missed_after_ms(cluster, 1, death) is None
+
+
+def test_clients_return_is_left_out_for_a_broker_that_led_nothing() -> None:
+    """All its leaders may lie on the disk that died before: no client writes to it then."""
+    death = Death(at_s=1.0, wall_s=1_000_000.0, mode=0)
+    assert process_deaths._clients_return(frozenset(), death, 1.2, None) == []
+    seen = process_deaths._clients_return(frozenset({3}), death, 1.2, 1.5)
+    assert [milestone.after_ms for milestone in seen] == [200, 500]
+    never = process_deaths._clients_return(frozenset({3}), death, 1.2, None)
+    assert [milestone.after_ms for milestone in never] == [200, None]
