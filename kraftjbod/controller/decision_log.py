@@ -42,6 +42,8 @@ class DecisionLog:
         self._managers = managers
         self._clock = clock
         self._metrics = metrics
+        metrics.count("LeaderChangeCount", 0)
+        metrics.count("UncleanLeaderElectionCount", 0)
         self._fenced = fenced
         self._log = get_logger(component="controller")
         #: When a broker that knows another metadata log may be logged again.

@@ -159,6 +159,9 @@ class QuorumController:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._decisions.publish_figures(lambda: driver.committed_offset)
         metrics.gauge("ActiveControllerCount", lambda: int(self._is_active))
+        metrics.count("ElectionFromEligibleLeaderReplicasPerSec", 0)
+        metrics.count("NewActiveControllersCount", 0)
+        metrics.count("UnreplayableDecisionCount", 0)
 
     def _make_fetches(self) -> MetadataFetches:
         return MetadataFetches(

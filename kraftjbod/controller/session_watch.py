@@ -42,6 +42,7 @@ class SessionWatch:
         self._managers = managers
         self._clock = clock
         self._metrics = metrics
+        metrics.count("TimedOutBrokerHeartbeatCount", 0)
         self._do_pass = do_pass
         #: Known to be silent or gone, and not fenced yet: that may have to wait for free space.
         self._expired: set[BrokerId] = set()

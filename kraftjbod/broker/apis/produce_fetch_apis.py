@@ -130,6 +130,7 @@ class ProduceFetchApis:
         self._sessions = sessions
         self._clock = clock
         self._metrics = metrics
+        metrics.count("BytesOutPerSec", 0)
         self._max_fetch_bytes = max_fetch_bytes
         self._suspect_after_ms = suspect_after_ms
         self._answers = answers

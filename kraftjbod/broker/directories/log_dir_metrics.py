@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import accumulate
-from typing import Final
 
 from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.broker.directories.scrubs import Scrubs
@@ -23,8 +22,6 @@ from kraftjbod.core.telemetry import Metrics
 from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
-
-_NOT_FILLING: Final = -1.0
 
 Figures = Iterator[tuple[str, float]]
 
@@ -94,7 +91,8 @@ class LogDirMetrics:
         yield "ReplicaCount", len(self._logs.handles_in(log_dir))
         yield "GrowthBytesPerSecond", self._monitor.growth_bytes_per_second(log_dir)
         yield "DiskGrowthBytesPerSecond", self._monitor.disk_growth_bytes_per_second(log_dir)
-        yield "SecondsUntilFull", _NOT_FILLING if seconds is None else seconds
+        if seconds is not None:
+            yield "SecondsUntilFull", seconds
         yield "LatencyMs", self._monitor.latency_ms(log_dir)
         yield "Slow", int(self._monitor.is_slow(log_dir))
         yield from _of_operations(log_dir)

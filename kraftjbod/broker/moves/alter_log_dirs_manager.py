@@ -130,6 +130,7 @@ class ReplicaAlterLogDirsManager:
         self._longest_gate_ms = 0
         self._log = get_logger(component="alter_log_dirs")
         metrics.gauge("ReplicaAlterLogDirsPartitionCount", lambda: len(self.moves()))
+        metrics.count("ReplicaAlterLogDirsBytes", 0)
         metrics.gauge("ReplicaAlterLogDirsFailedPartitionsCount", lambda: len(self._failed))
         metrics.gauge(
             "ReplicaAlterLogDirsMaxLag", lambda: max((m.lag for m in self.moves()), default=0)

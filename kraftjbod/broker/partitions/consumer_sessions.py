@@ -168,6 +168,7 @@ class ConsumerSessions:
         self._sessions: dict[int, ConsumerSession] = {}
         self._partitions = 0
         metrics.gauge("NumIncrementalFetchSessions", lambda: len(self) + len(followers))
+        metrics.count("IncrementalFetchSessionEvictionsPerSec", 0)
         metrics.gauge(
             "NumIncrementalFetchPartitionsCached", lambda: self._partitions + followers.partitions()
         )

@@ -62,6 +62,8 @@ class IsrManager:
         self._clock = clock
         self._backoff = backoff
         self._metrics = metrics
+        metrics.count("IsrExpandsPerSec", 0)
+        metrics.count("IsrShrinksPerSec", 0)
         self._check_interval_ms = max(1, min(_CHECK_INTERVAL_MS, replica_lag_time_max_ms // 2))
         self._request_timeout_ms = request_timeout_ms
         #: The partitions led here; an ordered set.

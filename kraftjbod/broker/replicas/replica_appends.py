@@ -148,6 +148,7 @@ class ReplicaAppends:
         self._clock = clock
         self._topic_configs = topic_configs
         self._metrics = metrics
+        metrics.count("BytesInPerSec", 0)
         self._max_unpacked_bytes = max_unpacked_bytes
         self._max_records = max_records
         self._checker = make_executor(

@@ -238,6 +238,8 @@ class ApiRoom:
 
     def _build_telemetry(self) -> SampleEmitter[Subject]:
         config, metrics = self._config, self._around.metrics
+        metrics.count("StorageTelemetrySentTotal", 0)
+        metrics.count("StorageTelemetryDroppedTotal", 0)
         return self._emitter(
             StorageTelemetryGatherer(
                 logs=self._disks.logs,
@@ -255,6 +257,8 @@ class ApiRoom:
 
     def _build_group_telemetry(self) -> SampleEmitter[GroupOffset]:
         config, metrics, cluster = self._config, self._around.metrics, self._cluster
+        metrics.count("GroupTelemetrySentTotal", 0)
+        metrics.count("GroupTelemetryDroppedTotal", 0)
         return self._emitter(
             GroupTelemetryGatherer(
                 coordinator=self._groups.coordinator,

@@ -24,6 +24,9 @@ class GroupFigures:
         self.expired(0)
         self.deleted(0)
         metrics.count("CompletedRebalancesPerSec", 0)
+        metrics.count("OffsetCommitsPerSec", 0)
+        metrics.count("OffsetExpirationsPerSec", 0)
+        metrics.count("OffsetDeletionsPerSec", 0)
         metrics.count("ConsumerGroupRebalancesPerSec", 0)
 
     def committed(self, offsets: int) -> None:

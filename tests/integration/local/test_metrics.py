@@ -1,0 +1,22 @@
+"""The figures that daemons export, from their first snapshot on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.conftest import MakeCluster
+from tests.tidy.metrics_page import FIGURES
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+def test_first_snapshot_has_every_figure_of_the_manual(make_cluster: MakeCluster) -> None:
+    """A counter that appears only once it counts gives alerts no value to start from."""
+    cluster = make_cluster(brokers=1, controllers=3, config={"metrics.snapshot.interval.ms": "200"})
+    for daemon in cluster.local.daemons:
+        title = "Of a controller" if daemon.files.role == "controller" else "Of a broker"
+        cluster.wait(f"a snapshot of {daemon.files.name}", daemon.files.metrics_path.exists)
+        found = json.loads(daemon.files.metrics_path.read_text())
+        assert [name for name in FIGURES[title] if name not in found] == [], daemon.files.name
