@@ -69,6 +69,9 @@ class ClusterControlManager:
         self._index = index
         self._heartbeats = heartbeats
         self._election_timeout_ms = election_timeout_ms
+        #: By what each broker said last; soft, so that a new controller knows it from the next
+        #: heartbeats on.
+        self._max_replicas: dict[BrokerId, int] = {}
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -140,6 +143,19 @@ class ClusterControlManager:
             f"{sum(b.in_controlled_shutdown for b in brokers)} shutting down, "
             f"{closed} with all directories cordoned or offline, "
             f"{full} with all others full or stalled."
+        )
+
+    def why_too_many(self, broker_id: BrokerId, added: int) -> str | None:
+        """Why the broker cannot hold ``added`` more replicas; None if it can."""
+        most = self._max_replicas.get(broker_id, -1)
+        present = self._index.replica_count(broker_id)
+        if most < 0 or present + added <= most:
+            return None
+        return (
+            f"Broker {broker_id} can hold {most} replicas with the files that it may have open; "
+            f"it has {present} and would get {added} more. Raise its limit of open files "
+            "(RLIMIT_NOFILE: ulimit -n, LimitNOFILE of a systemd unit) and restart it, or ask for "
+            "fewer partitions."
         )
 
     def active_brokers(self) -> Iterator[BrokerId]:
@@ -241,6 +257,7 @@ class ClusterControlManager:
         :raises OperatingError: LOG_DIR_NOT_FOUND, naming a directory that is not this broker's.
         """
         online = _still_online(broker, request.offline_log_dirs)
+        self._max_replicas[broker.broker_id] = request.max_replicas
         cordoned = self._cordoned(broker, request)
         impaired = self._impaired(broker, request, online)
         lost_all = bool(broker.known_log_dirs) and not online

@@ -187,6 +187,9 @@ class ReassignmentControlManager:
     def _home_of_added(
         self, broker: BrokerRegistration, text: str, wanted: DirectoryId | None
     ) -> DirectoryId:
+        too_many = self._cluster.why_too_many(broker.broker_id, 1)
+        if too_many is not None:
+            raise _error(ErrorCode.INELIGIBLE_REPLICA, too_many)
         if wanted is None:
             why = why_takes_none(broker)
             if why is None:

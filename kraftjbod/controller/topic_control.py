@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from kraftjbod.controller.cluster_control import ClusterControlManager
@@ -89,6 +90,7 @@ class TopicControlManager:
         taken = self._taken_names(named)
         records: list[Record] = []
         created: list[CreatedTopic] = []
+        new_replicas: Counter[BrokerId] = Counter()
         for topic, wanted_id in zip(request.topics, _wanted_ids(request), strict=True):
             if (made_before := self._made_before(topic, wanted_id)) is not None:
                 created.append(made_before)
@@ -97,7 +99,7 @@ class TopicControlManager:
                 if named[topic.name] > 1:
                     raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 self._require_free_name(topic.name, taken)
-                made, answer = self._create_topic(topic, wanted_id)
+                made, answer = self._create_topic(topic, wanted_id, new_replicas)
             except OperatingError as e:
                 created.append(
                     CreatedTopic(name=topic.name, error_code=e.code, error_message=e.message)
@@ -148,10 +150,11 @@ class TopicControlManager:
             )
 
     def _create_topic(
-        self, topic: NewTopic, wanted_id: TopicId | None
+        self, topic: NewTopic, wanted_id: TopicId | None, new_replicas: Counter[BrokerId]
     ) -> tuple[list[Record], CreatedTopic]:
         configs = self._configuration.new_topic(topic.name, topic.configs)
         replicas = self._manual(topic) if topic.assignments else self._automatic(topic)
+        self._require_capacity(replicas, new_replicas)
         topic_id = self._new_id(wanted_id)
         records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id), *configs]
         records += self._partition_records(topic_id, 0, replicas)
@@ -272,12 +275,13 @@ class TopicControlManager:
         named = Counter(topic.name for topic in request.topics)
         records: list[Record] = []
         grown: list[GrownTopic] = []
+        new_replicas: Counter[BrokerId] = Counter()
         for topic in request.topics:
             try:
                 if named[topic.name] > 1:
                     raise _error(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 if not (request.is_repeated and self._is_grown(topic)):
-                    records += self._grow_topic(topic)
+                    records += self._grow_topic(topic, new_replicas)
             except OperatingError as e:
                 grown.append(
                     GrownTopic(name=topic.name, error_code=e.code, error_message=e.message)
@@ -301,7 +305,9 @@ class TopicControlManager:
             for index, replicas in zip(made, wanted, strict=True)
         )
 
-    def _grow_topic(self, wish: MorePartitions) -> list[PartitionRecord]:
+    def _grow_topic(
+        self, wish: MorePartitions, new_replicas: Counter[BrokerId]
+    ) -> list[PartitionRecord]:
         if (held := _COORDINATED.get(wish.name)) is not None:
             raise _error(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -332,6 +338,7 @@ class TopicControlManager:
                     f"but {len(replicas)} assignment(s) were specified.",
                 )
             self._require_assignable(replicas, present, factor)
+        self._require_capacity(replicas, new_replicas)
         return self._partition_records(topic.topic_id, present, replicas)
 
     # --- find and delete -------------------------------------------------------------------------
@@ -394,6 +401,20 @@ class TopicControlManager:
         if by_name is None:
             raise _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{ref.name}'.")
         return by_name
+
+    def _require_capacity(
+        self, assignments: Iterable[Replicas], new_replicas: Counter[BrokerId]
+    ) -> None:
+        """Count replicas among the ``new_replicas`` that the request has by broker already.
+
+        :raises OperatingError: INVALID_PARTITIONS, if a broker cannot hold them.
+        """
+        wanted = Counter(chain.from_iterable(assignments))
+        for broker_id, count in wanted.items():
+            why = self._cluster.why_too_many(broker_id, new_replicas[broker_id] + count)
+            if why is not None:
+                raise _error(ErrorCode.INVALID_PARTITIONS, why)
+        new_replicas.update(wanted)
 
     # --- shared ----------------------------------------------------------------------------------
 

@@ -238,7 +238,7 @@ class BrokerServer:
             features=self._features,
             is_broker=self._is_broker,
             memory=self._memory,
-            limits=broker_door(self._config),
+            limits=broker_door(self._config, self._around.max_open_files),
         )
         await door.bind()
         self._doors[endpoint.name] = door

@@ -346,7 +346,7 @@ class ControllerServer:
             is_broker=self._is_of_cluster,
             on_peer_closed=controller.connection_closed,
             memory=memory_budget(config),
-            limits=controller_door(config),
+            limits=controller_door(config, self._environment.max_open_files),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
+from kraftjbod.core.descriptor_budget import DescriptorBudget
 from kraftjbod.net.connection import ConnectionLimits
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import ListenerLimits
@@ -33,11 +34,12 @@ def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
     )
 
 
-def broker_door(config: BrokerConfig) -> ListenerLimits:
+def broker_door(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
     """Clients have most places, brokers the last ones."""
     reserved = min(config.max_connections_reserved_for_brokers, config.max_connections // 2)
     return _limits(
         config,
+        max_open_files,
         reserved,
         ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
         SessionLimits(
@@ -47,11 +49,12 @@ def broker_door(config: BrokerConfig) -> ListenerLimits:
     )
 
 
-def controller_door(config: ControllerConfig) -> ListenerLimits:
+def controller_door(config: ControllerConfig, max_open_files: int) -> ListenerLimits:
     """Brokers have most places, everybody else a few."""
     most = config.max_connections
     return _limits(
         config,
+        max_open_files,
         max(most - config.controller_max_unregistered_connections, most // 2),
         ConnectionLimits(max_frame_bytes=config.rpc_max_request_bytes),
         SessionLimits(
@@ -63,6 +66,7 @@ def controller_door(config: ControllerConfig) -> ListenerLimits:
 
 def _limits(
     config: BrokerConfig | ControllerConfig,
+    max_open_files: int,
     reserved: int,
     connection: ConnectionLimits,
     session: SessionLimits,
@@ -78,4 +82,5 @@ def _limits(
             per_host=config.connection_limits_by_ip,
         ),
         max_idle_ms=config.connections_max_idle_ms,
+        max_client_descriptor=DescriptorBudget(max_open_files).max_client_descriptor,
     )

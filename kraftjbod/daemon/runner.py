@@ -162,13 +162,13 @@ def run_daemon(
             _send_telemetry(name, config, files, peers)
             for key in unknown_keys(config_type, properties):
                 get_logger(daemon=name).warning("unknown_config_key", key=key, source=source)
+            _allow_many_open_files()
             environment = Environment()
             daemon = build(config, environment)
         except StartupError as e:
             service.notify_status(str(e))
             return _refuse(name, e)
         sys.setswitchinterval(_THREAD_SWITCH_S)
-        _allow_many_open_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(
                 DaemonLife(name, daemon, config, environment.metrics, service, peers).live()

@@ -108,6 +108,12 @@ class Connection(asyncio.BufferedProtocol):
         return f"<Connection {self.peer} {self._close_reason or 'open'}>"
 
     @property
+    def descriptor(self) -> int:
+        """The number of the socket's descriptor; -1 where there is none."""
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
+    @property
     def is_open(self) -> bool:
         return self._transport is not None and self._close_reason is None
 

@@ -65,10 +65,15 @@ class ConnectionQuotas:
     def __len__(self) -> int:
         return len(self._places)
 
-    def admit(self, connection: Counted, now_s: float) -> bool:
-        """Give ``connection`` a place; False if there is none."""
+    def admit(
+        self, connection: Counted, now_s: float, *, are_descriptors_short: bool = False
+    ) -> bool:
+        """Give ``connection`` a place; False if there is none.
+
+        No client gets one while descriptors are short: disks need the rest.
+        """
         host = connection.peer_host
-        is_free = self._count[_Place.CLIENT] < self._limits.clients
+        is_free = self._count[_Place.CLIENT] < self._limits.clients and not are_descriptors_short
         if is_free and self._hosts[host] < self._limit_of(host):
             self._put(connection, _Place.CLIENT)
             return True

@@ -1,6 +1,7 @@
 """LOOP. A listening port and the connections that came through it; shared by both doors.
 
-* Connections are limited, in all and per address (connection_quotas.py). Some places are kept for
+* Connections are limited, in all and per address (connection_quotas.py), and clients' are refused
+  before the process runs out of descriptors (core/descriptor_budget.py). Some places are kept for
   brokers: who comes when the others are taken is pending, where the oldest goes for the next one,
   and has a few seconds to show itself as a broker, who then stays.
 * A connection that has nothing in flight and said nothing for ``max_idle_ms`` is closed.
@@ -44,6 +45,8 @@ class ListenerLimits:
     quotas: QuotaLimits = field(default_factory=QuotaLimits)
     max_idle_ms: int = 600_000
     backlog: int = 512
+    max_client_descriptor: int = 2**31 - 1
+    """A higher one shows that the process is short of descriptors."""
 
 
 class Listener:
@@ -161,9 +164,12 @@ class Listener:
     def _accept(self, connection: Connection) -> _Accepted:
         accepted = _Accepted(self, connection, self._make_session(connection))
         loop = asyncio.get_running_loop()
-        if self._is_closing or not self.quotas.admit(connection, loop.time()):
-            self._log_refused(connection, loop.time())
-            connection.abort("too many connections")
+        is_short = connection.descriptor > self._limits.max_client_descriptor
+        if self._is_closing or not self.quotas.admit(
+            connection, loop.time(), are_descriptors_short=is_short
+        ):
+            self._log_refused(connection, loop.time(), is_short=is_short)
+            connection.abort("too few descriptors" if is_short else "too many connections")
             return accepted
         self._sessions[connection] = accepted.session
         self._empty.clear()
@@ -177,7 +183,7 @@ class Listener:
         if not self._sessions:
             self._empty.set()
 
-    def _log_refused(self, connection: Connection, now_s: float) -> None:
+    def _log_refused(self, connection: Connection, now_s: float, *, is_short: bool) -> None:
         """At most once a second: who floods a door shall not flood the telemetry."""
         self._refused += 1
         if now_s - self._reported_s >= 1:
@@ -188,6 +194,9 @@ class Listener:
                 peer=connection.peer,
                 count=self._refused,
                 open=len(self._sessions),
+                reason="descriptors are short: raise the limit of open files (RLIMIT_NOFILE)"
+                if is_short
+                else "all places are taken",
             )
             self._refused = 0
 

@@ -285,6 +285,8 @@ class BrokerHeartbeatRequest(RpcRequest):
     """None says nothing; an empty tuple says that none is impaired."""
     metadata_log_id: WireUuid | None = None
     """Which log ``current_metadata_offset`` is of; None if the broker knows none."""
+    max_replicas: int = Field(default=-1, ge=-1)
+    """How many replicas it can hold with the files that it may have open; -1: it does not say."""
 
 
 # --- brokers: replicas ---------------------------------------------------------------------------

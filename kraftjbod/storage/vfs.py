@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import io
 import os
 import shutil
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+from kraftjbod.core.descriptor_budget import OUT_OF_DESCRIPTORS
 from kraftjbod.protocol.framing import Buffer
 
 #: ``pwritev`` takes at most IOV_MAX (1024 on Linux) buffers.
@@ -189,7 +191,15 @@ class Vfs(Protocol):
         """Give up every file open below ``root``, locks as well: the disk may leave the machine.
 
         Whoever still holds one finds it useless. May hang as the disk does, and may be called from
-        any thread; nothing below ``root`` can be opened through this ``Vfs`` any more.
+        any thread; nothing below ``root`` can be opened through this ``Vfs`` any more. Needs no
+        descriptor.
+        """
+        ...
+
+    def close_let_go(self, root: str) -> None:
+        """Close the descriptors that :meth:`let_go` gave up, which are useless but still taken.
+
+        No thread may be in an operation on one of those files any more.
         """
         ...
 
@@ -206,7 +216,7 @@ class RealFile:
         self._fd = fd
         self.path = path
         self._open_files = open_files
-        open_files.note(fd, path)
+        open_files.note(fd, self)
 
     def __repr__(self) -> str:
         return f"<RealFile {self.path} fd={self._fd}>"
@@ -264,33 +274,86 @@ class RealFile:
     def close(self) -> None:
         self._open_files.close(self._fd)
 
+    def become_useless(self, nothing: int) -> None:
+        """Let each operation that begins from now on fail with EBADF, as ``nothing`` does."""
+        self._fd = nothing
+
+
+class SpareDescriptor:
+    """A descriptor that the process keeps for when it can open no other.
+
+    An fsync of a directory makes certain what was renamed or removed before it. It must not fail
+    because clients, say, have taken every descriptor.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._fd: int | None = None
+        self._take()
+        #: Stands for no file: reads, writes and syncs fail with EBADF. Never closed.
+        self.nothing = os.open("/", os.O_PATH | os.O_CLOEXEC)
+
+    def sync_dir(self, path: str) -> None:
+        """:raises OSError: EMFILE, if another thread was faster to take the descriptor."""
+        with self._mutex:
+            if self._fd is not None:
+                os.close(self._fd)
+            try:
+                _sync_dir(path)
+            finally:
+                self._take()
+
+    def _take(self) -> None:
+        try:
+            self._fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            self._fd = None  # There is none now; the next call tries again.
+
+
+@functools.cache
+def _spare() -> SpareDescriptor:
+    """The process has one, whatever the number of its disks."""
+    return SpareDescriptor()
+
+
+def _sync_dir(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
 
 class OpenFiles:
     """The descriptors that one ``Vfs`` has open, so that all of them can be given up at once.
 
-    A descriptor that was given up keeps its number for good and stands for nothing: closing it
-    would let the next file of a healthy disk have the number, and a straggler write into that.
+    A descriptor that was given up keeps its number and stands for nothing: closing it would let
+    the next file of a healthy disk have the number, and a straggler write into that. It is closed
+    once there can be no straggler.
     """
 
-    def __init__(self) -> None:
-        self._paths: dict[int, str] = {}
+    def __init__(self, nothing: int) -> None:
+        """:param nothing: a descriptor that stands for no file."""
+        self._nothing = nothing
+        self._files: dict[int, RealFile] = {}
         self._given_up: list[str] = []
+        self._useless: dict[int, str] = {}
         self._mutex = threading.Lock()
 
-    def note(self, fd: int, path: str) -> None:
+    def note(self, fd: int, file: RealFile) -> None:
         """:raises OSError: ESTALE, if the place was given up; ``fd`` is closed then."""
         with self._mutex:
-            is_late = any(path.startswith(root) for root in self._given_up)
+            is_late = any(file.path.startswith(root) for root in self._given_up)
             if not is_late:
-                self._paths[fd] = path
+                self._files[fd] = file
         if is_late:
             os.close(fd)
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), file.path)
 
     def close(self, fd: int) -> None:
         """Once; nothing happens to one that was given up."""
         with self._mutex:
-            is_ours = self._paths.pop(fd, None) is not None
+            is_ours = self._files.pop(fd, None) is not None
         if is_ours:
             os.close(fd)
 
@@ -298,21 +361,31 @@ class OpenFiles:
         prefix = root.rstrip("/") + "/"
         with self._mutex:
             self._given_up.append(prefix)
-            found = [fd for fd, path in self._paths.items() if path.startswith(prefix)]
+            found = {fd: f for fd, f in self._files.items() if f.path.startswith(prefix)}
+            for fd, file in found.items():
+                del self._files[fd]
+                file.become_useless(self._nothing)
+        # An operation that has begun already, or is about to, fails with EBADF as well.
+        for fd, file in found.items():
+            os.dup2(self._nothing, fd, inheritable=False)
+            with self._mutex:
+                self._useless[fd] = file.path
+
+    def close_given_up(self, root: str) -> None:
+        prefix = root.rstrip("/") + "/"
+        with self._mutex:
+            found = [fd for fd, path in self._useless.items() if path.startswith(prefix)]
             for fd in found:
-                del self._paths[fd]
-        # Reads, writes and all else of such a descriptor is EBADF.
-        nothing = os.open("/", os.O_PATH | os.O_CLOEXEC)
+                del self._useless[fd]
         for fd in found:
-            os.dup2(nothing, fd, inheritable=False)
-        os.close(nothing)
+            os.close(fd)
 
 
 class RealVfs:
     """The machine's own file system."""
 
     def __init__(self) -> None:
-        self._files = OpenFiles()
+        self._files = OpenFiles(_spare().nothing)
 
     def open(self, path: str, mode: OpenMode) -> RealFile:
         fd = os.open(path, mode.value | os.O_CLOEXEC, _FILE_MODE)
@@ -394,11 +467,12 @@ class RealVfs:
         shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            _sync_dir(path)
+        except OSError as e:
+            if e.errno not in OUT_OF_DESCRIPTORS:
+                raise
+            _spare().sync_dir(path)
 
     def device(self, path: str) -> int:
         return os.stat(path).st_dev
@@ -424,6 +498,9 @@ class RealVfs:
     def let_go(self, root: str) -> None:
         self._files.give_up(root)
 
+    def close_let_go(self, root: str) -> None:
+        self._files.close_given_up(root)
+
 
 class Undoing:
     """``with Undoing(undo):`` what was half done when something inside fails is undone.
@@ -443,6 +520,20 @@ class Undoing:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None:
             self._undo()
+
+
+def sync_renamed(vfs: Vfs, directory: str, undo: Callable[[], None]) -> None:
+    """Make what was renamed in ``directory`` certain.
+
+    Without a free descriptor that cannot be tried; ``undo`` renames it back then, so that the
+    caller finds what it had. A disk that fails is touched no more.
+    """
+    try:
+        vfs.sync_dir(directory)
+    except OSError as e:
+        if e.errno in OUT_OF_DESCRIPTORS:
+            undo()
+        raise
 
 
 def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> None:

@@ -199,6 +199,9 @@ class FaultVfs:
     def let_go(self, root: str) -> None:
         self.inner.let_go(root)
 
+    def close_let_go(self, root: str) -> None:
+        self.inner.close_let_go(root)
+
 
 class FaultFile:
     """An open file of a :class:`FaultVfs`."""

@@ -323,7 +323,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "It is dead for this broker: replace its disk, or mend it and attach it again."
     ),
     "log_dir_operation_lacked_resources": (
-        "The system lacked memory or files for an operation; the disk is not to blame."
+        "The system lacked memory or descriptors for as many operations as `times` says; the disk "
+        "is not to blame. Raise the limit of open files."
     ),
     "log_dir_operation_made_no_sense": "A bug: the system refused what was asked of it; report it.",
     "log_dir_reserve_rebuilt": "The reserve for the next full disk is whole again.",

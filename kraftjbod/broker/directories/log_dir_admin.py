@@ -44,7 +44,6 @@ from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.identity.dir_attacher import DirAttacher
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir, LoadProgress
@@ -445,10 +444,9 @@ class LogDirAdmin:
         # Readers of replicas that left it a moment ago are no reason to keep its files open.
         log_dir.put_on_trial()
         try:
-            await log_dir.run(OpKind.CLOSE, lambda: log_dir.vfs.let_go(log_dir.path))
+            await log_dir.leave()
         except OperatingError as e:
             self._log.info("forgotten_log_dir_not_closed", log_dir=log_dir.path, reason=e.message)
-        log_dir.close()
 
     async def _release(self, uid: DirectoryId) -> None:
         """Have the cluster forget it.

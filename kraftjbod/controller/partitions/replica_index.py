@@ -7,6 +7,7 @@ other way round, is impossible as long as every delta is applied.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ class ReplicaIndex:
         self._known: dict[TopicIdPartition, PartitionRegistration] = {}
         self._in_isr: dict[BrokerId, Keys] = {}
         self._led: dict[BrokerId, int] = {}
+        self._replicas: Counter[BrokerId] = Counter()
         self._in_directory: dict[tuple[BrokerId, DirectoryId], Keys] = {}
         self._leaderless: Keys = {}
         self._imbalanced: Keys = {}
@@ -83,6 +85,9 @@ class ReplicaIndex:
 
     def led_count(self, broker_id: BrokerId) -> int:
         return self._led.get(broker_id, 0)
+
+    def replica_count(self, broker_id: BrokerId) -> int:
+        return self._replicas[broker_id]
 
     def has_unresolved(self, broker_id: BrokerId) -> bool:
         """Whether a replica of this broker is UNASSIGNED or MIGRATING."""
@@ -141,6 +146,9 @@ class ReplicaIndex:
         if before is None or after is None or before.leader != after.leader:
             self._update_leader(before, after)
         self._move(self._in_isr, key, _isr(before), _isr(after))
+        if before is None or after is None or before.replicas != after.replicas:
+            self._replicas.subtract(() if before is None else before.replicas)
+            self._replicas.update(() if after is None else after.replicas)
         if before is None or after is None or _has_moved(before, after):
             self._move(self._in_directory, key, _directories(before), _directories(after))
         _mark(self._leaderless, key, after is not None and not after.has_leader)
@@ -179,6 +187,7 @@ class ReplicaIndex:
         assert self._known == fresh._known
         assert self._in_isr == fresh._in_isr
         assert {b: n for b, n in self._led.items() if n} == fresh._led
+        assert +self._replicas == fresh._replicas
         assert self._in_directory == fresh._in_directory
         assert self._leaderless == fresh._leaderless
         assert self._imbalanced == fresh._imbalanced

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,11 @@ class SystemClock:
         return self._guard.sample(self.now_ms(), self.wall_ms())
 
 
+def _max_open_files() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return -1 if soft == resource.RLIM_INFINITY else soft
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """What only the process can provide."""
@@ -51,3 +57,5 @@ class Environment:
     """Called once per log directory."""
     make_executor: MakeExecutor = LogDirExecutor
     """Called for each thread that works on disks, or checks what is large."""
+    max_open_files: int = field(default_factory=_max_open_files)
+    """RLIMIT_NOFILE of this process; negative if there is none."""

@@ -16,6 +16,7 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.descriptor_budget import DescriptorBudget
 from kraftjbod.core.ids import DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
@@ -132,4 +133,5 @@ def _identity(
         features=SUPPORTED_FEATURES,
         log_dir_paths={log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()},
         has_several_dirs=len(disks.logs.dirs()) > 1,
+        max_replicas=DescriptorBudget(around.max_open_files).max_replicas,
     )

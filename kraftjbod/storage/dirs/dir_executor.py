@@ -83,6 +83,9 @@ class LogDirExecutor(Executor):
         self._hold: Callable[[], BaseException] | None = None
         #: Called after answers were given, if set.
         self.on_answers: Callable[[], None] | None = None
+        #: Called on the loop when the thread has ended, if set before; see :attr:`has_thread`.
+        self.on_end: Callable[[], None] | None = None
+        self._has_ended = False
         self._queued_bytes = 0
         #: Read by the loop, written by the thread: ``_IDLE`` or when the running op began.
         self._running_since_ms = _IDLE
@@ -113,6 +116,11 @@ class LogDirExecutor(Executor):
     def is_running(self) -> bool:
         """An operation is in the thread; of one that was abandoned, too."""
         return self._running_since_ms != _IDLE
+
+    @property
+    def has_thread(self) -> bool:
+        """The thread has begun, and not ended yet."""
+        return self._loop is not None and not self._has_ended
 
     def submit_op(
         self,
@@ -249,6 +257,10 @@ class LogDirExecutor(Executor):
             elapsed_ms = self._clock.now_ms() - began_ms
             self._running_since_ms = _IDLE
             self._hand_over((job, result, error, elapsed_ms))
+        self._has_ended = True
+        assert self._loop is not None
+        if self.on_end is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.on_end)
 
     def _hand_over(self, done: _Done) -> None:
         self._done.append(done)
@@ -288,6 +300,34 @@ class LogDirExecutor(Executor):
             # Whoever waits hears of it, and so does the next in the batch of its own outcome.
             error = bug
         job.done.set_exception(error)
+
+
+class ThreadCount:
+    """How many threads of other executors are in operations on one dir's files.
+
+    ``with`` counts the calling thread. ``on_none`` is called in the last one that leaves, if set.
+    """
+
+    __slots__ = ("_count", "_mutex", "on_none")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mutex = threading.Lock()
+        self.on_none: Callable[[], None] | None = None
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __enter__(self) -> None:
+        with self._mutex:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._mutex:
+            self._count -= 1
+            is_last = self._count == 0
+        if is_last and self.on_none is not None:
+            self.on_none()
 
 
 class MakeExecutor(Protocol):

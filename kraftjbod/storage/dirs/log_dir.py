@@ -7,7 +7,7 @@
   the table in ``log_dir_policy.py`` says, with an error that is worth another try.
 * A dir goes OFFLINE once and for good: what is reattached is a new object. Everything that waits
   for it fails at once, its thread is abandoned, and its open files are given up in yet another
-  one: closing can hang as well.
+  one: closing can hang as well. Their descriptors are closed once no thread may still use them.
 * What a full disk means is in ``saturation.py``.
 * An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
   is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
@@ -37,7 +37,7 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN
 from kraftjbod.storage.dir_names import LOCK_FILE
 from kraftjbod.storage.dirs.dir_condition import DirCondition
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor, ThreadCount
 from kraftjbod.storage.dirs.dir_watch import DirWatch
 from kraftjbod.storage.dirs.disk_check import check_disk, require_identity
 from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
@@ -63,6 +63,7 @@ _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
 #: What may wait to be computed for one dir.
 _MAX_COMPUTED_OPS: Final = 1_000
 _MAX_COMPUTED_BYTES: Final = 64 * 1024 * 1024
+_LACKS_LOGGED_EVERY_MS: Final = 10_000
 
 
 class _Way(NamedTuple):
@@ -73,6 +74,24 @@ class _Way(NamedTuple):
     group: IoGroup
     may_be_taken_back: bool
     makes_names: bool
+
+
+class _Lacks:
+    """Operations that lacked resources; each check of the disk does while that lasts."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._unlogged = 0
+        self._logged_from_ms = 0
+
+    def count(self) -> int:
+        """Count one. How many there were since the last time, if it is time to log; else 0."""
+        self._unlogged += 1
+        now_ms, times = self._clock.now_ms(), self._unlogged
+        if now_ms < self._logged_from_ms:
+            return 0
+        self._logged_from_ms, self._unlogged = now_ms + _LACKS_LOGGED_EVERY_MS, 0
+        return times
 
 
 class LogDirFailureChannel:
@@ -120,8 +139,7 @@ class LogDir(DirCondition):
     ) -> None:
         super().__init__(path, directory_id, clock.wall_ms())
         self.vfs = vfs
-        #: Whether it takes no new replicas (KIP-1066).
-        self.is_cordoned = is_cordoned
+        self.is_cordoned = is_cordoned  # It takes no new replicas (KIP-1066).
         #: Up to which epoch of which incarnation it was whole at the start, by its clean mark.
         self.clean_shutdown = NO_CLEAN_SHUTDOWN
         self.statistics = IoStatistics()
@@ -162,8 +180,11 @@ class LogDir(DirCondition):
         self._cached_reads = True
         #: The kernel copies files into this dir, as far as is known.
         self.kernel_copies = True
-        #: Operations in other threads that touch this dir: those of outside_operations.py.
+        #: Those of outside_operations.py, and the threads in one, be it failed meanwhile.
         self.outside_ops: set[asyncio.Future[Any]] = set()
+        self.outside_threads = ThreadCount()
+        self._are_files_closed = False
+        self._lacks = _Lacks(clock)
         self._check: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
         #: Why others hold it for stalled, though its operations end.
@@ -198,8 +219,9 @@ class LogDir(DirCondition):
 
     @property
     def is_busy(self) -> bool:
-        """An operation is in one of its threads, abandoned or not."""
-        return self._executor.is_running or self._flush_executor.is_running
+        """A thread is in an operation on its files, abandoned or not."""
+        is_running = self._executor.is_running or self._flush_executor.is_running
+        return is_running or bool(self.outside_threads)
 
     @property
     def running_ms(self) -> int:
@@ -400,9 +422,55 @@ class LogDir(DirCondition):
             op.set_exception(self.offline_error())
         # A disk in use cannot be unmounted, checked and mounted again.
         self._unlocks(self._farewell.submit_op(lambda: self.vfs.let_go(self.path)))
-        self._farewell.shutdown(wait=False)
+        self._close_files_when_unused()
         if report:
             self._report_change()
+
+    async def leave(self) -> None:
+        """Give up an online dir that holds nothing any more; :meth:`close` is included.
+
+        :raises OperatingError: it does not take that now, or goes offline.
+        """
+        try:
+            await self.run(OpKind.CLOSE, lambda: self.vfs.let_go(self.path))
+        finally:
+            self.close()
+            if self.is_online:
+                self._close_files_when_unused()
+
+    def _close_files_when_unused(self) -> None:
+        """Let the descriptors that are given up be closed as soon as no thread may use them.
+
+        A thread that hangs in the kernel keeps them, for it may still hold one of their numbers.
+        """
+        loop = asyncio.get_running_loop()
+
+        def left() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._close_files_if_unused)
+
+        self.outside_threads.on_none = left
+        for executor in (self._executor, self._flush_executor):
+            executor.on_end = self._close_files_if_unused
+        if self._unlocking is not None:
+            self._unlocking.add_done_callback(lambda _: self._close_files_if_unused())
+        self._close_files_if_unused()
+
+    def _close_files_if_unused(self) -> None:
+        is_released = self._unlocking is None or self._unlocking.done()
+        is_used = self._executor.has_thread or self._flush_executor.has_thread
+        if self._are_files_closed or not is_released or is_used or self.outside_threads:
+            return
+        self._are_files_closed = True
+        closing: asyncio.Future[None] = self._farewell.submit_op(
+            lambda: self.vfs.close_let_go(self.path)
+        )
+        self._farewell.shutdown(wait=False)
+        closing.add_done_callback(self._note_closed)
+
+    def _note_closed(self, closing: asyncio.Future[None]) -> None:
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            self.jobs.log_failure("close_files", error)
 
     async def gone(self) -> None:
         """Return when the dir is OFFLINE, on trial or not."""
@@ -457,7 +525,7 @@ class LogDir(DirCondition):
                 self._report_unless_gone(said, error)
                 return self._error(error_class(part), f"log dir {self.path}: {said}", failed)
             case Verdict.PROCESS_LIMIT:
-                self.log.warning("log_dir_operation_lacked_resources", reason=said)
+                self._report_lack(said)
                 return OverloadedError(f"log dir {self.path}: {said}")
             case _:
                 assert_never(verdict)
@@ -473,6 +541,10 @@ class LogDir(DirCondition):
             checked(None)
         else:
             self._check.add_done_callback(checked)
+
+    def _report_lack(self, said: str) -> None:
+        if times := self._lacks.count():
+            self.log.warning("log_dir_operation_lacked_resources", reason=said, times=times)
 
     def _error(
         self, kind: type[KafkaStorageError], message: str, failed: dict[str, str]

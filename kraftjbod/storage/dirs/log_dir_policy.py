@@ -18,9 +18,7 @@ from errno import (
     EFBIG,
     EINVAL,
     EISDIR,
-    EMFILE,
     ENAMETOOLONG,
-    ENFILE,
     ENOENT,
     ENOMEM,
     ENOSPC,
@@ -29,6 +27,7 @@ from errno import (
 )
 from typing import Final, assert_never
 
+from kraftjbod.core.descriptor_budget import OUT_OF_DESCRIPTORS
 from kraftjbod.core.errors import (
     KafkaStorageError,
     LogAppendError,
@@ -77,7 +76,7 @@ class Verdict(Enum):
 
 _FULL: Final = frozenset({ENOSPC, EDQUOT})
 #: EFBIG is RLIMIT_FSIZE, or a file that no file system would take: the disk may be empty.
-_PROCESS_LIMIT: Final = frozenset({EMFILE, ENFILE, ENOMEM, EFBIG})
+_PROCESS_LIMIT: Final = frozenset({ENOMEM, EFBIG})
 _CALLER_BUG: Final = frozenset(
     {ENOENT, EBADF, EINVAL, EEXIST, ENOTDIR, EISDIR, ENAMETOOLONG, ENOTEMPTY}
 )
@@ -85,6 +84,9 @@ _CALLER_BUG: Final = frozenset(
 
 def judge(errno: int | None, kind: OpKind) -> Verdict:
     """What ``errno``, raised by an operation of ``kind``, says about the dir."""
+    if errno in OUT_OF_DESCRIPTORS:
+        # A file could not be opened, so no flush or probe of the disk was attempted.
+        return Verdict.PROCESS_LIMIT
     if kind is OpKind.FLUSH:
         # After a failed fsync the kernel may drop the dirty pages and report success next time,
         # so the first failure is final whatever its number.

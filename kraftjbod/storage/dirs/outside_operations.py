@@ -4,7 +4,8 @@
 * A copy touches two dirs. Which of them it waits for, or whose an error is that names no file, is
   not always clear; what was being read is read once more then, in the source's own thread, and
   shows it.
-* Once a dir that takes part is offline, they fail at once, whatever the thread does.
+* Once a dir that takes part is offline, they fail at once, whatever the thread does, and none
+  begins: what it would do by path could fall on a directory that was reattached there meanwhile.
 """
 
 from __future__ import annotations
@@ -52,7 +53,13 @@ async def run_copy(
     source.require_allowed(OpKind.READ)
     target.require_allowed(OpKind.APPEND)
     by_kernel = target.kernel_copies
-    done: asyncio.Future[R] = executor.submit_op(lambda: op(by_kernel), settle=settle)
+
+    def copy() -> T:
+        with source.outside_threads, target.outside_threads:
+            _require_online(source, target)
+            return op(by_kernel)
+
+    done: asyncio.Future[R] = executor.submit_op(copy, settle=settle)
     source.outside_ops.add(done)
     target.outside_ops.add(done)
     try:
@@ -75,6 +82,13 @@ async def run_copy(
     finally:
         source.outside_ops.discard(done)
         target.outside_ops.discard(done)
+
+
+def _require_online(*dirs: LogDir) -> None:
+    """In the operation's thread, counted already, so that :attr:`LogDir.is_busy` is true."""
+    for log_dir in dirs:
+        if not log_dir.is_online:
+            raise log_dir.offline_error()
 
 
 def _is_about_a_file_in(log_dir: LogDir, error: OSError) -> bool:
@@ -104,8 +118,14 @@ async def run_beside(
     :raises LogDirImpairedError: it takes no reads now.
     """
     log_dir.require_allowed(OpKind.READ)
+
+    def read() -> T:
+        with log_dir.outside_threads:
+            _require_online(log_dir)
+            return op()
+
     done: asyncio.Future[T] = executor.submit_op(
-        op, translate=lambda error: log_dir.judge_error(OpKind.READ, error, replica)
+        read, translate=lambda error: log_dir.judge_error(OpKind.READ, error, replica)
     )
     log_dir.outside_ops.add(done)
     try:

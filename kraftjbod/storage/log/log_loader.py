@@ -189,6 +189,8 @@ class LogLoader:
             content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
             producer_limits=self._producer_limits,
         )
+        # A start checks more segments than the process may have files open.
+        log.segments.close()
         return LoadedLog(
             log=log,
             scanned_bytes=self._scanned_bytes,

@@ -29,7 +29,7 @@ from kraftjbod.storage.segments.segment_swap import (
     open_target,
     place_of,
 )
-from kraftjbod.storage.vfs import Undoing, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import Undoing, Vfs, VfsFile, sync_renamed, write_atomically
 
 
 class LogSegments:
@@ -208,13 +208,17 @@ class LogSegments:
     def move_to(self, directory: str) -> None:
         """Rename the directory, durably."""
         self.name_compacted()
+        former = self.directory
+        self._rename(directory)
+        with FailsAs(OpKind.FLUSH):
+            sync_renamed(self._vfs, directory.rpartition("/")[0], lambda: self._rename(former))
+
+    def _rename(self, directory: str) -> None:
         if self.directory != directory:
             self._vfs.rename(self.directory, directory)
             self.directory = directory
             for segment in self.all:
                 segment.directory = directory
-        with FailsAs(OpKind.FLUSH):
-            self._vfs.sync_dir(directory.rpartition("/")[0])
 
     def close(self) -> None:
         """Every file, and nothing but that."""

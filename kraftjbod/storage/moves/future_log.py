@@ -57,7 +57,7 @@ from kraftjbod.storage.moves.future_copy import (
 )
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.transaction_index import TransactionIndex
-from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, sync_renamed, write_atomically
 
 #: So much is copied between two syncs while the copy lags far,
 _SYNC_BYTES: Final = 64 * 1024 * 1024
@@ -467,11 +467,15 @@ class FutureLog:
 
     def move_to(self, directory: str) -> None:
         """Rename the copy's directory, durably."""
+        former = self.directory
+        self._rename(directory)
+        with FailsAs(OpKind.FLUSH):
+            sync_renamed(self._vfs, directory.rpartition("/")[0], lambda: self._rename(former))
+
+    def _rename(self, directory: str) -> None:
         if self.directory != directory:
             self._vfs.rename(self.directory, directory)
             self.directory = directory
-        with FailsAs(OpKind.FLUSH):
-            self._vfs.sync_dir(directory.rpartition("/")[0])
 
     def discard(self, directory: str) -> None:
         """Rename it to what is to be removed; without its metadata it is nobody's replica."""

@@ -33,7 +33,7 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
-from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
+from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, sync_renamed
 
 _REMADE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
@@ -106,11 +106,18 @@ class SegmentSwap:
 
     def begin(self) -> None:
         """Make it certain that the target is the log. If that fails, nothing has changed."""
-        for path in (self.target.transactions_path, self.target.path):
-            if self._vfs.exists(path + CLEANED_SUFFIX):
-                self._vfs.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        self._rename_target(CLEANED_SUFFIX, SWAP_SUFFIX)
         with FailsAs(OpKind.FLUSH):
-            self._vfs.sync_dir(self.target.directory)
+            sync_renamed(
+                self._vfs,
+                self.target.directory,
+                lambda: self._rename_target(SWAP_SUFFIX, CLEANED_SUFFIX),
+            )
+
+    def _rename_target(self, former: str, suffix: str) -> None:
+        for path in (self.target.transactions_path, self.target.path):
+            if self._vfs.exists(path + former):
+                self._vfs.rename(path + former, path + suffix)
 
     def finish(self) -> None:
         """Give everything its name; may be asked for again if it fails."""

@@ -189,6 +189,9 @@ class ProcessVfs:
         disk.before("let_go", root)
         disk.vfs.let_go(root)
 
+    def close_let_go(self, root: str) -> None:
+        """There are no descriptors here."""
+
 
 class ProcessFile:
     """An open file of a :class:`ProcessVfs`."""

@@ -37,6 +37,7 @@ from kraftjbod.testing.simulation.world import World
 WORLD_BEGAN_MS: Final = 1_767_225_600_000
 #: Coroutines that wait again while they are closed are closed again, so many times.
 _LAST_RITES: Final = 20
+_MAX_OPEN_FILES: Final = 1_048_576
 
 
 class HostClock:
@@ -289,6 +290,7 @@ class SimulatedHost:
             set_telemetry_level=lambda _: None,
             make_vfs=process.make_vfs,
             make_executor=SimulatedExecutor,
+            max_open_files=_MAX_OPEN_FILES,
         )
 
     def _say(self, what: str) -> None:

@@ -72,6 +72,45 @@ def test_the_limit_counts_the_whole_request(world: World) -> None:
     assert not world.state.topics
 
 
+def _say_capacity(world: World, broker_id: int, max_replicas: int) -> None:
+    broker = world.state.brokers[broker_id]
+    world.ask(
+        m.BrokerHeartbeatRequest(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch,
+            current_metadata_offset=world.state.offset,
+            want_fence=False,
+            want_shut_down=False,
+            max_replicas=max_replicas,
+        )
+    )
+
+
+def test_creation_beyond_the_files_that_a_broker_may_open_is_refused(world: World) -> None:
+    """All topics of a request count together, and what the broker has counts as well."""
+    _say_capacity(world, 1, 10)
+    first, second, third = _create(world, _topic("a", 6), _topic("b", 5), _topic("c", 4))
+    assert [first.error_code, third.error_code] == [ErrorCode.NONE, ErrorCode.NONE]
+    assert second.error_code == ErrorCode.INVALID_PARTITIONS
+    assert second.error_message == (
+        "Broker 1 can hold 10 replicas with the files that it may have open; it has 0 and would "
+        "get 11 more. Raise its limit of open files (RLIMIT_NOFILE: ulimit -n, LimitNOFILE of a "
+        "systemd unit) and restart it, or ask for fewer partitions."
+    )
+    grown = world.ask(m.CreatePartitionsRequest(topics=(m.MorePartitions(name="a", count=7),)))
+    assert isinstance(grown, m.CreatePartitionsResponse)
+    assert [topic.error_code for topic in grown.topics] == [ErrorCode.INVALID_PARTITIONS]
+    world.ask(m.DeleteTopicsRequest(topics=(m.TopicRef(topic_id=third.topic_id),)))
+    (again,) = _create(world, _topic("d", 4))
+    assert again.error_code == ErrorCode.NONE
+
+
+def test_broker_that_says_no_capacity_takes_any_number_of_replicas(world: World) -> None:
+    _say_capacity(world, 1, -1)
+    (made,) = _create(world, _topic("a", 90))
+    assert made.error_code == ErrorCode.NONE
+
+
 @pytest.mark.parametrize("name", ["", "x" * 250, "ä", "a/b"])
 def test_illegal_names(world: World, name: str) -> None:
     (created,) = _create(world, _topic(name))

@@ -35,12 +35,16 @@ def controller(**more: str) -> ControllerConfig:
 @pytest.mark.parametrize(
     ("quotas", "clients", "pending"),
     [
-        (broker_door(broker()).quotas, 9000, 100),
-        (broker_door(broker(max_connections="11")).quotas, 6, 2),
-        (broker_door(broker(max_connections="1")).quotas, 1, 0),
-        (broker_door(broker(max_connections_reserved_for_brokers="0")).quotas, 10_000, 0),
-        (controller_door(controller()).quotas, 500, 100),
-        (controller_door(controller(max_connections="40")).quotas, 20, 5),
+        (broker_door(broker(), 1_048_576).quotas, 9000, 100),
+        (broker_door(broker(max_connections="11"), 1_048_576).quotas, 6, 2),
+        (broker_door(broker(max_connections="1"), 1_048_576).quotas, 1, 0),
+        (
+            broker_door(broker(max_connections_reserved_for_brokers="0"), 1_048_576).quotas,
+            10_000,
+            0,
+        ),
+        (controller_door(controller(), 1_048_576).quotas, 500, 100),
+        (controller_door(controller(max_connections="40"), 1_048_576).quotas, 20, 5),
     ],
 )
 def test_brokers_have_the_last_places(quotas: QuotaLimits, clients: int, pending: int) -> None:
@@ -54,8 +58,8 @@ def test_limits_of_addresses_memory_and_idleness_are_the_configured_ones() -> No
         connections_max_idle_ms="5",
         queued_max_request_bytes=str(101 * MIB),
     )
-    limits = broker_door(config)
+    limits = broker_door(config, 1_048_576)
     assert (limits.quotas.max_per_host, limits.max_idle_ms) == (7, 5)
     assert limits.quotas.per_host == {"10.0.0.1": 9, "::1": 3}
     assert memory_budget(config).requests.max_bytes == 101 * MIB
-    assert controller_door(controller(connections_max_idle_ms="6")).max_idle_ms == 6
+    assert controller_door(controller(connections_max_idle_ms="6"), 1_048_576).max_idle_ms == 6

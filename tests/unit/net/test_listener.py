@@ -70,6 +70,34 @@ async def test_no_more_connections_than_allowed() -> None:
     await door.close(timeout_ms=5000)
 
 
+async def test_client_is_refused_while_descriptors_are_short() -> None:
+    """Disks need those that are left; a connection that may be a broker's is pending."""
+    short = ListenerLimits(max_client_descriptor=2)
+    door = listener(short, asyncio.Event())
+    await door.start()
+    with capture_logs() as logs:
+        reader, client = await asyncio.open_connection("127.0.0.1", door.port)
+        try:
+            assert await reader.read() == b""
+        except ConnectionResetError as e:
+            assert e  # as good as an end of file
+    (event,) = logs
+    assert event["event"] == "connection_turned_away"
+    assert "RLIMIT_NOFILE" in event["reason"]
+    client.close()
+    await door.close(timeout_ms=5000)
+
+    quotas = QuotaLimits(max_connections=4, reserved=2, pending=1)
+    door = listener(ListenerLimits(max_client_descriptor=2, quotas=quotas), asyncio.Event())
+    await door.start()
+    _, maybe_broker = await asyncio.open_connection("127.0.0.1", door.port)
+    maybe_broker.write(b"\x00\x00\x00\x01x")
+    while not door.quotas.has_pending:
+        await asyncio.sleep(0.001)
+    maybe_broker.close()
+    await door.close(timeout_ms=5000)
+
+
 async def test_an_address_that_is_bound_is_taken_and_refuses_until_the_start() -> None:
     door = listener(ListenerLimits(), asyncio.Event())
     await door.bind()

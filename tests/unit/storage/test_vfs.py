@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import ENOTEMPTY
 from pathlib import Path
 
@@ -140,6 +144,67 @@ def test_who_lets_go_frees_the_lock(place: tuple[Vfs, str]):
     again = other.try_lock(f"{root}/.lock")
     assert again is not None
     again.close()
+
+
+@contextmanager
+def no_free_descriptors() -> Iterator[None]:
+    """Every open of this process fails with EMFILE."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    fillers = [os.dup(0)]
+    while fillers[-1] < highest:
+        fillers.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers[-1], highest) + 1, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open("/", os.O_RDONLY)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
+
+
+def test_let_go_needs_no_descriptor(tmp_path: Path):
+    vfs = RealVfs()
+    assert vfs.try_lock(f"{tmp_path}/.lock") is not None
+    file = vfs.open(f"{tmp_path}/f", OpenMode.CREATE)
+    with no_free_descriptors():
+        vfs.let_go(f"{tmp_path}")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.sync()
+    again = RealVfs().try_lock(f"{tmp_path}/.lock")
+    assert again is not None
+    again.close()
+
+
+def test_sync_dir_works_without_a_free_descriptor(tmp_path: Path):
+    """What was renamed or removed before it must become certain all the same."""
+    vfs = RealVfs()
+    with no_free_descriptors():
+        vfs.sync_dir(f"{tmp_path}")
+        vfs.sync_dir(f"{tmp_path}")
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_close_let_go_gives_the_descriptors_back(tmp_path: Path):
+    vfs = RealVfs()
+    before = open_descriptors()
+    files = [vfs.open(f"{tmp_path}/{n}", OpenMode.CREATE) for n in range(9)]
+    vfs.let_go(f"{tmp_path}")
+    assert len(open_descriptors()) == len(before) + 9
+    vfs.close_let_go(f"{tmp_path}")
+    assert open_descriptors() == before
+    other = RealVfs().open(f"{tmp_path}/other", OpenMode.CREATE)
+    for file in files:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            file.write_at(0, [b"late"])
+        file.close()
+    other.write_at(0, [b"mine"])
+    other.close()
 
 
 def test_a_file_that_was_given_up_stands_for_nothing(tmp_path: Path):

@@ -143,6 +143,8 @@ class BrokerIdentity:
     """Where the directories are at the start, as far as they could be identified."""
     has_several_dirs: bool = False
     """Whether more than one is configured, dead ones included."""
+    max_replicas: int = -1
+    """How many replicas this process can hold; -1 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,6 +438,7 @@ class LifecycleState:
             offline_log_dirs=self._dirs.offline,
             cordoned_log_dirs=self._dirs.cordoned,
             impaired_log_dirs=self._dirs.impaired,
+            max_replicas=self.identity.max_replicas,
         )
         self._dirs.heartbeat_sent()
         return [SendHeartbeat(self._sent)]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from errno import EIO, EMFILE, ENOENT, ENOSPC, EOPNOTSUPP
+import contextlib
+import os
+import threading
+from errno import EIO, EMFILE, ENFILE, ENOENT, ENOSPC, EOPNOTSUPP
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,11 +20,13 @@ from kraftjbod.core.errors import (
     OverloadedError,
 )
 from kraftjbod.core.log_dir_state import LogDirState
+from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.dirs.outside_operations import run_copy
+from kraftjbod.storage.vfs import OpenMode, RealVfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import ManualClock, directory_id, format_dir, open_dir
+from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 
 
@@ -96,6 +102,88 @@ async def test_lack_of_file_descriptors_is_not_the_disks_fault():
         await log_dir.run(OpKind.READ, lambda: fail_with(EMFILE))
     assert [entry["event"] for entry in logs] == ["log_dir_operation_lacked_resources"]
     assert log_dir.is_online
+
+
+@pytest.mark.parametrize("number", [EMFILE, ENFILE])
+@pytest.mark.parametrize("kind", [OpKind.FLUSH, OpKind.PROBE])
+async def test_flush_or_probe_without_a_descriptor_keeps_the_directory_online(
+    kind: OpKind, number: int
+):
+    """Probes run every 500 ms: all directories of a broker went offline within a second."""
+    log_dir, _, _ = make()
+    with capture_logs(), pytest.raises(OverloadedError):
+        await log_dir.run(kind, lambda: fail_with(number))
+    assert log_dir.state is LogDirState.ONLINE
+
+
+async def test_lacked_resources_are_logged_once_in_a_while():
+    clock = ManualClock()
+    log_dir, _, _ = make(clock=clock)
+    with capture_logs() as logs:
+        for ms in (0, 1, 9_999, 10_000):
+            clock.ms = 1_000_000 + ms
+            with pytest.raises(OverloadedError):
+                await log_dir.run(OpKind.PROBE, lambda: fail_with(EMFILE))
+    assert [entry["times"] for entry in logs] == [1, 3]
+
+
+def open_below(path: str) -> set[int]:
+    """Descriptors of this process that are open on files below ``path`` or stand for nothing."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith(path) or target == "/":
+                found.add(int(name))
+    return found
+
+
+@pytest.mark.parametrize("where", ["its own thread", "a mover's thread"])
+async def test_offline_directory_closes_its_files_once_no_thread_uses_them(
+    tmp_path: Path, where: str
+):
+    """A thread that hangs may still hold the number of a descriptor."""
+    RealVfs()  # What the process keeps for itself is open now.
+    path, before = f"{tmp_path}/d1", open_below(f"{tmp_path}")
+    vfs = RealVfs()
+    format_dir(vfs, path, 1)
+    log_dir, other = open_dir(vfs, path, 1), open_dir(MemVfs(), "/d2", 2)
+    await log_dir.run(
+        OpKind.CREATE, lambda: [vfs.open(f"{path}/{n}", OpenMode.CREATE) for n in range(5)]
+    )
+    begun, released = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        released.wait()
+
+    mover = LogDirExecutor(name="mover", clock=ManualClock())
+    hanging: asyncio.Future[None]
+    if where == "its own thread":
+        hanging = log_dir.submit(OpKind.READ, hang)
+    else:
+        hanging = asyncio.ensure_future(
+            run_copy(
+                log_dir,
+                other,
+                mover,
+                lambda _: hang(),
+                read_again=lambda: None,
+                settle=lambda result: result,
+                replica=TP,
+            )
+        )
+    await until(begun.is_set)
+    with capture_logs():
+        log_dir.go_offline("pulled out")
+    with pytest.raises(KafkaStorageError):
+        await hanging
+    assert await log_dir.unlocked()
+    assert log_dir.is_busy
+    assert len(open_below(f"{tmp_path}") - before) == 5
+    released.set()
+    await until(lambda: open_below(f"{tmp_path}") == before)
+    assert not log_dir.is_busy
 
 
 async def test_absent_file_blames_the_dir_only_after_a_check():

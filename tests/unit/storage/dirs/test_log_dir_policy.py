@@ -41,6 +41,10 @@ from tests.faults.rig import directory_id
         (errno.ENOENT, OpKind.READ, Verdict.CALLER_BUG),
         (errno.EBADF, OpKind.APPEND, Verdict.CALLER_BUG),
         (errno.EMFILE, OpKind.READ, Verdict.PROCESS_LIMIT),
+        (errno.EMFILE, OpKind.FLUSH, Verdict.PROCESS_LIMIT),
+        (errno.ENFILE, OpKind.FLUSH, Verdict.PROCESS_LIMIT),
+        (errno.EMFILE, OpKind.PROBE, Verdict.PROCESS_LIMIT),
+        (errno.ENFILE, OpKind.PROBE, Verdict.PROCESS_LIMIT),
         (errno.ENOMEM, OpKind.APPEND, Verdict.PROCESS_LIMIT),
         # A failed fsync is final, and a probe asks one question only.
         (errno.EINVAL, OpKind.FLUSH, Verdict.FAILED),

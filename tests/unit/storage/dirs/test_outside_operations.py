@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from errno import EIO, ENOSPC, EROFS
 
@@ -35,6 +36,11 @@ def pair(
             open_dir(mem, path, number, io_timeout_ms=limit_ms, make_executor=make_executor)
         )
     return dirs[0], dirs[1], make_executor(name="mover", clock=ManualClock())
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
 
 
 async def copy(source: LogDir, target: LogDir, executor: LogDirExecutor, op, read_again=None):
@@ -128,3 +134,39 @@ async def test_nothing_is_copied_to_or_from_a_dead_dir():
     with pytest.raises(KafkaStorageError, match="pulled out"):
         await copy(source, target, executor, lambda by_kernel: 1)
     assert executor.is_idle
+
+
+async def test_copy_that_waited_for_its_thread_never_begins_after_its_directory_went_offline():
+    """By then the directory may have been reattached, and its files are another object's."""
+    source, target, mover = pair()
+    begun: list[bool] = []
+    released = threading.Event()
+    mover.submit_op(released.wait)
+    copying = asyncio.ensure_future(copy(source, target, mover, begun.append))
+    await asyncio.sleep(0)
+    source.go_offline("pulled out")
+    with pytest.raises(KafkaStorageError):
+        await copying
+    assert not source.is_busy
+    released.set()
+    await until(lambda: mover.is_idle)
+    assert not begun
+
+
+async def test_directory_is_busy_while_a_mover_thread_is_in_the_kernel():
+    source, target, mover = pair()
+    begun, released = threading.Event(), threading.Event()
+
+    def hang(_by_kernel: bool) -> None:
+        begun.set()
+        released.wait()
+
+    copying = asyncio.ensure_future(copy(source, target, mover, hang))
+    await until(begun.is_set)
+    source.go_offline("pulled out")
+    with pytest.raises(KafkaStorageError):
+        await copying
+    assert source.is_busy
+    assert target.is_busy
+    released.set()
+    await until(lambda: not source.is_busy)

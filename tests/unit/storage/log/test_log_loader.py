@@ -63,6 +63,12 @@ def test_only_what_lies_after_the_recovery_point_is_scanned():
     assert loaded.log.view().epochs == log.view().epochs
 
 
+def test_load_of_an_unclean_log_keeps_no_file_open():
+    """Thousands of replicas with several segments each are recovered at one start."""
+    vfs, _ = make()
+    assert all(segment.file is None for segment in load(vfs).log.segments.all)
+
+
 def test_damage_in_the_middle_takes_the_later_segments_along():
     vfs, log = make()
     middle = log.view().segments[1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import EMFILE
+
 import pytest
 
 from kraftjbod.storage.dir_names import offset_file_name
@@ -37,7 +39,7 @@ def segment(vfs: MemVfs | FaultVfs, base: int, *, filled: bool = True) -> LogSeg
     return made
 
 
-def log(vfs: MemVfs) -> list[LogSegment]:
+def log(vfs: MemVfs | FaultVfs) -> list[LogSegment]:
     vfs.make_dirs(DIR)
     segments = [segment(vfs, base) for base in (0, 4, 8, 12)]
     vfs.sync_dir(DIR)
@@ -55,7 +57,7 @@ def target_of(vfs: MemVfs | FaultVfs, base: int, end: int) -> LogSegment:
     return made
 
 
-def names(vfs: MemVfs) -> list[str]:
+def names(vfs: MemVfs | FaultVfs) -> list[str]:
     return [entry.name for entry in vfs.list_dir(DIR)]
 
 
@@ -161,6 +163,17 @@ def test_what_fails_in_the_middle_is_asked_for_again():
         vfs.faults.clear()
     swap.finish()
     assert logs(mem) == expected(0, 8, 12)
+
+
+def test_swap_that_begins_without_a_descriptor_leaves_the_log_as_it_was():
+    """A swap file would take the places of the old segments at the next load."""
+    vfs = FaultVfs(MemVfs())
+    segments, target = log(vfs), target_of(vfs, 4, 12)
+    before = names(vfs)
+    vfs.inject(Fault(kinds=frozenset({"sync_dir"}), errno=EMFILE, sticky=False))
+    with pytest.raises(OSError, match="Too many open files"):
+        SegmentSwap(vfs, segments[1:3], target).begin()
+    assert names(vfs) == before
 
 
 def test_a_target_that_cannot_be_opened_leaves_nothing():
