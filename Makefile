@@ -30,8 +30,8 @@ JOBS := 2
 CLUSTER := conf/docker/cluster.sh
 PYTEST := $(PY) -m pytest -q -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder \
   --max-worker-restart 1
-# What fails is run once more, alone; what passes then is told by name, and few may be so (none in
-# CI, where FLAKY_LIMIT is 0).
+# A test that fails is run once more, alone. If it passes then, the summary names it as flaky, and
+# more than FLAKY_LIMIT of those fail the run.
 TESTED := $(PYTEST) -p tests.second_chance
 
 # What takes long is marked in the tests (tests/conftest.py). Other people's clients, most of which

@@ -2,8 +2,8 @@
 
 Tests wait for real processes beside other tests, so a test may fail because the machine is busy.
 A test that passes alone is *flaky*: the summary names it, with how it failed. Up to
-:data:`MOST_FLAKY` flaky tests do not fail the run; CI sets ``FLAKY_LIMIT=0``, so there the first
-one does. Each second run has a process of its own.
+:data:`MOST_FLAKY` flaky tests do not fail the run; with ``FLAKY_LIMIT=0`` in the environment the
+first one does. Each second run has a process of its own.
 Errors of collection and interrupted runs have no second chance.
 """
 
