@@ -18,13 +18,14 @@ import click
 from kraftjbod.cli.earlier_life import sign_of_earlier_life
 from kraftjbod.cli.quorum.initial_voters import QuorumFlags
 from kraftjbod.cli.terminal.command import Answer, answering, parse_pairs, read_file, tool_group
-from kraftjbod.core.config import ControllerConfig
+from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.errors import (
     InconsistentStorageError,
     KraftJbodError,
     StartupError,
 )
 from kraftjbod.core.ids import DirectoryId, Uuid
+from kraftjbod.core.kafka_keys import ignored_keys
 from kraftjbod.core.metadata_version import (
     DEFAULT_METADATA_VERSION,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
@@ -112,6 +113,7 @@ def format_command(
 ) -> None:
     """Give every log directory of a node its identity."""
     settings = load_settings(config)
+    _tell_ignored_keys(settings, config, answer)
     quorum = QuorumFlags(
         standalone=standalone,
         no_initial_controllers=no_initial_controllers,
@@ -393,6 +395,13 @@ def load_settings(path: str) -> StorageSettings:
     return StorageSettings.from_properties(
         parse_properties(read_file(path), path), source=path, base_dir=os.getcwd()
     )
+
+
+def _tell_ignored_keys(settings: StorageSettings, path: str, answer: Answer) -> None:
+    """Tell of keys that the node of that file will not read: of a slip, before it matters."""
+    model = BrokerConfig if "broker" in settings.process_roles else ControllerConfig
+    for ignored in ignored_keys(model, parse_properties(read_file(path), path)):
+        answer.say(f"{path}: {ignored}", ignoredKeys=[ignored.key])
 
 
 def _own_endpoint(path: str) -> Endpoint:

@@ -38,10 +38,11 @@ from kraftjbod.core.config import (
     DynamicControllerConfig,
     require_dynamic,
 )
-from kraftjbod.core.config_model import list_items
+from kraftjbod.core.config_model import KeyedModel, list_items, stored_values
 from kraftjbod.core.errors import ConfigError, ErrorCode, OperatingError
 from kraftjbod.core.group_config import GroupOverrides
 from kraftjbod.core.ids import BrokerId, DirectoryId, is_broker_id
+from kraftjbod.core.kafka_keys import canonical_key
 from kraftjbod.core.metadata_version import GROUP_VERSION, MetadataVersion
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.core.request_limits import MAX_CONFIG_VALUE_BYTES
@@ -116,9 +117,10 @@ class ConfigurationControlManager:
 
     def _rules_by(self, configs: Configs, topic: str) -> TopicRules:
         own = overrides_of(configs, topic)
-        config = (
-            self._defaults.with_overrides(own, source=f"topic {topic}") if own else self._defaults
-        )
+        deciding = {key: own[key] for key in _DECIDING_KEYS if key in own}
+        config = self._defaults
+        if deciding:
+            config, _ = config.with_stored_overrides(deciding, source=f"topic {topic}")
         return TopicRules(
             may_elect_unclean=config.unclean_leader_election_enable,
             min_isr=config.min_insync_replicas,
@@ -165,17 +167,22 @@ class ConfigurationControlManager:
     ) -> tuple[ConfigRecord, ...]:
         resource_type = self._find(resource)
         present = self._state.configs.get((resource_type, resource.name), {})
-        wanted = dict(present)
-        for key, count in Counter(change.name for change in resource.changes).items():
+        wanted = stored_values(present, *_MODELS[resource_type])
+        changes = resource.changes
+        if resource_type is ResourceType.BROKER:
+            changes = tuple(
+                change.model_copy(update={"name": canonical_key(change.name)}) for change in changes
+            )
+        for key, count in Counter(change.name for change in changes).items():
             if count > 1:
                 raise _error(
                     ErrorCode.INVALID_REQUEST, f"{key} of {_name(resource)} changes twice."
                 )
-        for change in resource.changes:
+        for change in changes:
             self._apply(change, resource_type, wanted)
         self._require_valid(resource_type, resource.name, wanted)
         if resource_type is ResourceType.BROKER:
-            for key in (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION):
+            for key in _DECIDING_KEYS:
                 if resource.name and key in wanted:
                     raise _error(
                         ErrorCode.INVALID_CONFIG,
@@ -408,6 +415,13 @@ class ConfigurationControlManager:
         )
 
 
+#: By which controllers elect, and count in-sync replicas.
+_DECIDING_KEYS: Final = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION)
+_MODELS: Final[Mapping[ResourceType, tuple[type[KeyedModel], ...]]] = {
+    ResourceType.TOPIC: (TopicConfig,),
+    ResourceType.BROKER: (DynamicBrokerConfig, DynamicControllerConfig),
+    ResourceType.GROUP: (GroupOverrides,),
+}
 _LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
     ResourceType.TOPIC: frozenset(TOPIC_LIST_KEYS),
     ResourceType.BROKER: DYNAMIC_LIST_KEYS,

@@ -109,6 +109,7 @@ class ControlManagers:
         random_bytes: Callable[[int], bytes],
         draw_below: Callable[[int], int],
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
+        may_delete_topics: bool = True,
     ) -> None:
         """
         :param in_file: what the controller goes by where nothing is set in the metadata.
@@ -160,6 +161,7 @@ class ControlManagers:
             placer=StripedReplicaPlacer(draw_below=draw_below),
             random_bytes=random_bytes,
             settings=self._settings,
+            may_delete=may_delete_topics,
         )
         self._producer_ids = ProducerIdControlManager(state=self.state, cluster=self._cluster)
         self._features = FeatureControlManager(state=self.state, controllers=controllers)

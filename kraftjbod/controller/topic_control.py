@@ -74,13 +74,16 @@ class TopicControlManager:
         placer: StripedReplicaPlacer,
         random_bytes: Callable[[int], bytes],
         settings: SettingsInForce,
+        may_delete: bool,
     ) -> None:
+        """:param may_delete: whether topics may be deleted, as ``delete.topic.enable`` says."""
         self._state = state
         self._cluster = cluster
         self._configuration = configuration
         self._placer = placer
         self._random_bytes = random_bytes
         self._settings = settings
+        self._may_delete = may_delete
 
     # --- create ----------------------------------------------------------------------------------
 
@@ -353,6 +356,12 @@ class TopicControlManager:
         return ControllerResult(response=FindTopicsResponse(topics=tuple(found)))
 
     def delete_topics(self, request: DeleteTopicsRequest) -> ControllerResult[DeleteTopicsResponse]:
+        """:raises OperatingError: TOPIC_DELETION_DISABLED."""
+        if not self._may_delete:
+            raise _error(
+                ErrorCode.TOPIC_DELETION_DISABLED,
+                "Topic deletion is disabled: delete.topic.enable is false for the controllers.",
+            )
         records: dict[TopicId, RemoveTopicRecord] = {}
         deleted: list[DeletedTopic] = []
         gone: set[TopicId] = set()

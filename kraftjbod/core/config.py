@@ -7,12 +7,14 @@ Models are frozen; a module's constructor takes the few values it needs, never t
 * ``TopicConfig`` is a broker's defaults with one topic's own values on top;
 * paths become absolute here, once, so that two spellings of one directory never differ;
 * unknown keys are ignored by the models, and :func:`unknown_keys` lists them for a warning;
-  those that ask for security are errors (security_keys.py).
+  those that ask for security are errors (security_keys.py), and so are some that must not be
+  ignored (kafka_keys.py).
 """
 
 from __future__ import annotations
 
 import posixpath
+import sys
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final, Literal, Self
@@ -24,6 +26,7 @@ from kraftjbod.core.config_model import (
     KIB,
     MAX_LONG,
     MIB,
+    MINUTE_MS,
     KeyedModel,
     parse_model,
     split_list,
@@ -44,11 +47,14 @@ from kraftjbod.core.topic_config import (
     MIN_INSYNC_REPLICAS,
     TopicConfig,
     TopicDefaults,
+    require_retention,
 )
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 UNCLEAN_LEADER_ELECTION: Final = "unclean.leader.election.enable"
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
+_RETENTION: Final = "retention.ms"
+_UNITS_MS: Final = {"minutes": MINUTE_MS, "hours": HOUR_MS}
 STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not contain other values"
 
 
@@ -110,6 +116,8 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
     """Requests that may wait for their entry in the metadata log; beyond, new ones are refused."""
     min_insync_replicas: int | None = Field(default=None, ge=1)
     """The whole cluster's, unless it has one already."""
+    delete_topic_enable: bool = True
+    """Whether topics may be deleted."""
 
     controller_quorum_election_timeout_ms: int = Field(default=1000, ge=100)
     """An active controller that was not heard of for this long, and up to as long again, is taken
@@ -270,12 +278,16 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
 
     auto_create_topics_enable: bool = True
     """A topic is created when a client first asks for it."""
+    delete_topic_enable: bool = True
+    """Whether clients of this broker may delete topics; the controllers' files count as well."""
     num_partitions: int | None = Field(default=None, ge=1)
     """Of a topic whose creator named no number; if not set, the controller's file decides."""
     default_replication_factor: int | None = Field(default=None, ge=1)
     """Of topics whose creator named none; what is not set here the controller's file says."""
     unclean_leader_election_enable: bool = False
     """As in the controllers' files, which decide."""
+    max_request_partition_size_limit: int = Field(default=2000, ge=1)
+    """Partitions that DescribeTopicPartitions describes at once; it continues by a cursor."""
     fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)
     """Largest answer to a fetch, whatever the client asks for; one batch always fits."""
     socket_request_max_bytes: int = Field(default=100 * MIB, ge=KIB)
@@ -314,8 +326,11 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
 
     log_roll_hours: int = Field(default=168, ge=1)
     """``log.roll.ms`` in hours, where that is not set."""
-    log_retention_hours: int = Field(default=168, ge=-1)
-    """``log.retention.ms`` in hours, where that is not set; -1: for ever."""
+    log_retention_minutes: int | None = None
+    """``log.retention.ms`` in minutes, where that is not set; less than 0: for ever."""
+    log_retention_hours: int = 168
+    """``log.retention.ms`` in hours, where neither that nor the minutes are set; less than 0: for
+    ever."""
     log_roll_jitter_hours: int = Field(default=0, ge=0)
     """``log.roll.jitter.ms`` in hours, where that is not set."""
     log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
@@ -324,7 +339,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Whether topics with ``cleanup.policy=compact`` are compacted."""
     log_cleaner_threads: int = Field(default=1, ge=1)
     """Directories that are compacted at once."""
-    log_cleaner_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
+    log_cleaner_io_max_bytes_per_second: float = Field(default=sys.float_info.max, ge=1)
     """What all of them may read and write together."""
     log_cleaner_dedupe_buffer_size: int = Field(default=128 * MIB, ge=MIB)
     """Bytes for the keys of one pass, all threads together."""
@@ -399,6 +414,11 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
 
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
+
+    @field_validator("log_retention_minutes", "log_retention_hours")
+    @classmethod
+    def _retention(cls, value: int | None) -> int | None:
+        return require_retention(value)
 
     @field_validator("replica_selector_class")
     @classmethod
@@ -493,9 +513,10 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
             for broker_key in broker_keys:
                 value = values[broker_key]
                 if value is not None:
-                    is_hours = broker_key.endswith(".hours") and value >= 0
-                    defaults[key] = value * HOUR_MS if is_hours else value
+                    unit_ms = _UNITS_MS.get(broker_key.rpartition(".")[2])
+                    defaults[key] = value if unit_ms is None else value * unit_ms
                     break
+        defaults[_RETENTION] = max(defaults[_RETENTION], -1)
         least = DEFAULT_MIN_INSYNC_REPLICAS
         defaults[MIN_INSYNC_REPLICAS] = max(self.min_insync_replicas, least)
         return TopicConfig.model_validate(defaults)

@@ -12,15 +12,16 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from kraftjbod.core.errors import ConfigError
 
@@ -57,18 +58,30 @@ class KeyedModel(BaseModel):
 
 
 def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
-    """:raises ConfigError: naming ``source``, and each key that is wrong."""
+    """Parse and check ``values``, whose texts are read as Kafka's ConfigDef reads them.
+
+    :raises ConfigError: naming ``source``, and each key that is wrong.
+    """
+    kinds, given, problems = config_types(model), dict(values), {}
     for key, value in values.items():
-        if isinstance(value, str) and "\0" in value:
+        if not isinstance(value, str):
+            continue
+        if "\0" in value:
             raise ConfigError(f"{source}: {key} contains a NUL character: {value!r}")
+        if key in kinds:
+            try:
+                given[key] = typed_value(kinds[key], value)
+            except ValueError as e:
+                problems[key] = f"{key}: {e}"
     try:
-        return model.model_validate(dict(values))
+        parsed = model.model_validate(given)
     except ValidationError as e:
-        problems = "; ".join(
-            ": ".join(filter(None, (".".join(map(str, error["loc"])), error["msg"])))
-            for error in e.errors()
-        )
-        raise ConfigError(f"{source}: {problems}") from e
+        for error in e.errors():
+            key = ".".join(map(str, error["loc"]))
+            problems.setdefault(key, ": ".join(filter(None, (key, error["msg"]))))
+    if problems:
+        raise ConfigError(f"{source}: {'; '.join(problems.values())}")
+    return parsed
 
 
 def unknown_keys(model: type[KeyedModel], values: Mapping[str, Any]) -> list[str]:
@@ -81,12 +94,16 @@ def require_known(values: Mapping[str, Any], *models: type[KeyedModel], source: 
 
     :raises ConfigError: for a key that none of ``models`` knows, with the nearest that one does.
     """
-    known = frozenset().union(*(model.keys() for model in models))
+    known = frozenset[str]().union(*(model.keys() for model in models))
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{source}: there is no key {key!r}{hint}")
+            raise ConfigError(f"{source}: there is no key {key!r}{nearest_hint(key, known)}")
+
+
+def nearest_hint(key: str, known: Iterable[str]) -> str:
+    """``: did you mean KEY?`` with the nearest of ``known``, or nothing if none is near."""
+    near = difflib.get_close_matches(key, known, n=1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def list_items(value: str) -> list[str]:
@@ -129,9 +146,74 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
+
+
+#: What a text of each type of whole number may say.
+BOUNDS: Final[Mapping[ConfigType, tuple[int, int]]] = {
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.INT: (-MAX_INT - 1, MAX_INT),
+    ConfigType.LONG: (-MAX_LONG - 1, MAX_LONG),
+}
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_MAX_QUOTED_CHARS: Final = 50
+
+
+def typed_value(kind: ConfigType, text: str) -> bool | int | float | str:
+    """The value that Kafka's ConfigDef reads in ``text``; of a list its text.
+
+    :raises ValueError: ``text`` says no value of that type.
+    """
+    text = text.strip()
+    quoted = repr(text[:_MAX_QUOTED_CHARS])
+    match kind:
+        case ConfigType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"{quoted} is neither true nor false")
+            return text.lower() == "true"
+        case ConfigType.SHORT | ConfigType.INT | ConfigType.LONG:
+            least, most = BOUNDS[kind]
+            if not _WHOLE_NUMBER.fullmatch(text) or not least <= int(text) <= most:
+                raise ValueError(
+                    f"{quoted} is no {kind.name}: write a whole number from {least} to {most}"
+                )
+            return int(text)
+        case ConfigType.DOUBLE:
+            if not _NUMBER.fullmatch(text):
+                raise ValueError(f"{quoted} is no number")
+            return float(text)
+        case _:
+            return text
+
+
+def stored_values(values: Mapping[str, str], *models: type[KeyedModel]) -> dict[str, str]:
+    """``values`` of the metadata log as this version reads them.
+
+    Earlier versions accepted numbers beyond the bounds of their type, which become the nearest
+    bound, and other words for true and false. A default in their place could delete records.
+    """
+    kinds = {key: kind for model in models for key, kind in config_types(model).items()}
+    return {key: _as_stored(kinds.get(key), text) for key, text in values.items()}
+
+
+def _as_stored(kind: ConfigType | None, text: str) -> str:
+    try:
+        if kind is ConfigType.BOOLEAN:
+            return config_text(_ANY_TRUTH.validate_python(text))
+        if kind is not None and kind in BOUNDS:
+            least, most = BOUNDS[kind]
+            return str(min(max(_ANY_WHOLE_NUMBER.validate_python(text), least), most))
+    except ValidationError:
+        return text  # The caller parses it, and names what is wrong with it.
+    return text
+
+
+_ANY_TRUTH: Final = TypeAdapter(bool)
+_ANY_WHOLE_NUMBER: Final = TypeAdapter(int)
 
 
 #: LONG in Kafka, or keys of our own that count bytes of a disk, or time that a disk is kept for.
@@ -158,8 +240,17 @@ _LONG_KEYS: Final = frozenset(
         *("message.checking.max.bytes", "storage.telemetry.topic.retention.ms"),
         *("storage.telemetry.topic.retention.bytes", "group.telemetry.topic.retention.ms"),
         "group.telemetry.topic.retention.bytes",
+        *("leader.imbalance.check.interval.seconds", "unclean.leader.election.interval.ms"),
+        "metadata.log.max.record.bytes.between.snapshots",
     }
 )
+#: Of other types in Kafka than their fields suggest.
+_OTHER_TYPES: Final = {
+    "offsets.topic.replication.factor": ConfigType.SHORT,
+    "transaction.state.log.replication.factor": ConfigType.SHORT,
+    "listener.security.protocol.map": ConfigType.STRING,
+    "max.connections.per.ip.overrides": ConfigType.STRING,
+}
 
 
 @cache
@@ -183,13 +274,15 @@ def config_meanings(model: type[KeyedModel]) -> Mapping[str, str]:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without ``| None``."""
+    """Without ``| None``, and an id as what it is a kind of."""
     if isinstance(annotation, UnionType):
-        return next(one for one in get_args(annotation) if one is not NoneType)
-    return annotation
+        annotation = next(one for one in get_args(annotation) if one is not NoneType)
+    return getattr(annotation, "__supertype__", annotation)
 
 
 def _type_of(key: str, annotation: Any, default: Any) -> ConfigType:
+    if key in _OTHER_TYPES:
+        return _OTHER_TYPES[key]
     if annotation is bool:
         return ConfigType.BOOLEAN
     if annotation is float:

@@ -13,6 +13,7 @@ from kraftjbod.core.config_model import (
     MIB,
     KeyedModel,
     parse_model,
+    stored_values,
     unknown_keys,
 )
 from kraftjbod.core.errors import ConfigError
@@ -182,6 +183,7 @@ class GroupConfig(KeyedModel):
     def clamped_overrides(self, values: Mapping[str, str]) -> GroupOverrides:
         """The same of what was set once, and need not be within the bounds of today."""
         wanted = self.for_all_groups.by_key()
+        values = stored_values(values, GroupOverrides)
         for key in values.keys() & wanted.keys():
             least, most = self.bounds_of(key)
             wanted[key] = min(max(int(values[key]), least), most)

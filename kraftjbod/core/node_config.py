@@ -22,6 +22,7 @@ from kraftjbod.core.config_model import (
     split_list,
 )
 from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.kafka_keys import canonical_keys, require_servable
 from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 
 ALL_LOG_DIRS: Final = "*"
@@ -135,7 +136,7 @@ class StorageSettings(KeyedModel):
 
         :raises ConfigError: naming ``source`` and every key that is missing or wrong.
         """
-        given: dict[str, Any] = dict(values)
+        given: dict[str, Any] = dict(canonical_keys(values, source=source))
         for key in ("log.dirs", "log.dir", "cordoned.log.dirs", "log.dirs.allowed.roots"):
             if key in given:
                 given[key] = _absolute_dirs(given[key], base_dir)
@@ -243,6 +244,8 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     """``address:count``, for addresses with another limit."""
     max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
     """The last of ``max.connections``, which only brokers get; at most half of them."""
+    socket_listen_backlog_size: int = Field(default=512, ge=1)
+    """Connections that the kernel keeps for each listener until they are accepted."""
     connections_max_idle_ms: int = Field(default=600_000, ge=1)
     """A connection that says nothing for so long is closed."""
     queued_max_request_bytes: int = Field(default=256 * MIB, ge=MIB)
@@ -268,8 +271,9 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """As for every node, but nothing that asks for security is taken."""
+        """As for every node, but refuse keys that ask for security, or must not be ignored."""
         require_plain(values, known=cls.keys(), source=source)
+        require_servable(values, source=source)
         return super().from_properties(values, source=source, base_dir=base_dir)
 
     @field_validator("controller_listener_names", "listener_security_protocol_map", mode="before")

@@ -11,8 +11,6 @@ MAX_ITEMS_PER_REQUEST: Final = 10_000
 """Topics, partitions, replicas or resources that one request may be about."""
 MAX_PARTITIONS_MADE_PER_REQUEST: Final = 10_000
 """New partitions that one request may ask for, all its topics together; Kafka's number."""
-MAX_PARTITIONS_DESCRIBED_AT_ONCE: Final = 2_000
-"""By DescribeTopicPartitions, which goes on by a cursor; Kafka's number."""
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 """Of an answer that repeats what is configured; what comes after it is to be asked for again."""
 MAX_LOGGED_PER_REQUEST: Final = 20

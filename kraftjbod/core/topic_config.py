@@ -17,7 +17,9 @@ from kraftjbod.core.config_model import (
     MIB,
     KeyedModel,
     list_items,
+    nearest_hint,
     parse_model,
+    stored_values,
     unknown_keys,
 )
 from kraftjbod.core.errors import ConfigError
@@ -51,20 +53,27 @@ class ThrottledReplicas(NamedTuple):
 
 
 class CleanupPolicy(NamedTuple):
-    """``delete``, ``compact``, or both: what happens to records that are old or superseded."""
+    """``delete``, ``compact``, both, or nothing: what happens to old or superseded records."""
 
     is_delete: bool = True
     is_compact: bool = False
 
     @classmethod
     def parse(cls, text: str) -> CleanupPolicy:
-        parts = list_items(text)
-        if not parts or not {"delete", "compact"}.issuperset(parts):
-            raise ValueError(f"{text!r} is no cleanup policy: write delete, compact, or both")
+        parts = [part.strip() for part in text.split(",")] if text.strip() else []
+        if not {"delete", "compact"}.issuperset(parts):
+            raise ValueError(
+                f"{text!r} is no cleanup policy: write delete, compact, both, or nothing"
+            )
         return cls("delete" in parts, "compact" in parts)
 
     def __str__(self) -> str:
         return ",".join(["compact"] * self.is_compact + ["delete"] * self.is_delete)
+
+    @property
+    def allows_record_deletion(self) -> bool:
+        """Whether DeleteRecords is served: a compacted log loses records by their keys only."""
+        return self.is_delete or not self.is_compact
 
 
 #: Topic keys whose values are lists, so that single items can be appended and subtracted.
@@ -77,10 +86,10 @@ TOPIC_LIST_KEYS: Final = frozenset(
 )
 
 
-#: The broker's keys that set a topic key's default, the strongest first; hours are told by
-#: their name.
+#: The broker's keys that set a topic key's default, the strongest first; minutes and hours are
+#: told by their name.
 BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "retention.ms": ("log.retention.ms", "log.retention.hours"),
+    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     "retention.bytes": ("log.retention.bytes",),
     "segment.bytes": ("log.segment.bytes",),
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
@@ -115,6 +124,8 @@ MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 DEFAULT_MIN_INSYNC_REPLICAS: Final = 2
 
 
+_COMPACTION_LAGS: Final = frozenset({"min.compaction.lag.ms", "max.compaction.lag.ms"})
+
 CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 _CODECS: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -135,8 +146,8 @@ class TopicConfig(KeyedModel):
 
     retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
     """Records are kept for so long, with ``cleanup.policy=delete``; -1: for ever."""
-    retention_bytes: int = Field(default=-1, ge=-1)
-    """A partition keeps this much, the newest; -1: everything."""
+    retention_bytes: int = -1
+    """A partition keeps this much, the newest; less than 0: everything."""
     segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     """A segment file is closed at this size."""
     segment_ms: int = Field(default=168 * HOUR_MS, ge=1)
@@ -153,7 +164,7 @@ class TopicConfig(KeyedModel):
     unclean_leader_election_enable: bool = False
     """A replica that lost data may lead when no other can; then records can be lost."""
     cleanup_policy: CleanupPolicy = CleanupPolicy()
-    """Old records are deleted, or the latest of each key is kept, or both."""
+    """Old records are deleted, or the latest of each key is kept, or both; empty: all is kept."""
     min_cleanable_dirty_ratio: float = Field(default=0.5, ge=0, le=1)
     """A log is compacted when this part of it was not compacted before."""
     delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
@@ -254,19 +265,50 @@ class TopicConfig(KeyedModel):
         """
         unknown = unknown_keys(TopicConfig, overrides)
         if unknown:
-            raise ConfigError(f"{source}: unknown topic configuration {', '.join(unknown)}")
-        return parse_model(TopicConfig, {**self.by_key(), **overrides}, source)
+            known = TopicConfig.keys()
+            hinted = (f"{key}{nearest_hint(key, known)}" for key in unknown)
+            raise ConfigError(f"{source}: unknown topic configuration {', '.join(hinted)}")
+        config = parse_model(TopicConfig, {**self.by_key(), **overrides}, source)
+        least_ms, most_ms = config.min_compaction_lag_ms, config.max_compaction_lag_ms
+        if least_ms > most_ms and not _COMPACTION_LAGS.isdisjoint(overrides):
+            raise ConfigError(
+                f"{source}: min.compaction.lag.ms ({least_ms}) must not exceed "
+                f"max.compaction.lag.ms ({most_ms})"
+            )
+        return config
+
+    def with_stored_overrides(
+        self, overrides: Mapping[str, str], *, source: str
+    ) -> tuple[TopicConfig, str | None]:
+        """With a topic's values of the metadata log on top, which another version may have written.
+
+        :returns: the configuration, and what is wrong with the values that it passes over.
+        """
+        values = stored_values(overrides, TopicConfig)
+        try:
+            return self.with_overrides(values, source=source), None
+        except ConfigError as e:
+            usable = {key: text for key, text in values.items() if self._can_read(key, text)}
+            return parse_model(TopicConfig, {**self.by_key(), **usable}, source), str(e)
+
+    def _can_read(self, key: str, text: str) -> bool:
+        try:
+            self.with_overrides({key: text}, source="")
+        except ConfigError:
+            return False
+        return True
 
 
 class TopicDefaults(KeyedModel):
     """A broker's keys of which each is a topic key's default (:data:`BROKER_KEYS`), and which can
     change while it runs."""
 
-    message_max_bytes: int = Field(default=MIB + 12, ge=1)
+    message_max_bytes: int = Field(default=MIB + 12, ge=0)
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     log_roll_ms: int | None = Field(default=None, ge=1)
-    log_retention_ms: int | None = Field(default=None, ge=-1)
-    log_retention_bytes: int = Field(default=-1, ge=-1)
+    log_retention_ms: int | None = None
+    """``retention.ms`` of topics that say nothing themselves; less than 0: for ever."""
+    log_retention_bytes: int = -1
     log_cleanup_policy: CleanupPolicy = CleanupPolicy()
     log_cleaner_min_cleanable_ratio: float = Field(default=0.5, ge=0, le=1)
     log_cleaner_delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
@@ -275,7 +317,7 @@ class TopicDefaults(KeyedModel):
     log_index_interval_bytes: int = Field(default=4096, ge=0)
     log_segment_delete_delay_ms: int = Field(default=60_000, ge=0)
     log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
-    log_flush_interval_ms: int | None = Field(default=None, ge=1)
+    log_flush_interval_ms: int | None = Field(default=None, ge=0)
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     log_message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
     log_message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
@@ -293,3 +335,15 @@ class TopicDefaults(KeyedModel):
     @classmethod
     def _policy(cls, value: object) -> object:
         return CleanupPolicy.parse(value) if isinstance(value, str) else value
+
+    @field_validator("log_retention_ms")
+    @classmethod
+    def _keeps_something(cls, value: int | None) -> int | None:
+        return require_retention(value)
+
+
+def require_retention(value: int | None) -> int | None:
+    """:raises ValueError: ``value`` is 0, which Kafka refuses as a default of all topics."""
+    if value == 0:
+        raise ValueError("0 would keep no record: write at least 1, or -1 for ever")
+    return value

@@ -226,6 +226,7 @@ class ControllerServer:
             random_bytes=environment.random_bytes,
             draw_below=environment.rng.randrange,
             controllers=quorum.supported_features,
+            may_delete_topics=config.delete_topic_enable,
         )
         self._registration = self._build_registration(cluster_id)
         return QuorumController(

@@ -83,4 +83,5 @@ def _limits(
         ),
         max_idle_ms=config.connections_max_idle_ms,
         max_client_descriptor=DescriptorBudget(max_open_files).max_client_descriptor,
+        backlog=config.socket_listen_backlog_size,
     )

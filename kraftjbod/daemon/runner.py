@@ -44,7 +44,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeVar
@@ -53,7 +53,6 @@ import uvloop
 
 from kraftjbod.core import telemetry
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.core.config_model import unknown_keys
 from kraftjbod.core.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -66,9 +65,10 @@ from kraftjbod.core.errors import (
     StartupError,
     UnreportedLogDirError,
 )
+from kraftjbod.core.kafka_keys import ignored_keys
 from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.properties import parse_properties
-from kraftjbod.core.telemetry import Metrics, get_logger
+from kraftjbod.core.telemetry import Logger, Metrics, get_logger
 from kraftjbod.core.version import package_version
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.journal import Journal, is_journal
@@ -160,8 +160,7 @@ def run_daemon(
             config = config_type.from_properties(properties, source=source, base_dir=os.getcwd())
             peers = PeerWarnings(time.monotonic)
             _send_telemetry(name, config, files, peers)
-            for key in unknown_keys(config_type, properties):
-                get_logger(daemon=name).warning("unknown_config_key", key=key, source=source)
+            _report_ignored_keys(get_logger(daemon=name), config_type, properties, source)
             _allow_many_open_files()
             environment = Environment()
             daemon = build(config, environment)
@@ -173,6 +172,20 @@ def run_daemon(
             return runner.run(
                 DaemonLife(name, daemon, config, environment.metrics, service, peers).live()
             )
+
+
+def _report_ignored_keys(
+    log: Logger,
+    config_type: type[BrokerConfig | ControllerConfig],
+    properties: Mapping[str, str],
+    source: str,
+) -> None:
+    for ignored in ignored_keys(config_type, properties):
+        if ignored.reason is not None:
+            key, reason = ignored.key, ignored.reason
+            log.info("config_key_without_effect", key=key, reason=reason, source=source)
+        else:
+            log.warning("unknown_config_key", key=ignored.key, reason=str(ignored), source=source)
 
 
 def _allow_many_open_files() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from annotated_types import Ge, Gt, Le
@@ -15,8 +16,16 @@ from kraftjbod.core.config import (
     BrokerConfig,
     ControllerConfig,
 )
-from kraftjbod.core.config_model import MAX_INT, MAX_LONG, KeyedModel, config_meanings
+from kraftjbod.core.config_model import (
+    MAX_INT,
+    MAX_LONG,
+    ConfigType,
+    KeyedModel,
+    config_meanings,
+    config_types,
+)
 from kraftjbod.core.group_config import GroupOverrides
+from kraftjbod.core.kafka_keys import ALIASES, REFUSED, WITHOUT_EFFECT
 from kraftjbod.core.node_config import DYNAMIC_NODE_KEYS, NodeConfig
 from kraftjbod.core.topic_config import BROKER_KEYS, TopicConfig
 
@@ -25,7 +34,9 @@ _HEAD: Final = """# Configuration
 `make docs` writes this page from the models in [core/](../kraftjbod/core), and a test compares.
 
 A daemon reads one `.properties` file; keys are Kafka's where Kafka has one.
-A key that no model knows is logged (`unknown_config_key`) and ignored; one that asks for security is an error.
+A key that no model knows is logged (`unknown_config_key`) and ignored, and `kraftjbod-storage format` names it; a key that asks for security is an error.
+Keys of Kafka that have no effect, and those that are refused, are [listed below](#keys-of-kafka-without-effect).
+Types and their bounds are Kafka's: a short goes up to 32767, an int up to 2147483647, a long up to 9223372036854775807; a boolean is `true` or `false`.
 *Dynamic* keys can be changed while brokers and controllers run, by `kraftjbod-configs --entity-type brokers` with the id of one or `--entity-default` for all; topic keys by `--entity-type topics`, those of groups by `--entity-type groups`.
 `kraftjbod-local samples --out DIR` writes a file to begin with.
 """
@@ -47,12 +58,10 @@ _SECTIONS: Final = (
         "`group.` before it.",
     ),
 )
+_NUMBERS: Final = (ConfigType.SHORT, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
 _KINDS: Final = {
-    "int": "integer",
-    "float": "number",
     "bool": "boolean",
     "str": "text",
-    "BrokerId": "integer",
     "Endpoint": "listener",
     "Voter": "voter",
     "CleanupPolicy": "`delete`, `compact` or both",
@@ -100,7 +109,9 @@ def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -
             meaning = f"*Dynamic.* {meaning}"
         if model is ControllerConfig and key in DYNAMIC_CONTROLLER_KEYS:
             meaning = f"*Dynamic.* {meaning}"
-        yield Key(key, _kind(field), _default(field), _limits(field), meaning)
+        number = config_types(model)[key]
+        kind = number.name.lower() if number in _NUMBERS else _kind(field)
+        yield Key(key, kind, _default(field), _limits(field), meaning)
 
 
 def _kind(field: FieldInfo) -> str:
@@ -123,7 +134,7 @@ def _default(field: FieldInfo) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    if value in (MAX_INT, MAX_LONG):
+    if value in (MAX_INT, MAX_LONG, sys.float_info.max):
         return "no limit"
     return ",".join(map(str, value)) if type(value) is tuple else str(value)
 
@@ -149,4 +160,21 @@ def page() -> str:
         lines += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
         lines += [key.row() for key in keys_of(model, without)]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_other_keys()])
+
+
+def _other_keys() -> Iterator[str]:
+    """Kafka's keys that no model has."""
+    yield from ("## Keys of Kafka with another name here", "", "The key on the left is an alias.")
+    yield from ("", "| key | is |", "|---|---|")
+    yield from (f"| `{alias}` | `{key}` |" for alias, key in sorted(ALIASES.items()))
+    yield from ("", "## Keys of Kafka that are refused", "")
+    yield "A node does not start with such a key, unless its value asks for nothing."
+    yield from ("", "| key | because |", "|---|---|")
+    yield from (f"| `{key}` | {refused.reason} |" for key, refused in sorted(REFUSED.items()))
+    yield from ("", "## Keys of Kafka without effect", "")
+    yield "Each is logged (`config_key_without_effect`), and has no effect here, because of this:"
+    yield from ("", "| key | because |", "|---|---|")
+    for key, reason in sorted(WITHOUT_EFFECT.items()):
+        yield f"| `{key}{'*' if key.endswith('.') else ''}` | {reason} |"
+    yield ""

@@ -9,6 +9,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     # broker: requests, groups, the controller
     "acks_0_produce_failed": "A producer that waits for no answers sent a batch that a partition "
     "does not take; its connection is closed, so that it refreshes its metadata.",
+    "config_key_without_effect": "The node's file has a key of Kafka that changes nothing here; "
+    "the event says why.",
+    "unknown_config_key": "The node's file has a key that neither Kafka nor kraftjbod has: a slip, "
+    "or a key of another version; it is ignored.",
     "authentication_failed": (
         "A client is not who it says; it was answered so, and its connection ended."
     ),

@@ -107,7 +107,7 @@ class RecordDeletionApis:
         replica = self._replicas.require(topic_partition)
         partition, handle = replica.require_open()
         partition.require_leader()
-        if not handle.config.cleanup_policy.is_delete:
+        if not handle.config.cleanup_policy.allows_record_deletion:
             raise OperatingError(
                 f"cleanup.policy of {topic_partition.topic} does not let records be deleted",
                 code=ErrorCode.POLICY_VIOLATION,

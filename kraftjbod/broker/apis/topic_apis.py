@@ -41,9 +41,14 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 _DELETE_BY_ID_SINCE: Final = 6
+_DELETION_DISABLED_SINCE: Final = 3
 _UNSET: Final = -1
 _NAMED_TWICE: Final = OperatingError(
     "the request names the topic more than once", code=ErrorCode.INVALID_REQUEST
+)
+_DELETION_DISABLED: Final = OperatingError(
+    "Topic deletion is disabled: delete.topic.enable is false for this broker.",
+    code=ErrorCode.TOPIC_DELETION_DISABLED,
 )
 
 
@@ -56,14 +61,19 @@ class TopicApis:
         random_bytes: Callable[[int], bytes],
         default_partitions: int | None = None,
         default_replication_factor: int | None = None,
+        may_delete_topics: bool = True,
         max_remembered_outcomes: int = 1_000,
     ) -> None:
-        """The defaults are those of this broker's file; what it leaves out the controller has."""
+        """The defaults are those of this broker's file; what it leaves out the controller has.
+
+        :param may_delete_topics: what this broker's file says; the controller's counts as well.
+        """
         self._channel = channel
         self._random_bytes = random_bytes
         self._auto_create_timeout_ms = auto_create_timeout_ms
         self._default_partitions = default_partitions or _UNSET
         self._default_replication_factor = default_replication_factor or _UNSET
+        self._may_delete_topics = may_delete_topics
         self._max_remembered_outcomes = max_remembered_outcomes
         #: Topics that are being created for clients that only asked about them.
         self._creating: dict[str, asyncio.Future[None]] = {}
@@ -180,7 +190,26 @@ class TopicApis:
             )
         else:
             refs = (TopicRef(name=name) for name in request.topic_names)
-        left = TimeLeft(request.timeout_ms)
+        deleted = (
+            await self._delete(refs, request.timeout_ms)
+            if self._may_delete_topics
+            else [_not_deleted(ref, _DELETION_DISABLED) for ref in refs]
+        )
+        is_told = context.api_version >= _DELETION_DISABLED_SINCE
+        return DeleteTopicsResponse(
+            responses=[
+                DeleteTopicsResponse.DeletableTopicResult(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    error_code=_told_as(topic.error_code, is_told),
+                    error_message=topic.error_message,
+                )
+                for topic in deleted
+            ]
+        )
+
+    async def _delete(self, refs: Iterable[TopicRef], timeout_ms: int) -> list[DeletedTopic]:
+        left = TimeLeft(timeout_ms)
         found = await find_topics(self._channel, refs, timeout_ms=left.ms())
         names = {one.topic_id: one.asked.name for one in found if one.asked.name}
         deleted = await forward(
@@ -192,18 +221,7 @@ class TopicApis:
             timeout_ms=left.ms(),
         )
         deleted = [_by_its_name(topic, names.get(topic.topic_id)) for topic in deleted]
-        deleted += [_not_found(one) for one in found if one.error_code]
-        return DeleteTopicsResponse(
-            responses=[
-                DeleteTopicsResponse.DeletableTopicResult(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    error_code=topic.error_code,
-                    error_message=topic.error_message,
-                )
-                for topic in deleted
-            ]
-        )
+        return deleted + [_not_found(one) for one in found if one.error_code]
 
     async def create_partitions(
         self, request: CreatePartitionsRequest, _context: RequestContext
@@ -301,6 +319,13 @@ def _not_found(found: FoundTopic) -> DeletedTopic:
         error_code=found.error_code,
         error_message=found.error_message,
     )
+
+
+def _told_as(code: ErrorCode, knows_deletion_disabled: bool) -> ErrorCode:
+    """``code`` as a version of DeleteTopics has it."""
+    if code is ErrorCode.TOPIC_DELETION_DISABLED and not knows_deletion_disabled:
+        return ErrorCode.INVALID_REQUEST
+    return code
 
 
 def _not_deleted(ref: TopicRef, error: OperatingError) -> DeletedTopic:

@@ -16,7 +16,6 @@ from kraftjbod.broker.security.authorized_operations import ALL_OF_TOPIC
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
 from kraftjbod.core.loop.work_slices import in_slices
-from kraftjbod.core.request_limits import MAX_PARTITIONS_DESCRIBED_AT_ONCE
 from kraftjbod.core.text.topic_name import code_of_absence
 from kraftjbod.metadata.registrations import PartitionRegistration, TopicRegistration
 from kraftjbod.protocol.messages import (
@@ -31,9 +30,12 @@ _COMPLETE: Final = -1
 
 
 class TopicPartitionsApis:
-    def __init__(self, *, cache: MetadataCache, internal_topics: InternalTopics) -> None:
+    def __init__(
+        self, *, cache: MetadataCache, internal_topics: InternalTopics, max_partitions: int
+    ) -> None:
         self._cache = cache
         self._internal_topics = internal_topics
+        self._max_partitions = max_partitions
 
     async def describe_topic_partitions(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext
@@ -47,7 +49,7 @@ class TopicPartitionsApis:
             response.topics = [_refused(name, e.code) for name in asked]
             return response
         limit = request.response_partition_limit
-        left = max(1, min(limit, MAX_PARTITIONS_DESCRIBED_AT_ONCE))
+        left = max(1, min(limit, self._max_partitions))
         async for name in in_slices(names):
             if not left:
                 response.next_cursor = Response.Cursor(topic_name=name, partition_index=0)

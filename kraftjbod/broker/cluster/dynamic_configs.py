@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.config import DYNAMIC_BROKER_KEYS, BrokerConfig, DynamicBrokerConfig
+from kraftjbod.core.config_model import stored_values
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.records import ResourceType
@@ -68,12 +69,13 @@ class DynamicConfigs:
 
     def _usable(self, key: str) -> Iterator[DynamicValue]:
         for value in self.values_of(key):
+            stored = stored_values({key: value.text}, DynamicBrokerConfig)
             try:
-                DynamicBrokerConfig.from_values({key: value.text}, source="metadata")
+                DynamicBrokerConfig.from_values(stored, source="metadata")
             except ConfigError as e:
                 self._log.warning("dynamic_config_unusable", key=key, reason=str(e))
             else:
-                yield value
+                yield value._replace(text=stored[key])
 
 
 def _text(value: object) -> str:

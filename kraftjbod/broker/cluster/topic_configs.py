@@ -1,15 +1,15 @@
 """LOOP. ``TopicConfigs``: the configuration that holds for each topic on this broker.
 
 The broker's defaults with the cluster's and the topic's own values on top, parsed once per change.
-A topic's own values were checked by the controller before they were committed; should a value
-still not parse (an older or newer controller wrote it), the topic gets the defaults and a warning,
-because a broker that refused its metadata would serve nobody.
+A topic's own values were checked by the controller before they were committed. A value that does
+not parse all the same, because an older or newer controller wrote it, is passed over with a
+warning: a broker that refused its metadata would serve no client, and a topic that got the defaults
+for all of its values could lose records to the default retention.
 """
 
 from __future__ import annotations
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
-from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
 
@@ -41,8 +41,7 @@ class TopicConfigs:
         overrides = self._cache.state.topic_overrides(topic)
         if not overrides:
             return self.defaults
-        try:
-            return self.defaults.with_overrides(overrides, source=f"topic {topic}")
-        except ConfigError as e:
-            self._log.warning("topic_config_unusable", topic=topic, reason=str(e))
-            return self.defaults
+        config, problem = self.defaults.with_stored_overrides(overrides, source=f"topic {topic}")
+        if problem is not None:
+            self._log.warning("topic_config_unusable", topic=topic, reason=problem)
+        return config

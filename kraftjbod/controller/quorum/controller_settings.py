@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kraftjbod.core.config import DYNAMIC_CONTROLLER_KEYS, DynamicControllerConfig
-from kraftjbod.core.config_model import parse_model
+from kraftjbod.core.config_model import parse_model, stored_values
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.metadata.records import ResourceType
@@ -52,7 +52,7 @@ def settings_in_force(
 
 def _readable(texts: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     """Values by field."""
-    for key, text in texts.items():
+    for key, text in stored_values(texts, DynamicControllerConfig).items():
         field = _FIELDS.get(key)
         if field is None:
             continue

@@ -90,13 +90,7 @@ class ApiRoom:
             damage_met=replicas.damaged.met,
             lets_followers_serve=config.replica_selector_class is not None,
         )
-        topics = TopicApis(
-            channel=cluster.channel,
-            auto_create_timeout_ms=config.controller_request_timeout_ms,
-            random_bytes=around.random_bytes,
-            default_partitions=config.num_partitions,
-            default_replication_factor=config.default_replication_factor,
-        )
+        topics = self._build_topics()
         return KafkaApis(
             produce_fetch=self._build_produce_fetch(reads),
             offsets=OffsetApis(reads=reads, suspect_after_ms=config.log_dir_io_suspect_ms),
@@ -111,7 +105,9 @@ class ApiRoom:
                 auto_create_topics=config.auto_create_topics_enable,
             ),
             topic_partitions=TopicPartitionsApis(
-                cache=cluster.cache, internal_topics=self._internal.internal_topics
+                cache=cluster.cache,
+                internal_topics=self._internal.internal_topics,
+                max_partitions=config.max_request_partition_size_limit,
             ),
             topics=topics,
             configs=self._build_configs(),
@@ -184,6 +180,17 @@ class ApiRoom:
             suspect_after_ms=self._config.log_dir_io_suspect_ms,
             timeout_ms=self._config.request_timeout_ms,
             listeners={OFFSETS_TOPIC: self._groups.coordinator.transaction_ended},
+        )
+
+    def _build_topics(self) -> TopicApis:
+        config = self._config
+        return TopicApis(
+            channel=self._cluster.channel,
+            auto_create_timeout_ms=config.controller_request_timeout_ms,
+            random_bytes=self._around.random_bytes,
+            default_partitions=config.num_partitions,
+            default_replication_factor=config.default_replication_factor,
+            may_delete_topics=config.delete_topic_enable,
         )
 
     def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.config_model import MAX_LONG
 from kraftjbod.core.errors import NoLogDirError
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.daemon.process.environment import Environment
@@ -72,7 +73,7 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
         cleaner=CleanerLimits(
             is_enabled=config.log_cleaner_enable,
             threads=config.log_cleaner_threads,
-            max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            max_bytes_per_second=min(int(config.log_cleaner_io_max_bytes_per_second), MAX_LONG),
             map_bytes=config.log_cleaner_dedupe_buffer_size,
             backoff_ms=config.log_cleaner_backoff_ms,
             reserve_bytes=config.log_dir_reserve_bytes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.kafka_keys import canonical_key
 from kraftjbod.core.request_limits import MAX_FORWARDED_ITEMS, MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.text.topic_name import MAX_NAME_CHARS
 from kraftjbod.protocol.messages import (
@@ -58,7 +59,7 @@ def _changes(
     resource: AlterConfigsRequest.AlterConfigsResource, present: Collection[str]
 ) -> Iterator[_Change]:
     """What is named without a value, or twice, is for the controller to refuse, as Kafka does."""
-    named = {config.name for config in resource.configs}
+    named = {canonical_key(config.name) for config in resource.configs}
     for name in dict.fromkeys(present):
         if name not in named:
             yield _Change(name=name, config_operation=_DELETE, value=None)

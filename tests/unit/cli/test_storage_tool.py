@@ -75,6 +75,19 @@ def test_format_then_info(config: str, tmp_path: Path):
     assert "error" in reported
 
 
+def test_format_names_keys_that_the_node_will_ignore(config: str):
+    path = Path(config)
+    path.write_text(path.read_text() + "log.retention.hurs=1\nnum.io.threads=8\n")
+    lines = format_it(config).output.splitlines()
+    assert lines[0] == (
+        f"{config}: there is no key log.retention.hurs, and it is ignored: "
+        "did you mean log.retention.hours?"
+    )
+    assert lines[1].startswith(f"{config}: num.io.threads has no effect here, because one event")
+    reported = json.loads(format_it(config, "--json", "-g").stdout)
+    assert reported["ignoredKeys"] == ["log.retention.hurs", "num.io.threads"]
+
+
 def test_format_twice_needs_ignore_formatted(config: str, tmp_path: Path):
     format_it(config)
     again = format_it(config)

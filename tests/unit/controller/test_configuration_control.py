@@ -8,7 +8,8 @@ from kraftjbod.controller.configuration_control import ConfigurationControlManag
 from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.metadata.records import FeatureLevelRecord
+from kraftjbod.core.ids import TopicId
+from kraftjbod.metadata.records import ConfigRecord, FeatureLevelRecord, ResourceType, TopicRecord
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_config_messages as m
 
@@ -30,6 +31,51 @@ def test_unknown_and_wrong_values_are_refused(configs: dict[str, str]) -> None:
     with pytest.raises(OperatingError, match=next(iter(configs))) as refused:
         _manager(MetadataState()).new_topic("t", configs)
     assert refused.value.code == ErrorCode.INVALID_CONFIG
+
+
+def _configured(name: str, **values: str) -> MetadataState:
+    """State with values that earlier versions accepted."""
+    state = MetadataState()
+    (topic,) = [TopicRecord(name=name, topic_id=TopicId(bytes(15) + b"1"))]
+    records = [
+        ConfigRecord(
+            resource_type=ResourceType.TOPIC,
+            resource_name=name,
+            name=key.replace("_", "."),
+            value=v,
+        )
+        for key, v in values.items()
+    ]
+    state.replay([topic, *records], offset=0, epoch=0, delta=MetadataDelta())
+    return state
+
+
+def test_stored_values_that_are_refused_now_still_decide() -> None:
+    """A controller that raised over them would decide nothing at all."""
+    stored = {UNCLEAN.replace(".", "_"): "yes", "min_insync_replicas": "9" * 11, "newer_key": "1"}
+    rules = _manager(_configured("t", **stored)).rules_of("t")
+    assert (rules.may_elect_unclean, rules.min_isr) == (True, 2**31 - 1)
+
+
+def test_alter_of_a_topic_replaces_stored_values_that_are_refused_now() -> None:
+    manager = _manager(_configured("t", retention_ms="9" * 20))
+    change = m.ConfigChange(name="segment.bytes", operation=0, value="4096")
+    resource = m.AlteredResource(resource_type=2, name="t", changes=(change,))
+    altered = manager.incremental_alter(m.IncrementalAlterConfigsRequest(resources=(resource,)))
+    assert {r.name: r.value for r in altered.records if isinstance(r, ConfigRecord)} == {
+        "retention.ms": str(2**63 - 1),
+        "segment.bytes": "4096",
+    }
+
+
+def test_alter_takes_the_key_names_of_kip_113() -> None:
+    change = m.ConfigChange(name="intra.broker.throttled.rate", operation=0, value="7")
+    resource = m.AlteredResource(resource_type=4, name="", changes=(change,))
+    request = m.IncrementalAlterConfigsRequest(resources=(resource,))
+    (record,) = _manager(MetadataState()).incremental_alter(request).records
+    assert isinstance(record, ConfigRecord)
+    key = "replica.alter.log.dirs.io.max.bytes.per.second"
+    assert (record.name, record.value) == (key, "7")
 
 
 def test_a_topic_s_own_value_overrides_the_default() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.transactions.transaction_records import TRANSACTIONS_TOPIC
+from kraftjbod.controller.control_managers import ControlManagers
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId
 from kraftjbod.protocol import rpc_messages as m
@@ -63,6 +65,19 @@ def test_a_request_that_is_made_again_finds_what_it_made(world: World) -> None:
     again, still = ask(b"x", b"y")
     assert not again.error_code and still == made[1]
     assert again.topic_id != made[0].topic_id, "a log of the deleted topic is none of this one"
+
+
+def test_no_topic_is_deleted_when_deletion_is_disabled() -> None:
+    managers = ControlManagers(
+        cluster_id="c",
+        in_file=DynamicControllerConfig(),
+        random_bytes=bytes,
+        draw_below=lambda _: 0,
+        may_delete_topics=False,
+    )
+    with pytest.raises(OperatingError, match=r"delete\.topic\.enable") as refused:
+        managers.decide(m.DeleteTopicsRequest(topics=(m.TopicRef(name="t"),)), now_ms=0)
+    assert refused.value.code is ErrorCode.TOPIC_DELETION_DISABLED
 
 
 def test_the_limit_counts_the_whole_request(world: World) -> None:

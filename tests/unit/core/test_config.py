@@ -185,3 +185,25 @@ def test_topic_defaults_follow_the_broker() -> None:
     assert defaults.max_message_bytes == 2000
     assert broker(log_retention_hours="-1").topic_defaults().retention_ms == -1
     assert broker(log_retention_ms="9").topic_defaults().retention_ms == 9
+
+
+def test_retention_takes_milliseconds_before_minutes_before_hours() -> None:
+    assert broker(log_retention_minutes="2").topic_defaults().retention_ms == 120_000
+    both = broker(log_retention_minutes="2", log_retention_hours="1")
+    assert both.topic_defaults().retention_ms == 120_000
+    finest = broker(log_retention_minutes="2", log_retention_ms="9")
+    assert finest.topic_defaults().retention_ms == 9
+    for key in ("log_retention_ms", "log_retention_minutes", "log_retention_hours"):
+        assert broker(**{key: "-7"}).topic_defaults().retention_ms == -1
+        with pytest.raises(ConfigError, match="0 would keep no record"):
+            broker(**{key: "0"})
+
+
+def test_a_key_may_have_the_name_of_kip_113() -> None:
+    config = broker(intra_broker_throttled_rate="7", num_replica_move_threads="3")
+    assert config.replica_alter_log_dirs_io_max_bytes_per_second == 7
+    assert config.num_replica_alter_log_dirs_threads == 3
+    with pytest.raises(ConfigError, match=r"create\.topic\.policy.class.name is x.Policy"):
+        broker(create_topic_policy_class_name="x.Policy")
+    with pytest.raises(ConfigError, match=r"alter\.config\.policy.class.name is x.Policy"):
+        controller(alter_config_policy_class_name="x.Policy")

@@ -14,6 +14,8 @@ from kraftjbod.core.config_model import (
     list_items,
     parse_model,
     split_list,
+    stored_values,
+    typed_value,
     unknown_keys,
 )
 from kraftjbod.core.errors import ConfigError
@@ -39,6 +41,59 @@ def test_what_is_wrong_is_named() -> None:
 def test_a_nul_is_refused_where_it_would_become_a_path() -> None:
     with pytest.raises(ConfigError, match=r"here: log\.dirs contains a NUL character"):
         parse_model(Sample, {"log.dirs": "/a\0b"}, "here")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (ConfigType.INT, " 5 ", 5),
+        (ConfigType.INT, "+5", 5),
+        (ConfigType.LONG, "-9223372036854775808", -(2**63)),
+        (ConfigType.DOUBLE, "1e3", 1000.0),
+        (ConfigType.BOOLEAN, "True ", True),
+        (ConfigType.STRING, " gzip ", "gzip"),
+    ],
+)
+def test_text_is_read_as_kafka_reads_it(kind: ConfigType, text: str, value: object) -> None:
+    assert typed_value(kind, text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (ConfigType.SHORT, "32768"),
+        (ConfigType.INT, "2147483648"),
+        (ConfigType.INT, "1_000"),
+        (ConfigType.INT, ""),
+        (ConfigType.LONG, "9" * 20),
+        (ConfigType.LONG, "9" * 30_000),
+        (ConfigType.DOUBLE, "nan"),
+        (ConfigType.BOOLEAN, "yes"),
+        (ConfigType.BOOLEAN, "1"),
+    ],
+)
+def test_text_that_kafka_refuses_is_refused(kind: ConfigType, text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no|neither") as refused:
+        typed_value(kind, text)
+    assert len(str(refused.value)) < 200
+
+
+def test_stored_values_beyond_their_type_become_its_bounds() -> None:
+    """Earlier versions accepted them; a default in their place could delete records."""
+    stored = {
+        "retention.ms": "9" * 20,
+        "min.insync.replicas": "9" * 11,
+        "unclean.leader.election.enable": "yes",
+        "segment.bytes": "soon",
+        "no.such.key": "9" * 20,
+    }
+    assert stored_values(stored, TopicConfig) == {
+        "retention.ms": str(2**63 - 1),
+        "min.insync.replicas": str(2**31 - 1),
+        "unclean.leader.election.enable": "true",
+        "segment.bytes": "soon",
+        "no.such.key": "9" * 20,
+    }
 
 
 def test_lists_are_comma_separated() -> None:
@@ -68,6 +123,7 @@ def test_types_of_topic_keys_are_kafkas(key: str, kind: ConfigType) -> None:
 
 def test_a_broker_key_has_the_type_of_the_topic_key_whose_default_it_is() -> None:
     hours = {"log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"}
+    hours.add("log.retention.minutes")
     for topic_key, keys in BROKER_KEYS.items():
         for key in set(keys) - hours:
             assert config_types(BrokerConfig)[key] is config_types(TopicConfig)[topic_key], key

@@ -8,6 +8,19 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 
 
+def test_negative_retention_bytes_are_taken_as_kafka_takes_them() -> None:
+    config = TopicConfig().with_overrides({"retention.bytes": "-5"}, source="topic t")
+    assert config.retention_bytes == -5
+
+
+def test_stored_overrides_keep_what_is_usable() -> None:
+    stored = {"retention.ms": "-1", "of.a.newer.version": "1", "segment.bytes": "soon"}
+    config, problem = TopicConfig().with_stored_overrides(stored, source="topic t")
+    assert config == TopicConfig(retention_ms=-1)
+    assert "of.a.newer.version" in (problem or "")
+    assert TopicConfig().with_stored_overrides({"retention.ms": "-1"}, source="t") == (config, None)
+
+
 def test_topic_overrides() -> None:
     config = TopicConfig().with_overrides({"retention.ms": "5"}, source="topic t")
     assert config.retention_ms == 5
@@ -28,7 +41,19 @@ def test_values_by_key_are_written_as_they_are_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"retention.sm": "5"}, "topic t: unknown topic configuration retention.sm"),
+        (
+            {"retention.sm": "5"},
+            r"topic t: unknown topic configuration retention.sm: did you mean retention.ms\?",
+        ),
+        ({"cleanup.policy": "delete,"}, "write delete, compact, both, or nothing"),
+        ({"retention.ms": "99999999999999999999"}, "retention.ms: .* is no LONG"),
+        ({"segment.bytes": "99999999999999"}, "segment.bytes: .* is no INT"),
+        ({"min.insync.replicas": "99999999999"}, "min.insync.replicas: .* is no INT"),
+        ({"unclean.leader.election.enable": "yes"}, "'yes' is neither true nor false"),
+        (
+            {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"},
+            r"min.compaction.lag.ms \(10\) must not exceed max.compaction.lag.ms \(5\)",
+        ),
         ({"cleanup.policy": "shrink"}, "cleanup.policy"),
         ({"segment.bytes": "x"}, "segment.bytes"),
         ({"compression.gzip.level": "0"}, "0 is no level of gzip"),
@@ -47,6 +72,8 @@ def test_wrong_topic_overrides_are_named(overrides: dict[str, str], message: str
         ("delete", CleanupPolicy(is_delete=True, is_compact=False)),
         ("compact", CleanupPolicy(is_delete=False, is_compact=True)),
         ("delete, compact", CleanupPolicy(is_delete=True, is_compact=True)),
+        ("delete,delete", CleanupPolicy(is_delete=True, is_compact=False)),
+        ("", CleanupPolicy(is_delete=False, is_compact=False)),
     ],
 )
 def test_cleanup_policies(text: str, policy: CleanupPolicy) -> None:

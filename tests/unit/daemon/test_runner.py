@@ -228,9 +228,23 @@ def test_a_snapshot_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
-    code, _, err = _finish(_run(tmp_path, body, config="no.such.key=1"))
+    config = "log.dir.queue.max.opps=1\nnum.io.threads=8\nremote.log.storage.system.enable=false\n"
+    code, _, err = _finish(_run(tmp_path, body, config=config))
     assert code == runner.EXIT_CLEAN
-    assert "unknown_config_key" in err
+    unknown, without_effect = map(json.loads, err.splitlines()[:2])
+    assert unknown["event"] == "unknown_config_key"
+    assert unknown["reason"].endswith("did you mean log.dir.queue.max.ops?")
+    assert (without_effect["event"], without_effect["key"]) == (
+        "config_key_without_effect",
+        "num.io.threads",
+    )
+
+
+def test_a_key_that_must_not_be_ignored_stops_the_start(tmp_path: Path) -> None:
+    body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
+    code, _, err = _finish(_run(tmp_path, body, config="create.topic.policy.class.name=a.Policy"))
+    assert code == runner.EXIT_CONFIG
+    assert "create.topic.policy.class.name is a.Policy: no class can be loaded here" in err
 
 
 def test_a_key_that_asks_for_security_is_not_only_reported(tmp_path: Path) -> None:

@@ -201,6 +201,26 @@ async def test_an_older_controller_that_finds_nothing_is_asked_for_topics_by_the
         assert isinstance(deletion, DeleteTopicsRequest) and deletion.topics[0].name == "old"
 
 
+@pytest.mark.parametrize("disabled_by", ["broker", "controller"])
+async def test_topics_stay_when_deletion_is_disabled(disabled_by: str) -> None:
+    """Versions before 3 have no error of their own for it."""
+
+    def refusing(request: RpcRequest) -> RpcResponse:
+        if isinstance(request, DeleteTopicsRequest):
+            raise OperatingError("disabled", code=ErrorCode.TOPIC_DELETION_DISABLED)
+        return answer(request)
+
+    enabled = "false" if disabled_by == "broker" else "true"
+    async with brokers(answer=refusing, delete_topic_enable=enabled) as (rig,):
+        (new,) = (await rig.ask(DELETE_OLD)).responses
+        assert (new.name, new.error_code) == ("old", ErrorCode.TOPIC_DELETION_DISABLED)
+        old_version = DELETE(topic_names=["old"], timeout_ms=5_000)
+        (old,) = (await rig.ask(old_version, 2)).responses
+        assert (old.name, old.error_code) == ("old", ErrorCode.INVALID_REQUEST)
+        asked = any(isinstance(seen, DeleteTopicsRequest) for seen in rig.controller.seen)
+        assert asked == (disabled_by == "controller")
+
+
 async def test_partitions_are_added():
     async with brokers(answer=answer) as (rig,):
         request = GROW(

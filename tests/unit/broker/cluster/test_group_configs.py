@@ -26,7 +26,7 @@ async def test_what_a_group_may_be_configured_to_is_bounded_by_the_broker_s_file
         assert await outcome(change(session, "60000"), change(beats, "50000")) == (0, None)
         for wrong, words in (
             ((change(session, "44999"),), "must be in 45000 to 60000, not 44999"),
-            ((change(session, "long"),), "valid integer"),
+            ((change(session, "long"),), "is no INT"),
             ((change(beats, "46000"),), "(45000) must be greater than"),
             ((change("consumer.no.such", "1"),), "Unknown group config name: consumer.no.such"),
         ):

@@ -41,10 +41,11 @@ def test_a_change_is_seen_once_the_topic_is_forgotten() -> None:
     assert made.get("t").retention_ms == 7
 
 
-def test_a_value_that_does_not_parse_leaves_the_defaults_and_a_warning() -> None:
-    made, _ = configs(retention_ms="soon")
+def test_a_value_that_does_not_parse_is_passed_over_with_a_warning() -> None:
+    """The other values of the topic hold: with the default retention it could lose records."""
+    made, _ = configs(segment_bytes="soon", retention_ms="-1")
     with capture_logs() as logged:
-        assert made.get("t") is DEFAULTS
+        assert made.get("t") == DEFAULTS.model_copy(update={"retention_ms": -1})
     assert logged[0]["event"] == "topic_config_unusable"
 
 
