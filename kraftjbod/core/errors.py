@@ -116,6 +116,8 @@ class ErrorCode(IntEnum):
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
     #: Ours: between brokers and controllers only, and only to brokers that name a metadata log.

@@ -40,8 +40,9 @@ Topic = MetadataResponse.MetadataResponseTopic
 _NULL_MEANS_ALL_SINCE: Final = 1
 _FENCED_BROKERS_SINCE: Final = 2
 _TOPIC_IDS_SINCE: Final = 12
-#: Endpoint type of DescribeCluster: brokers, not controllers.
+#: Endpoint types of DescribeCluster (KIP-919).
 _BROKERS: Final = 1
+_CONTROLLERS: Final = 2
 
 
 class MetadataApis:
@@ -204,10 +205,7 @@ class MetadataApis:
         self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
         if request.endpoint_type != _BROKERS:
-            return DescribeClusterResponse(
-                error_code=ErrorCode.INVALID_REQUEST,
-                error_message="controllers are not reached over this protocol",
-            )
+            return _other_endpoint(request.endpoint_type)
         log_dirs: dict[BrokerId, list[DescribeClusterResponse.DescribeClusterLogDir]] = {}
         if request.include_log_dirs:
             log_dirs = await self._log_dirs()
@@ -253,6 +251,20 @@ class MetadataApis:
             ]
             for broker_id, broker in self._cache.state.brokers.items()
         }
+
+
+def _other_endpoint(endpoint_type: int) -> DescribeClusterResponse:
+    """What a broker answers who asks it for another kind of node, as in Kafka."""
+    if endpoint_type == _CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an "
+            "endpoint of type CONTROLLER",
+        )
+    return DescribeClusterResponse(
+        error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+        error_message=f"Unsupported endpoint type {endpoint_type}",
+    )
 
 
 def _of_cluster(request: MetadataRequest | DescribeClusterRequest) -> int:

@@ -3,6 +3,7 @@
 * One partition's trouble is that partition's error; the rest of the request goes through.
 * A fetch waits until ``min_bytes`` are there, or its deadline; an error is answered at once.
 * Followers fetch through follower_fetches.py, consumers with sessions through them.
+* A fetch that names very many partitions reads some of them, others each time; none is starved.
 * Whoever says that he compares replicas is served by any of them, up to what it knows committed.
 * Whoever asks the wrong broker learns the right one with the error (KIP-951).
 * No object is made per record, and records pass through as the buffers they came as.
@@ -11,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -53,6 +55,9 @@ L = TypeVar("L")
 E = TypeVar("E")
 
 _PRODUCE_BY_ID_SINCE: Final = 13
+#: Since which version clients know KAFKA_STORAGE_ERROR (KIP-112).
+_PRODUCE_STORAGE_ERROR_SINCE: Final = 4
+_FETCH_STORAGE_ERROR_SINCE: Final = 6
 #: Since when producers know TRANSACTION_ABORTABLE, and that their epochs grow with transactions.
 _ABORTABLE_SINCE: Final = 11
 _EPOCH_BUMP_SINCE: Final = 12
@@ -114,6 +119,7 @@ class ProduceFetchApis:
         max_fetch_bytes: int,
         suspect_after_ms: int,
         answers: Ledger,
+        random_bytes: Callable[[int], bytes],
         closed_topics: frozenset[str] = frozenset(),
         selects_nearest: bool = False,
     ) -> None:
@@ -134,6 +140,7 @@ class ProduceFetchApis:
         self._max_fetch_bytes = max_fetch_bytes
         self._suspect_after_ms = suspect_after_ms
         self._answers = answers
+        self._random_bytes = random_bytes
         self._closed_topics = closed_topics
         self._selects_nearest = selects_nearest
         self._log = get_logger(component="produce_fetch_apis")
@@ -219,6 +226,8 @@ class ProduceFetchApis:
             for _ in topic.partition_data:
                 one, outcome = next(ended)
                 part = _partition_outcome(one.topic_partition, outcome)
+                if context.api_version < _PRODUCE_STORAGE_ERROR_SINCE:
+                    part.error_code = _without_storage_error(outcome.code)
                 if outcome.code:
                     hints = hints or self._produce_hints(context)
                     part.current_leader = hints.leader_of(one.topic_partition, outcome.code)
@@ -284,22 +293,39 @@ class ProduceFetchApis:
     ) -> Awaitable[FetchResponse]:
         """All that the request names."""
         fetching = self._parse_fetch(request, context.api_version, asker)
+        reading = self._read_now(fetching)
         if self._selects_nearest and request.rack_id and asker == CONSUMER:
-            for one in fetching:
+            for one in reading:
                 if not one.is_given:
                     one.data = self._reads.nearest(
                         one.wanted, request.rack_id, context.listener_name
                     )
                     one.is_given = one.data is not None
-        found = self._read(fetching, request)
+        found = self._read(reading, request)
         if found.is_enough and not found.on_disk:
             return Completion.of(self._fetch_response(request, fetching, context))
-        return self._fetch_later(request, fetching, context)
+        return self._fetch_later(request, fetching, reading, context)
+
+    def _read_now(self, fetching: Sequence[_Fetching]) -> Sequence[_Fetching]:
+        """The partitions that one fetch reads: all, or a part from a random one on.
+
+        The rest is answered as partitions without news are; a client asks for them again.
+        """
+        count = len(fetching)
+        if count <= MAX_ITEMS_PER_REQUEST:
+            return fetching
+        start = int.from_bytes(self._random_bytes(4)) % count
+        rotated = itertools.chain(fetching[start:], fetching[:start])
+        return list(itertools.islice(rotated, MAX_ITEMS_PER_REQUEST))
 
     async def _fetch_later(
-        self, request: FetchRequest, fetching: Sequence[_Fetching], context: RequestContext
+        self,
+        request: FetchRequest,
+        fetching: Sequence[_Fetching],
+        reading: Sequence[_Fetching],
+        context: RequestContext,
     ) -> FetchResponse:
-        held_bytes = await self._fill(fetching, request)
+        held_bytes = await self._fill(reading, request)
         # From here on the connection counts the answer.
         self._answers.give(held_bytes)
         return self._fetch_response(request, fetching, context)
@@ -331,8 +357,6 @@ class ProduceFetchApis:
                     replica_id,
                     is_committed_only=request.isolation_level == READ_COMMITTED,
                 )
-                if len(fetching) >= MAX_ITEMS_PER_REQUEST:
-                    unnamed = FetchedData(ErrorCode.INVALID_REQUEST)
                 fetching.append(_Fetching(wanted, unnamed))
         return fetching
 
@@ -429,6 +453,8 @@ class ProduceFetchApis:
                 one = next(found)
                 data = one.data or FetchedData()
                 described = partition_data(part.partition, data)
+                if context.api_version < _FETCH_STORAGE_ERROR_SINCE:
+                    described.error_code = _without_storage_error(data.code)
                 if data.code:
                     hints = hints or self._fetch_hints(context)
                     partition = one.wanted.topic_partition
@@ -460,6 +486,13 @@ def _asker(request: FetchRequest, version: int) -> BrokerId:
         return BrokerId(request.replica_id)
     state = request.replica_state
     return CONSUMER if state is None else BrokerId(state.replica_id)
+
+
+def _without_storage_error(code: ErrorCode) -> ErrorCode:
+    """``code`` for a client that does not know KAFKA_STORAGE_ERROR: it looks for the leader."""
+    if code is ErrorCode.KAFKA_STORAGE_ERROR:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return code
 
 
 def _refuse_produce(request: ProduceRequest) -> AppendOutcome | None:

@@ -224,6 +224,7 @@ class ApiRoom:
                 suspect_after_ms=config.log_dir_io_suspect_ms,
                 quota=replicas.quotas.leader,
             ),
+            random_bytes=around.random_bytes,
             sessions=ConsumerSessions(
                 clock=around.clock,
                 random_bytes=around.random_bytes,

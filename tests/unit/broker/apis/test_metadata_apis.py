@@ -118,7 +118,19 @@ async def test_the_cluster_describes_itself_with_fenced_brokers_on_request():
         _, fenced = (await rig.ask(asked)).brokers
         found = {d.path: (d.directory_id, d.is_offline, d.replicas) for d in fenced.log_dirs}
         assert found == {"/d1": (dir_of(2, 1), False, 2), "/d2": (dir_of(2, 2), False, 0)}
-        assert (await rig.ask(kind(endpoint_type=2))).error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "code"),
+    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
+)
+async def test_describe_cluster_for_another_kind_of_node_is_refused_as_in_kip_919(
+    endpoint_type: int, code: ErrorCode
+) -> None:
+    """Tools tell by the code that they were given brokers for --bootstrap-controller."""
+    async with brokers() as (rig,):
+        answer = await rig.ask(DescribeClusterRequest(endpoint_type=endpoint_type))
+        assert (answer.error_code, answer.brokers) == (code, [])
 
 
 async def test_clients_that_ask_for_the_same_topic_together_have_it_created_once():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from errno import EAGAIN
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -391,24 +392,65 @@ async def test_what_is_cold_fits_the_answer_however_often_it_is_asked_for():
             request.max_bytes = 512
 
 
-async def test_partitions_beyond_the_limit_have_an_error_of_their_own():
+async def test_produce_beyond_the_partition_limit_is_refused_per_partition():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        for request in (produce(batch()), fetch()):
-            connection = await rig.connect()
-            topics = getattr(request, "topic_data", None) or request.topics
-            name = "partition_data" if hasattr(topics[0], "partition_data") else "partitions"
-            many = getattr(topics[0], name) * (MAX_ITEMS_PER_REQUEST + 1)
-            if name == "partition_data":
-                kind = ProduceRequest
-                many[1:] = [kind.PartitionProduceData(index=9, records=None)] * (len(many) - 1)
-            setattr(topics[0], name, many)
+        request = produce(batch())
+        beyond = ProduceRequest.PartitionProduceData(index=9, records=None)
+        request.topic_data[0].partition_data += [beyond] * MAX_ITEMS_PER_REQUEST
+        connection = await rig.connect()
+        response = await connection.request(request, timeout_ms=60_000, version=BY_NAME)
+        answers = response.responses[0].partition_responses
+        assert len(answers) == MAX_ITEMS_PER_REQUEST + 1
+        assert answers[0].error_code == 0
+        assert answers[-1].error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_fetch_beyond_the_partition_limit_reads_each_partition_in_turn():
+    """INVALID_REQUEST for the rest would be fatal to a Java consumer; and a consumer that names
+    its partitions in the same order each time must not starve the last ones."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), BY_NAME)
+        request = fetch()
+        named = request.topics[0].partitions[0]
+        named.current_leader_epoch = -1
+        empty = FetchRequest.FetchPartition(
+            partition=named.partition, fetch_offset=1, partition_max_bytes=100
+        )
+        request.topics[0].partitions = [empty] * (2 * MAX_ITEMS_PER_REQUEST - 1) + [named]
+        connection = await rig.connect()
+        for _ in range(100):
             response = await connection.request(request, timeout_ms=60_000, version=BY_NAME)
-            parts = response.responses[0]
-            answers = getattr(parts, "partition_responses", None) or parts.partitions
-            assert len(answers) == MAX_ITEMS_PER_REQUEST + 1
-            assert answers[0].error_code == 0
-            assert answers[-1].error_code == ErrorCode.INVALID_REQUEST
+            answers = response.responses[0].partitions
+            assert len(answers) == 2 * MAX_ITEMS_PER_REQUEST
+            assert {part.error_code for part in answers} == {0}
+            read = [part for part in answers if part.high_watermark >= 0]
+            assert len(read) == MAX_ITEMS_PER_REQUEST
+            if answers[-1].records:
+                break
+        else:
+            pytest.fail("the last partition was never read")
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "code"),
+    [
+        (fetch(), 5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (fetch(), 6, ErrorCode.KAFKA_STORAGE_ERROR),
+        (produce(batch()), 3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (produce(batch()), 4, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+async def test_storage_error_is_told_to_old_clients_in_a_code_that_they_know(
+    request_: Any, version: int, code: ErrorCode
+):
+    """KIP-112: a code that they do not know is fatal to them; by this one they find the leader."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        rig.dirs[0].go_offline("test")
+        rig.parts.manager.mark_offline(rig.dirs[0])
+        assert only(await rig.ask(request_, version)).error_code == code
 
 
 async def test_a_produce_that_comes_with_a_request_that_needs_a_task_begins_after_it():
