@@ -54,6 +54,7 @@ from kraftjbod.protocol.kafka_codec import encode_part, parts_of
 from kraftjbod.protocol.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
+    CreateTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
@@ -68,6 +69,7 @@ from kraftjbod.protocol.rpc_config_messages import (
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
+CreatedConfig = CreateTopicsResponse.CreatableTopicConfigs
 Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
@@ -266,32 +268,56 @@ class ConfigApis:
     def _topic_entries(self, topic: str) -> Iterable[_Entry]:
         if topic not in self._cache.state.topic_ids:
             raise UnknownTopicOrPartitionError(f"topic {topic} does not exist")
-        own = self._cache.state.topic_config(topic)
-        in_force = self._topic_configs.get(topic).by_key()
+        state = self._cache.state
+        registered = state.topics.get(state.topic_ids[topic])
+        partitions = registered.partitions.values() if registered is not None else ()
+        factor = max((p.replication_factor for p in partitions), default=None)
+        config = self._topic_configs.get(topic)
+        return self._entries_with(state.topic_config(topic), config, factor)
+
+    def configs_of_new_topic(
+        self, own: Mapping[str, str], replication_factor: int
+    ) -> list[CreatedConfig]:
+        """All that a topic with the values ``own`` is configured to, by name, for CreateTopics."""
+        config = self._topic_configs.of_new_topic(own)
+        entries = self._entries_with(own, config, replication_factor)
+        return [
+            CreatedConfig(
+                name=entry.key,
+                value=None if entry.value is None else config_text(entry.value),
+                read_only=entry.read_only,
+                config_source=_source_of(entry),
+            )
+            for entry in sorted(entries, key=lambda entry: entry.key)
+        ]
+
+    def _entries_with(
+        self, own: Mapping[str, str], config: TopicConfig, replication_factor: int | None
+    ) -> Iterator[_Entry]:
+        """Of a topic with the values ``own``, which make ``config`` of it."""
+        in_force = config.by_key()
         for default in self._topic_defaults():
             key = default.key
             if key == MIN_INSYNC_REPLICAS:
-                yield self._min_isr_of(topic, default)
+                yield self._min_isr_of(own.get(key), in_force[key], replication_factor, default)
             elif key in own:
                 own_value = (key, own[key], ConfigSource.TOPIC)
                 yield _Entry(key, in_force[key], [own_value, *default.synonyms], False)
             else:
                 yield default
 
-    def _min_isr_of(self, topic: str, default: _Entry) -> _Entry:
+    def _min_isr_of(
+        self, own: str | None, value: int, replication_factor: int | None, default: _Entry
+    ) -> _Entry:
         """The topic's own, else the whole cluster's; else two, or what a file raises it to.
 
         By default no topic needs more than it has replicas.
         """
-        key, state = default.key, self._cache.state
-        own = state.topic_config(topic).get(key)
+        key = default.key
         synonyms = [] if own is None else [(key, own, ConfigSource.TOPIC)]
         synonyms += self._dynamic_synonyms(key)
-        value = self._topic_configs.get(topic).min_insync_replicas
-        if not synonyms:
-            registered = state.topics.get(state.topic_ids[topic])
-            partitions = registered.partitions.values() if registered is not None else ()
-            value = min(value, max((p.replication_factor for p in partitions), default=value))
+        if not synonyms and replication_factor is not None:
+            value = min(value, replication_factor)
         counts = [s for s in default.synonyms if int(s[1]) >= DEFAULT_MIN_INSYNC_REPLICAS]
         return _Entry(key, value, [*synonyms, *counts], False)
 
@@ -467,6 +493,10 @@ def _altered(resource: Altered) -> AlteredResource:
     )
 
 
+def _source_of(entry: _Entry) -> ConfigSource:
+    return entry.synonyms[0][2] if entry.synonyms else ConfigSource.DEFAULT
+
+
 def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
     """With its synonyms and what it means, if that was asked for."""
     meanings = config_meanings(entry.model) if asked.include_documentation else {}
@@ -474,7 +504,7 @@ def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
         name=entry.key,
         value=None if entry.value is None else config_text(entry.value),
         read_only=entry.read_only,
-        config_source=entry.synonyms[0][2] if entry.synonyms else ConfigSource.DEFAULT,
+        config_source=_source_of(entry),
         synonyms=[
             DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=text, source=source)
             for name, text, source in (entry.synonyms if asked.include_synonyms else ())

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from kraftjbod.broker.apis.admin.forwarding import TimeLeft, find_topics, forward
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
@@ -22,6 +22,7 @@ from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.request_limits import MAX_LOGGED_PER_REQUEST, MAX_PARTITIONS_MADE_PER_REQUEST
 from kraftjbod.core.telemetry import get_logger, shortened
 from kraftjbod.protocol import rpc_messages
+from kraftjbod.protocol.kafka_codec import encode_part, parts_of
 from kraftjbod.protocol.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -40,6 +41,13 @@ from kraftjbod.protocol.rpc_messages import (
     TopicRef,
 )
 
+Result = CreateTopicsResponse.CreatableTopicResult
+TopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
+DescribeConfigs = Callable[[Mapping[str, str], int], Iterable[TopicConfigs]]
+"""All that a topic is configured to, by its own values and its replication factor."""
+
+#: Since which version CreateTopics is answered with configurations (KIP-525).
+_CONFIGS_SINCE: Final = 5
 _DELETE_BY_ID_SINCE: Final = 6
 _DELETION_DISABLED_SINCE: Final = 3
 _UNSET: Final = -1
@@ -59,6 +67,7 @@ class TopicApis:
         channel: ControllerChannel,
         auto_create_timeout_ms: int,
         random_bytes: Callable[[int], bytes],
+        describe_configs: DescribeConfigs,
         default_partitions: int | None = None,
         default_replication_factor: int | None = None,
         may_delete_topics: bool = True,
@@ -66,10 +75,12 @@ class TopicApis:
     ) -> None:
         """The defaults are those of this broker's file; what it leaves out the controller has.
 
+        :param describe_configs: what a new topic is configured to.
         :param may_delete_topics: what this broker's file says; the controller's counts as well.
         """
         self._channel = channel
         self._random_bytes = random_bytes
+        self._describe_configs = describe_configs
         self._auto_create_timeout_ms = auto_create_timeout_ms
         self._default_partitions = default_partitions or _UNSET
         self._default_replication_factor = default_replication_factor or _UNSET
@@ -125,7 +136,7 @@ class TopicApis:
     # --- topics ----------------------------------------------------------------------------------
 
     async def create_topics(
-        self, request: CreateTopicsRequest, _context: RequestContext
+        self, request: CreateTopicsRequest, context: RequestContext
     ) -> CreateTopicsResponse:
         named = Counter(topic.name for topic in request.topics)
         once = [topic for topic in request.topics if named[topic.name] == 1]
@@ -136,7 +147,27 @@ class TopicApis:
             refusal=_too_many_partitions(map(self._partition_count, once)),
         )
         created += [_not_created(name, _NAMED_TWICE) for name, n in named.items() if n > 1]
-        return CreateTopicsResponse(topics=[_created(topic) for topic in created])
+        results = [_created(topic) for topic in created]
+        if context.api_version >= _CONFIGS_SINCE:
+            own = {topic.name: _own_configs(topic) for topic in once}
+            await self._add_configs(results, own, context.api_version)
+        return CreateTopicsResponse(topics=results)
+
+    async def _add_configs(
+        self, results: Iterable[Result], own: Mapping[str, Mapping[str, str]], version: int
+    ) -> None:
+        """Say what each new topic is configured to (KIP-525); alike topics share the answer."""
+        described: dict[tuple[Any, ...], Sequence[TopicConfigs]] = {}
+        async for result in in_slices(results):
+            if result.error_code:
+                continue
+            values = own[result.name]
+            key = (result.replication_factor, *sorted(values.items()))
+            if key not in described:
+                configs = self._describe_configs(values, result.replication_factor)
+                parts = [encode_part(version, config) for config in configs]
+                described[key] = parts_of(TopicConfigs, parts)
+            result.configs = described[key]
 
     def _with_defaults(self, topic: NewTopic) -> NewTopic:
         if topic.assignments:
@@ -348,6 +379,11 @@ def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
         },
         configs={config.name: config.value for config in topic.configs},
     )
+
+
+def _own_configs(topic: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
+    """A value of None asks for the default."""
+    return {config.name: config.value for config in topic.configs if config.value is not None}
 
 
 def _created(topic: CreatedTopic) -> CreateTopicsResponse.CreatableTopicResult:

@@ -9,9 +9,12 @@ for all of its values could lose records to the default retention.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.metadata.state import overrides_of
 
 
 class TopicConfigs:
@@ -32,6 +35,11 @@ class TopicConfigs:
         if config is None:
             config = self._parsed[topic] = self._parse(topic)
         return config
+
+    def of_new_topic(self, own: Mapping[str, str]) -> TopicConfig:
+        """What a topic with the values ``own`` would be configured to."""
+        overrides = {**overrides_of(self._cache.state.configs, topic=""), **own}
+        return self.defaults.with_stored_overrides(overrides, source="new topic")[0]
 
     def forget(self, topic: str) -> None:
         """The topic's own values changed, or the topic is gone."""

@@ -90,7 +90,8 @@ class ApiRoom:
             damage_met=replicas.damaged.met,
             lets_followers_serve=config.replica_selector_class is not None,
         )
-        topics = self._build_topics()
+        configs = self._build_configs()
+        topics = self._build_topics(configs)
         return KafkaApis(
             produce_fetch=self._build_produce_fetch(reads),
             offsets=OffsetApis(reads=reads, suspect_after_ms=config.log_dir_io_suspect_ms),
@@ -110,7 +111,7 @@ class ApiRoom:
                 max_partitions=config.max_request_partition_size_limit,
             ),
             topics=topics,
-            configs=self._build_configs(),
+            configs=configs,
             config_resources=ConfigResourceApis(cache=cluster.cache),
             elections=self._build_elections(),
             log_dir_admin=LogDirAdminApis(
@@ -182,12 +183,13 @@ class ApiRoom:
             listeners={OFFSETS_TOPIC: self._groups.coordinator.transaction_ended},
         )
 
-    def _build_topics(self) -> TopicApis:
+    def _build_topics(self, configs: ConfigApis) -> TopicApis:
         config = self._config
         return TopicApis(
             channel=self._cluster.channel,
             auto_create_timeout_ms=config.controller_request_timeout_ms,
             random_bytes=self._around.random_bytes,
+            describe_configs=configs.configs_of_new_topic,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
             may_delete_topics=config.delete_topic_enable,

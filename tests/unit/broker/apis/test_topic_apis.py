@@ -14,7 +14,9 @@ from kraftjbod.core.request_limits import (
     MAX_ITEMS_PER_REQUEST,
     MAX_PARTITIONS_MADE_PER_REQUEST,
 )
+from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.kafka_codec import message
+from kraftjbod.protocol.rpc_config_messages import ConfigSource
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
     CreatePartitionsRequest,
@@ -66,6 +68,48 @@ def answer(request: RpcRequest) -> RpcResponse:
             )
         case _:
             return accept(request)
+
+
+async def test_create_topics_answers_with_what_the_topics_are_configured_to():
+    """KIP-525: from version 5 on, sorted by name, each value with where it comes from."""
+
+    def created(request: RpcRequest) -> RpcResponse:
+        if not isinstance(request, CreateTopicsRequest):
+            return accept(request)
+        exists = ErrorCode.TOPIC_ALREADY_EXISTS
+        return CreateTopicsResponse(
+            topics=tuple(
+                CreatedTopic(name=t.name, error_code=exists)
+                if t.name == "old"
+                else CreatedTopic(name=t.name, num_partitions=3, replication_factor=2)
+                for t in request.topics
+            )
+        )
+
+    def asked(name: str, **own: str | None) -> object:
+        kind = CREATE.CreatableTopicConfig
+        configs = [kind(name=key.replace("_", "."), value=value) for key, value in own.items()]
+        return CREATE.CreatableTopic(
+            name=name, num_partitions=3, replication_factor=2, configs=configs
+        )
+
+    topics = [asked("a", retention_ms="5", flush_ms=None), asked("b"), asked("old")]
+    async with brokers(answer=created, log_segment_bytes="4096") as (rig,):
+        for validate_only in (False, True):
+            request = CREATE(topics=topics, timeout_ms=5_000, validate_only=validate_only)
+            found = {t.name: t for t in (await rig.ask(request, 7)).topics}
+            names = [config.name for config in found["a"].configs]
+            assert names == sorted(TopicConfig.keys())
+            own = {c.name: (c.value, c.config_source) for c in found["a"].configs}
+            assert own["retention.ms"] == ("5", ConfigSource.TOPIC)
+            assert own["segment.bytes"] == ("4096", ConfigSource.STATIC_BROKER)
+            assert own["flush.ms"] == (str(2**63 - 1), ConfigSource.DEFAULT)
+            # The rig's cluster sets it for all topics.
+            assert own["min.insync.replicas"] == ("1", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            plain = {c.name: c.value for c in found["b"].configs}
+            assert plain["retention.ms"] == "604800000"
+            assert (found["old"].error_code, found["old"].configs) == (36, [])
+        assert (await rig.ask(request, 4)).topics[0].name == "a"
 
 
 async def test_topics_are_created_and_a_name_given_twice_is_refused():
