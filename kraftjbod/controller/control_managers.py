@@ -8,7 +8,7 @@ network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kraftjbod.controller.brokers.foreign_metadata import require_same_log
@@ -77,6 +77,7 @@ from kraftjbod.protocol.rpc_messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     FindTopicsRequest,
+    PartitionIsr,
     RpcRequest,
     RpcResponse,
     UpdateFeaturesRequest,
@@ -168,6 +169,10 @@ class ControlManagers:
         self._controllers = controllers
 
     # --- decisions -------------------------------------------------------------------------------
+
+    def ineligible_members(self, wish: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
+        """Why a requested in-sync set is answered with INELIGIBLE_REPLICA, by member."""
+        return self._replication.ineligible_members(wish)
 
     def decide(
         self, request: RpcRequest, *, now_ms: int, connection: ConnectionId | None = None

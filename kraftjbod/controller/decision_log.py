@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kraftjbod.controller.control_managers import ControlManagers
-from kraftjbod.core.errors import ForeignMetadataError
+from kraftjbod.core.errors import ErrorCode, ForeignMetadataError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
@@ -20,8 +20,15 @@ from kraftjbod.metadata.records import (
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
 )
+from kraftjbod.protocol.rpc_messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionIsr,
+    RpcResponse,
+)
 
 _FOREIGN_METADATA_INTERVAL_MS: Final = 30_000
+_INELIGIBLE_INTERVAL_MS: Final = 30_000
 
 
 class DecisionLog:
@@ -48,6 +55,8 @@ class DecisionLog:
         self._log = get_logger(component="controller")
         #: When a broker that knows another metadata log may be logged again.
         self._foreign_metadata_due_ms = 0
+        #: When an ineligible member may be logged again, by broker that is in metadata.
+        self._ineligible_due_ms: dict[BrokerId, int] = {}
 
     def note_foreign_metadata(self, error: ForeignMetadataError) -> None:
         """Brokers go on asking until somebody has put it right: said now and then only."""
@@ -55,6 +64,30 @@ class DecisionLog:
         if now_ms >= self._foreign_metadata_due_ms:
             self._foreign_metadata_due_ms = now_ms + _FOREIGN_METADATA_INTERVAL_MS
             self._log.error("broker_knows_other_metadata", reason=error.message)
+
+    def note_ineligible(self, request: AlterPartitionRequest, response: RpcResponse) -> None:
+        """Say which members a leader may not have in sync, and why; of each now and then only.
+
+        A leader asks again for as long as the member fetches from it.
+        """
+        assert isinstance(response, AlterPartitionResponse), response
+        now_ms, by_member = self._clock.now_ms(), dict[BrokerId, tuple[PartitionIsr, str]]()
+        for wish, answer in zip(request.partitions, response.partitions, strict=True):
+            if answer.error_code is ErrorCode.INELIGIBLE_REPLICA:
+                for member, reason in self._managers().ineligible_members(wish):
+                    by_member.setdefault(member, (wish, reason))
+        for member, (wish, reason) in by_member.items():
+            if now_ms < self._ineligible_due_ms.get(member, now_ms):
+                continue
+            self._ineligible_due_ms[member] = now_ms + _INELIGIBLE_INTERVAL_MS
+            topic = self._managers().state.topics[wish.topic_id].name
+            self._log.info(
+                "isr_member_ineligible",
+                member=member,
+                leader=request.broker_id,
+                partition=f"{topic}-{wish.partition}",
+                reason=reason,
+            )
 
     def note_changes(self, records: Sequence[Record]) -> None:
         moved = [r for r in records if isinstance(r, PartitionChangeRecord)]

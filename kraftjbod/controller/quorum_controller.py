@@ -68,6 +68,7 @@ from kraftjbod.metadata.records import (
 )
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
+    AlterPartitionRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     RpcRequest,
@@ -356,6 +357,8 @@ class QuorumController:
     ) -> ControllerResult[RpcResponse]:
         now_ms = self._clock.now_ms()
         result = self._managers.decide(request, now_ms=now_ms, connection=connection)
+        if isinstance(request, AlterPartitionRequest):
+            self._decisions.note_ineligible(request, result.response)
         if not isinstance(request, BrokerRegistrationRequest) or len(result.records) < 2:
             return result
         level = self._managers.state.metadata_version

@@ -19,7 +19,7 @@ for all of them. They go by the state of their turn, and whoever takes over find
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from kraftjbod.controller.brokers.heartbeat_manager import BrokerControlState
@@ -412,28 +412,39 @@ class ReplicationControlManager:
             return stale
         if not _is_well_formed(wish, partition):
             return ErrorCode.INVALID_REQUEST
-        for member, epoch in zip(wish.isr, wish.isr_broker_epochs, strict=True):
-            if not self._is_eligible(member, epoch, partition):
-                return ErrorCode.INELIGIBLE_REPLICA
-            if member not in partition.isr and not self._was_heard(member, epoch, wish):
-                return ErrorCode.INELIGIBLE_REPLICA
+        if any(self.ineligible_members(wish)):
+            return ErrorCode.INELIGIBLE_REPLICA
         return None
 
-    def _is_eligible(
+    def ineligible_members(self, wish: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
+        """Members of a requested in-sync set of a known partition that cannot be in it, and why."""
+        partition = self._partition(TopicIdPartition(wish.topic_id, wish.partition))
+        for member, epoch in zip(wish.isr, wish.isr_broker_epochs, strict=True):
+            reason = self._why_ineligible(member, epoch, partition)
+            if reason is not None:
+                yield member, reason
+            elif member not in partition.isr and not self._was_heard(member, epoch, wish):
+                yield member, "the leader does not know its latest registration"
+
+    def _why_ineligible(
         self, member: BrokerId, epoch: BrokerEpoch, partition: PartitionRegistration
-    ) -> bool:
-        """Acceptable; a leader of last resort may name itself."""
+    ) -> str | None:
+        """None if the replica is acceptable; a leader of last resort may name itself."""
         broker = self._state.brokers.get(member)
         directory_id = partition.directory_of(member)
-        wanted = {Acceptance.ACCEPTABLE}
-        if member == partition.leader:
-            wanted.add(Acceptance.LAST_RESORT)
-        return (
-            broker is not None
-            and directory_id is not None
-            and epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)
-            and self._cluster.acceptance(member, directory_id) in wanted
-        )
+        if broker is None or directory_id is None:
+            return "the broker is not registered, or has no replica"
+        if epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
+            return f"the leader knows broker epoch {epoch}, and it is {broker.epoch}"
+        match self._cluster.acceptance(member, directory_id):
+            case Acceptance.REFUSED if not broker.is_active:
+                return "the broker is fenced or shuts down"
+            case Acceptance.REFUSED:
+                return f"the log directory {directory_id} is offline"
+            case Acceptance.LAST_RESORT if member != partition.leader:
+                return f"the log directory {directory_id} is full or does not answer"
+            case _:
+                return None
 
     def _was_heard(self, member: BrokerId, epoch: BrokerEpoch, wish: PartitionIsr) -> bool:
         """Whether what the leader knows of one that shall join is true of the copy of now.

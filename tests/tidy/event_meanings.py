@@ -175,6 +175,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "What a move left could not be removed, as its directory failed or is impaired."
     ),
     "isr_change_refused": "The controller did not take a wish for an in-sync set.",
+    "isr_member_ineligible": "A leader asked for an in-sync set with a member that cannot be in it "
+    "now; the event says why. The leader asks again while that member follows.",
     "isr_members_lag": "Followers lag for too long and shall leave the in-sync set.",
     "last_in_sync_replica_lost": (
         "The one replica with everything is gone: bring its disk back, or let another lead."

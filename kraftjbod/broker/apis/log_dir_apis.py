@@ -59,6 +59,10 @@ _UNKNOWN_LAG: Final = -1
 #: A forecast beyond is none: a century.
 _MAX_SECONDS: Final = 100 * 365 * 86_400
 _SOME_ID: Final = Uuid(bytes(16))
+_TOO_MANY_MOVES: Final = OperatingError(
+    f"one request may be about {MAX_ITEMS_PER_REQUEST} replicas; ask for this one again",
+    code=ErrorCode.INVALID_REQUEST,
+)
 
 
 class _Copy(NamedTuple):
@@ -108,15 +112,18 @@ class LogDirApis:
         count = logged = 0
         async for topic_partition, path in in_slices(wishes):
             count += 1
-            code = ErrorCode.INVALID_REQUEST
+            refusal: OperatingError | None = _TOO_MANY_MOVES
             if count <= MAX_ITEMS_PER_REQUEST:
-                code = await self._alter(
+                refusal = await self._alter(
                     topic_partition, path, is_reported=logged < MAX_LOGGED_PER_REQUEST
                 )
-            logged += code is not ErrorCode.NONE
-            results[topic_partition.topic].append(
-                _PartitionResult(partition_index=topic_partition.partition, error_code=code)
+            result = _PartitionResult(
+                partition_index=topic_partition.partition, error_code=ErrorCode.NONE
             )
+            if refusal is not None:
+                logged += 1
+                result.error_code, result.error_message = refusal.code, refusal.message
+            results[topic_partition.topic].append(result)
         return AlterReplicaLogDirsResponse(
             results=[
                 _TopicResult(topic_name=name, partitions=parts) for name, parts in results.items()
@@ -125,7 +132,8 @@ class LogDirApis:
 
     async def _alter(
         self, topic_partition: TopicPartition, where: str, *, is_reported: bool
-    ) -> ErrorCode:
+    ) -> OperatingError | None:
+        """Begin or end a move; why it is refused."""
         # A swap takes milliseconds; before its end nobody can say where the replica is.
         await self._moves.swap_over(topic_partition)
         try:
@@ -139,8 +147,8 @@ class LogDirApis:
                     code=e.code.name,
                     reason=e.message,
                 )
-            return e.code
-        return ErrorCode.NONE
+            return e
+        return None
 
     def _move(self, topic_partition: TopicPartition, where: str) -> None:
         """Begin or end a move.

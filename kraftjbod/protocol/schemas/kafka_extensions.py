@@ -240,6 +240,20 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             ),
         },
     ),
+    ("AlterReplicaLogDirsResponse", "AlterReplicaLogDirPartitionResult"): (
+        {
+            # Why a replica may not move there, and what to do: KAFKA_STORAGE_ERROR alone may mean
+            # a dead, a full or a cordoned directory. Null if there is no error, or not reported.
+            "name": "ErrorMessage",
+            "type": "string",
+            "versions": "2+",
+            "nullableVersions": "2+",
+            "taggedVersions": "2+",
+            "tag": FIRST_OWN_TAG,
+            "default": "null",
+            "ignorable": True,
+        },
+    ),
     ("DescribeClusterRequest", "DescribeClusterRequest"): (
         {
             # What metadata knows of log directories, for brokers that cannot be asked themselves.

@@ -387,7 +387,11 @@ class MiniBroker:
                     topic_name=topic,
                     partitions=[
                         response.AlterReplicaLogDirPartitionResult(
-                            partition_index=index, error_code=code
+                            partition_index=index,
+                            error_code=code,
+                            error_message=f"{log_dir.path} is cordoned"
+                            if code == ErrorCode.KAFKA_STORAGE_ERROR
+                            else None,
                         )
                     ],
                 )

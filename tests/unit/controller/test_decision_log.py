@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerEpoch
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol import rpc_messages as m
 from tests.faults.vfs_fault import FaultVfs
@@ -24,6 +26,42 @@ async def test_failed_directories_and_fencing_are_reported(node: Node) -> None:
         "broker_log_dirs_offline",
         "broker_fenced",
     ]
+
+
+async def test_ineligible_isr_member_is_reported_with_the_reason(
+    vfs: FaultVfs,
+) -> None:
+    node = Node(vfs)
+    await node.controller.start()
+    epochs = {ONE: await node.register("a"), TWO: await node.register("b", TWO)}
+    for broker_id, epoch in epochs.items():
+        await node.heartbeat(epoch, broker_id=broker_id)
+    new = m.NewTopic(name="t", assignments={0: (ONE, TWO)})
+    await node.controller.handle(m.CreateTopicsRequest(topics=(new,)))
+    (topic,) = node.managers.state.topics.values()
+    wish = m.PartitionIsr(
+        topic_id=topic.topic_id,
+        partition=0,
+        leader_epoch=topic.partitions[0].leader_epoch,
+        partition_epoch=topic.partitions[0].partition_epoch,
+        isr=(ONE, TWO),
+        isr_broker_epochs=(epochs[ONE], BrokerEpoch(epochs[TWO] - 1)),
+    )
+    request = m.AlterPartitionRequest(broker_id=ONE, broker_epoch=epochs[ONE], partitions=(wish,))
+    with capture_logs() as events:
+        for _ in range(2):
+            response = await node.controller.handle(request)
+            assert isinstance(response, m.AlterPartitionResponse)
+            assert response.partitions[0].error_code is ErrorCode.INELIGIBLE_REPLICA
+        node.clock.ms += 30_000
+        await node.controller.handle(request)
+    assert [event["event"] for event in events] == ["isr_member_ineligible"] * 2
+    assert (events[0]["member"], events[0]["partition"]) == (TWO, "t-0")
+    assert events[0]["reason"] == (
+        f"the leader knows broker epoch {epochs[TWO] - 1}, and it is {epochs[TWO]}"
+    )
+    await node.controller.stop()
+    node.log_dir.close()
 
 
 async def test_impaired_directories_are_reported_and_counted(vfs: FaultVfs) -> None:

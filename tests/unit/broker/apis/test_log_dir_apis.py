@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -159,17 +160,15 @@ async def test_a_future_copy_is_reported_as_one_with_its_lag_and_what_the_contro
 # --- AlterReplicaLogDirs --------------------------------------------------------------------------
 
 
+def move_to(path: str, tp: TopicPartition = TP) -> Any:
+    """The request that moves one replica."""
+    topic = ALTER.AlterReplicaLogDirTopic(name=tp.topic, partitions=[tp.partition])
+    return ALTER(dirs=[ALTER.AlterReplicaLogDir(path=path, topics=[topic])])
+
+
 async def alter(rig: BrokerRig, path: str, tp: TopicPartition = TP) -> int:
     """The error code for one partition."""
-    request = ALTER(
-        dirs=[
-            ALTER.AlterReplicaLogDir(
-                path=path,
-                topics=[ALTER.AlterReplicaLogDirTopic(name=tp.topic, partitions=[tp.partition])],
-            )
-        ]
-    )
-    (named,) = (await rig.ask(request)).results
+    (named,) = (await rig.ask(move_to(path, tp))).results
     (part,) = named.partitions
     assert (named.topic_name, part.partition_index) == tuple(tp)
     return int(part.error_code)
@@ -250,7 +249,12 @@ async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[1].is_cordoned = True
-        assert await alter(rig, "/d2") == ErrorCode.KAFKA_STORAGE_ERROR
+        refused = await rig.ask(move_to("/d2"))
+        (part,) = refused.results[0].partitions
+        assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert part.error_message == "/d2 is cordoned and takes no new replicas (KIP-1066)"
+        older = (await rig.ask(move_to("/d2"), 1)).results[0].partitions[0]
+        assert (older.error_code, older.error_message) == (part.error_code, None)
         rig.dirs[0].is_cordoned, rig.dirs[1].is_cordoned = True, False
         rig.controller.may_answer.clear()
         assert await alter(rig, "/d2") == 0

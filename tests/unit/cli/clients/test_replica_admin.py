@@ -44,6 +44,10 @@ async def test_replicas_move_and_refusals_are_reported_by_partition() -> None:
         refused = await admin.alter_replica_log_dirs(client, BROKER_ID, {"/d9": [T1]})
         assert refused[T1].code is ErrorCode.LOG_DIR_NOT_FOUND
         assert "t-1" in refused[T1].message
+        broker.fail_next["AlterReplicaLogDirs"] = [ErrorCode.KAFKA_STORAGE_ERROR]
+        refused = await admin.alter_replica_log_dirs(client, BROKER_ID, {"/d9": [T1]})
+        assert refused[T1].code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert refused[T1].message == "/d9 is cordoned"
 
 
 async def test_reassignments_carry_target_dirs_are_listed_and_cancelled() -> None:

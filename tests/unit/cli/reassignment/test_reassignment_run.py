@@ -192,7 +192,7 @@ async def test_refusals_of_the_cluster_are_reported_with_their_partition() -> No
         broker.reassigned.clear()
         broker.fail_next["AlterReplicaLogDirs"] = [ErrorCode.KAFKA_STORAGE_ERROR]
         with pytest.raises(
-            ReassignmentError, match="Failed to alter dir for foo-0-7: foo-0: KAFKA"
+            ReassignmentError, match="Failed to alter dir for foo-0-7: /d2 is cordoned"
         ):
             await actions.execute(client, Answer(), plan(to="/d2"), options())
 

@@ -48,7 +48,22 @@ def described_by(broker_id: int = -1) -> Any:
     return answer
 
 
+def refused_move(**own: Any) -> Any:
+    response = codec.message("AlterReplicaLogDirsResponse")
+    partition = response.AlterReplicaLogDirPartitionResult
+    parts = [
+        partition(partition_index=1, error_code=56, **own),
+        partition(partition_index=2, error_code=0),
+    ]
+    return response(
+        results=[response.AlterReplicaLogDirTopicResult(topic_name="t", partitions=parts)]
+    )
+
+
 MESSAGES = [
+    pytest.param(
+        "AlterReplicaLogDirsResponse", 2, refused_move, {"error_message": "cordoned"}, id="34-v2"
+    ),
     *(
         pytest.param("AlterPartitionReassignmentsRequest", v, reassignment, TARGETS, id=f"45-v{v}")
         for v in (0, 1)
