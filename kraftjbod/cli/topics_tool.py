@@ -19,6 +19,7 @@ from typing import Any, Final
 import click
 
 from kraftjbod.cli.clients.cluster_admin import (
+    CreatedTopic,
     EligibleLeaders,
     create_partitions,
     create_topic,
@@ -33,6 +34,7 @@ from kraftjbod.cli.clients.config_admin import (
     describe_configs,
     own_configs,
 )
+from kraftjbod.cli.clients.short_partitions import min_insync_replicas
 from kraftjbod.cli.terminal.command import (
     ClusterAddress,
     connection_options,
@@ -42,7 +44,6 @@ from kraftjbod.cli.terminal.command import (
 )
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicId
-from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 
 _ACTIONS: Final = ("create", "delete", "list", "describe", "alter")
 _COLLISION: Final = (
@@ -155,7 +156,7 @@ async def _create(client: ClusterClient, options: Options) -> None:
     assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else {}
     await client.retry(client.refresh_metadata)
     try:
-        await create_topic(
+        created = await create_topic(
             client,
             options.topic,
             partitions=options.partitions or -1,
@@ -167,10 +168,20 @@ async def _create(client: ClusterClient, options: Options) -> None:
         if e.code == ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists:
             return
         raise
-    click.echo(
-        json.dumps({"created": options.topic})
-        if options.as_json
-        else f"Created topic {options.topic}."
+    if options.as_json:
+        click.echo(json.dumps({"created": options.topic}))
+        return
+    click.echo(f"Created topic {options.topic}.")
+    if created.needs_all_replicas:
+        click.echo(_needs_all(created))
+
+
+def _needs_all(created: CreatedTopic) -> str:
+    return (
+        f"It takes writes with acks=all only while all {created.replication_factor} replicas are "
+        f"in sync (min.insync.replicas is {created.min_insync_replicas}): with one broker down "
+        "producers get NOT_ENOUGH_REPLICAS. Use 3 replicas, or a lower min.insync.replicas, which "
+        "keeps some acknowledged records on fewer disks."
     )
 
 
@@ -232,7 +243,7 @@ async def _describe(client: ClusterClient, topics: list[TopicMetadata], options:
     configs = own_configs(in_force)
     if options.topics_with_overrides:
         topics = [topic for topic in topics if configs[topic.name]]
-    needed = {one.name: _min_isr(entries) for one, entries in in_force.items()}
+    needed = {one.name: min_insync_replicas(entries) for one, entries in in_force.items()}
     eligible = await client.retry(
         lambda: describe_eligible(client, [topic.name for topic in topics])
     )
@@ -254,11 +265,6 @@ async def _describe(client: ClusterClient, topics: list[TopicMetadata], options:
         for partition in () if options.topics_with_overrides else partitions:
             elr = eligible.get((topic.name, partition.partition))
             click.echo(partition_line(topic.name, partition, elr))
-
-
-def _min_isr(entries: Mapping[str, ConfigEntry]) -> int:
-    entry = entries.get(MIN_INSYNC_REPLICAS)
-    return int(entry.value) if entry is not None and entry.value is not None else 1
 
 
 def _shown_partitions(

@@ -41,6 +41,7 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_log_dirs
+from kraftjbod.cli.clients.short_partitions import ShortPartition, short_partitions
 from kraftjbod.core.config_model import config_text
 from kraftjbod.core.errors import ConfigError, KraftJbodError, OperatingError, StartupError
 from kraftjbod.core.log_dir_state import LogDirState
@@ -74,6 +75,8 @@ _MOST_BROKERS: Final = 32
 _MOST_DIRS: Final = 32
 _CONTROLLERS: Final = (1, 3, 5)
 _SHOWN_LINES: Final = 20
+#: For a broker to say what a failed test's report shows.
+_REPORT_S: Final = 5.0
 _SHOWN_CHARS: Final = 500
 _STATES: Final = tuple(state.value for state in LogDirState)
 #: What differs from the daemons' defaults: a test waits for less, and finds its own topics only.
@@ -325,7 +328,8 @@ class LocalCluster:
         )
 
     def last_words(self) -> str:
-        """The last lines of every daemon, for a test that failed."""
+        """The last lines of every daemon, for a test that failed; and which partitions refuse
+        writes."""
         lines_out = []
         for daemon in self.processes.daemons:
             path = daemon.files.telemetry_path
@@ -333,7 +337,21 @@ class LocalCluster:
             state = "runs" if daemon.is_running else f"ended with {daemon.exit_code}"
             lines_out.append(f"--- {daemon.files.name} {state}; {path}")
             lines_out += [line[:_SHOWN_CHARS] for line in lines[-_SHOWN_LINES:]]
+        lines_out += self._partitions_that_refuse_writes()
         return "\n".join(lines_out)
+
+    def _partitions_that_refuse_writes(self) -> list[str]:
+        """One line each; none if no broker says in time how it is."""
+
+        async def ask(client: ClusterClient) -> list[ShortPartition]:
+            async with asyncio.timeout(_REPORT_S):
+                return await short_partitions(client)
+
+        try:
+            short = self._ask(ask)
+        except (KraftJbodError, TimeoutError):
+            return []
+        return [f"--- {partition}" for partition in short[:_SHOWN_LINES]]
 
     def _lay_out(self, run_dir: Path) -> None:
         brokers, dirs = self._counts

@@ -23,6 +23,7 @@ from kraftjbod.cli.clients.cluster_client import (
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.protocol.messages import (
     ApiVersionsRequest,
     CreatePartitionsRequest,
@@ -49,6 +50,19 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 
+class CreatedTopic(NamedTuple):
+    """What a cluster made of a request for a topic; -1 and None if it did not say."""
+
+    replication_factor: int
+    min_insync_replicas: int | None
+
+    @property
+    def needs_all_replicas(self) -> bool:
+        """Whether one replica that is out of sync stops all writes with ``acks=all``."""
+        needed = self.min_insync_replicas
+        return needed is not None and needed >= self.replication_factor > 1
+
+
 async def create_topic(
     client: ClusterClient,
     name: str,
@@ -57,7 +71,7 @@ async def create_topic(
     replication_factor: int = -1,
     assignment: Mapping[int, Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
-) -> None:
+) -> CreatedTopic:
     """Create one topic; -1 leaves a number to the cluster.
 
     :param assignment: broker ids by partition, instead of the two numbers.
@@ -81,8 +95,10 @@ async def create_topic(
     response = await client.request_controller(
         CreateTopicsRequest(topics=[topic], timeout_ms=client.request_timeout_ms)
     )
-    for result in response.topics:
-        require_ok(result, f"topic {result.name}")
+    (result,) = response.topics
+    require_ok(result, f"topic {result.name}")
+    needed = next((c.value for c in result.configs or () if c.name == MIN_INSYNC_REPLICAS), None)
+    return CreatedTopic(result.replication_factor, None if needed is None else int(needed))
 
 
 async def delete_topic(client: ClusterClient, name: str) -> None:

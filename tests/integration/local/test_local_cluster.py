@@ -151,6 +151,19 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_no_mounts() -> None:
         _ = cluster.bootstrap_servers
 
 
+def test_report_of_a_failed_test_names_partitions_that_refuse_writes() -> None:
+    """A topic of two replicas needs both by default, and a client only sees a time-out."""
+    with LocalCluster(brokers=2, dirs=1, disks="plain") as cluster:
+        cluster.create_topic("pairs", replication_factor=2)
+        cluster.broker(2).kill()
+        with pytest.raises(ClusterTimeoutError, match="NOT_ENOUGH_REPLICAS") as timed_out:
+            cluster.wait_in_sync("pairs", timeout_s=10)
+        assert (
+            "pairs-0 has 1 of 2 replicas in sync and needs 2 (min.insync.replicas): writes with "
+            "acks=all are refused with NOT_ENOUGH_REPLICAS"
+        ) in str(timed_out.value)
+
+
 def test_what_is_not_there_is_reported() -> None:
     for parameters, problem in {
         "brokers": ({"brokers": 0}, "from 1 to 32 brokers"),

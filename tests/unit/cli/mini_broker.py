@@ -294,8 +294,13 @@ class MiniBroker:
             count = len(wanted.assignments) or max(1, wanted.num_partitions)
             self.create(wanted.name, count, **{c.name: c.value for c in wanted.configs})
         reported = f"Topic '{wanted.name}' already exists." if code else None
+        min_isr = response.CreatableTopicConfigs(name="min.insync.replicas", value="2")
         result = response.CreatableTopicResult(
-            name=wanted.name, error_code=code, error_message=reported
+            name=wanted.name,
+            error_code=code,
+            error_message=reported,
+            replication_factor=wanted.replication_factor,
+            configs=[] if code else [min_isr],
         )
         return response(topics=[result])
 

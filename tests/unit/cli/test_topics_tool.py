@@ -25,6 +25,23 @@ async def test_create_says_so_in_kafkas_words() -> None:
         assert again.stderr == "error: Topic 'foo' already exists.\n"
 
 
+async def test_create_says_when_one_broker_down_stops_all_writes() -> None:
+    """With Kafka's default of 1 such a topic would go on; here it does not."""
+    async with mini_broker() as broker:
+        words = ("--bootstrap-server", broker.address, "--create", "--replication-factor")
+        two = await invoke_ok(*words, "2", "--topic", "two")
+        created, warning = two.splitlines()
+        assert created == "Created topic two."
+        assert warning.startswith(
+            "It takes writes with acks=all only while all 2 replicas are in sync "
+            "(min.insync.replicas is 2): with one broker down producers get NOT_ENOUGH_REPLICAS."
+        )
+        assert await invoke_ok(*words, "3", "--topic", "three") == "Created topic three.\n"
+        assert await invoke_ok(*words, "1", "--topic", "one") == "Created topic one.\n"
+        document = await invoke_ok(*words, "2", "--topic", "json", "--json")
+        assert json.loads(document) == {"created": "json"}
+
+
 async def test_names_that_collide_as_metrics_are_warned_of() -> None:
     async with mini_broker() as broker:
         reported = await invoke_ok(

@@ -1,0 +1,64 @@
+"""WIRE. Partitions that refuse writes, because too few of their replicas are in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+    describe_configs,
+)
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
+
+
+class ShortPartition(NamedTuple):
+    """A partition whose producers with ``acks=all`` get NOT_ENOUGH_REPLICAS."""
+
+    topic_partition: TopicPartition
+    in_sync: int
+    replicas: int
+    needed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition} has {self.in_sync} of {self.replicas} replicas in sync and "
+            f"needs {self.needed} (min.insync.replicas): writes with acks=all are refused with "
+            "NOT_ENOUGH_REPLICAS"
+        )
+
+
+async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
+    """Of all topics, as one broker knows them now.
+
+    :raises OperatingError: no broker answers.
+    """
+    metadata = await client.refresh_metadata()
+    suspects = {
+        topic.name: topic
+        for topic in metadata.topics.values()
+        if any(len(part.isr) < len(part.replicas) for part in topic.partitions.values())
+    }
+    if not suspects:
+        return []
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in suspects]
+    configs = await describe_configs(client, resources)
+    needed = {one.name: min_insync_replicas(entries) for one, entries in configs.items()}
+    return [
+        ShortPartition(
+            TopicPartition(name, part.partition), len(part.isr), len(part.replicas), needed[name]
+        )
+        for name, topic in sorted(suspects.items())
+        for part in topic.partitions.values()
+        if len(part.isr) < needed[name]
+    ]
+
+
+def min_insync_replicas(entries: Mapping[str, ConfigEntry]) -> int:
+    """What is in force for a topic; Kafka's default if the cluster does not say it."""
+    entry = entries.get(MIN_INSYNC_REPLICAS)
+    return int(entry.value) if entry is not None and entry.value is not None else 1
