@@ -146,12 +146,15 @@ class MetadataLoader:
 
     def _replay(self, response: FetchMetadataResponse) -> None:
         state, delta = self._cache.state, MetadataDelta()
-        for entry in response.entries:
-            if entry.offset > state.offset:
-                records = decode_entry(entry.payload)
-                state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
-                self._memory.note_applied(entry.offset, entry.epoch)
-        self._publisher.publish(delta)
+        try:
+            for entry in response.entries:
+                if entry.offset > state.offset:
+                    records = decode_entry(entry.payload)
+                    state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
+                    self._memory.note_applied(entry.offset, entry.epoch)
+        finally:
+            # Entries before an unreadable one are in the state, and no later answer has them.
+            self._publisher.publish(delta)
 
     async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
         before, after = self._cache.state, MetadataState()

@@ -63,6 +63,27 @@ async def test_entries_take_effect_in_order_and_each_once():
         assert rig.logs.get(TP) is not None
 
 
+async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it():
+    """They are in the state, so no later answer brings them: the replica was never created."""
+    damaged = MetadataEntry(offset=11, epoch=1, payload=b"no records")
+    entries = (entry(10, topic(), partition()), damaged)
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        due = tuple(one for one in entries if one.offset >= request.fetch_offset)
+        return FetchMetadataResponse(high_watermark=11, entries=due)
+
+    async with brokers(answer=answer) as (rig,):
+        with capture_logs() as logged:
+            loading = rig.tasks.start(rig.parts.loader.run(), "loader")
+            while "metadata_fetch_failed" not in {line["event"] for line in logged}:
+                await asyncio.sleep(0)
+            loading.cancel()
+        await rig.parts.publisher.disk_work_done()
+        assert rig.parts.cache.version == 10
+        assert rig.logs.get(TP) is not None
+
+
 async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
     whole = encode_entry([topic(), partition(), CONFIG], LATEST_METADATA_VERSION)
     said: list[tuple[int | None, int | None]] = []
