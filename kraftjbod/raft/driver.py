@@ -99,7 +99,7 @@ class RaftDriver:
         self._opener = self._make_opener(
             voters, ReplicaKey(node_id, directory_id), first_payload_of_term, retry_interval_ms
         )
-        self._maker = self._make_maker(bytes_between_snapshots)
+        self._maker = self._make_maker(bytes_between_snapshots, retry_interval_ms)
         self._core: RaftCore | None = None
         self._listener: RaftListener | None = None
         self.committed = CommittedLog(
@@ -155,13 +155,14 @@ class RaftDriver:
             changed=self._note_change,
         )
 
-    def _make_maker(self, bytes_between_snapshots: int) -> SnapshotMaker:
+    def _make_maker(self, bytes_between_snapshots: int, retry_interval_ms: int) -> SnapshotMaker:
         return SnapshotMaker(
             log_dir=self._log_dir,
             store=self._store,
             space=self._space,
             log=self._log,
             bytes_between_snapshots=bytes_between_snapshots,
+            retry_interval_ms=retry_interval_ms,
             committed=self._until_committed,
             installed=lambda snapshot: self._required_core().compact(snapshot),
         )

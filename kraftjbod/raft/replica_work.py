@@ -110,8 +110,7 @@ class ReplicaWork:
         try:
             await self._write_slice(core, taken)
         except LogDirImpairedError as e:
-            # No space: the part is gone, and the leader sends it anew.
-            self._part = None
+            # The leader sends the snapshot again from its beginning; that discards the part.
             self._snapshot_failed(e)
             core.snapshot_discarded()
 
@@ -121,9 +120,7 @@ class ReplicaWork:
             old, self._part = self._part, None
             if old is not None:
                 await run(old.discard)
-            self._part = await run(
-                partial(self._store.begin_snapshot, *taken.snapshot, taken.voters)
-            )
+            self._part = self._store.begin_snapshot(*taken.snapshot, taken.voters)
         part = self._part
         if part is None or part.size_bytes != taken.position:
             core.snapshot_discarded()
@@ -132,8 +129,8 @@ class ReplicaWork:
         if not taken.is_last:
             core.slice_persisted(taken)
             return
-        self._part = None
         snapshot = await run(part.finish)
+        self._part = None
         await self._before_install()
         await self._writer.write(partial(self._store.install_snapshot, snapshot, replaces_log=True))
         # Without voters of its own it is of a log that never named any: the configured ones.

@@ -47,9 +47,10 @@ class Snapshot:
 
 
 class SnapshotPart:
-    """A snapshot on its way to the disk, piece by piece, in the flush queue.
+    """A snapshot that is written piece by piece, in the flush queue.
 
-    What fails leaves no file, and nothing more may be done then.
+    The file is created by the first :meth:`append`, or by :meth:`finish`. A failed operation
+    removes the file, and the part is of no use then.
     """
 
     def __init__(
@@ -62,16 +63,13 @@ class SnapshotPart:
         self._voters = voters
         self._block = _voters_block(voters)
         self._crc = zlib.crc32(self._block)
+        self._file: VfsFile | None = None
         self.size_bytes = 0
-        # Of all this only the sync is a flush.
-        with FailsAs(OpKind.CHECKPOINT):
-            self._file = vfs.open(path, OpenMode.CREATE)
-            with Undoing(self.discard):
-                self._file.truncate(0)
 
     def append(self, piece: bytes) -> None:
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
-            self._file.write_at(_SNAPSHOT_HEADER.size + len(self._block) + self.size_bytes, [piece])
+            position = _SNAPSHOT_HEADER.size + len(self._block) + self.size_bytes
+            self._opened().write_at(position, [piece])
         self._crc = zlib.crc32(piece, self._crc)
         self.size_bytes += len(piece)
 
@@ -79,11 +77,13 @@ class SnapshotPart:
         """Make it durable; :meth:`RaftLogStore.install_snapshot` gives it its name."""
         magic = _MAGIC_WITH_VOTERS if self._block else _SNAPSHOT_MAGIC
         header = _SNAPSHOT_HEADER.pack(magic, self.size_bytes, self._crc)
+        # Of all this only the sync is a flush.
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
-            self._file.write_at(0, [header + self._block])
+            file = self._opened()
+            file.write_at(0, [header + self._block])
             with FailsAs(OpKind.FLUSH):
-                self._file.sync()
-        self._file.close()
+                file.sync()
+        self._close()
         return Snapshot(
             last_offset=self._last_offset,
             term=self._term,
@@ -92,8 +92,20 @@ class SnapshotPart:
         )
 
     def discard(self) -> None:
-        self._file.close()
+        """Close and remove the file, finished or not; call again without effect."""
+        self._close()
         self._vfs.unlink_if_exists(self._path)
+
+    def _opened(self) -> VfsFile:
+        if self._file is None:
+            self._file = self._vfs.open(self._path, OpenMode.CREATE)
+            self._file.truncate(0)
+        return self._file
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 def read_payload(vfs: Vfs, path: str, position: int, size: int, voters: bytes = b"") -> bytes:

@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.log.log_space import LogSpace
 from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.log.snapshot_files import SnapshotPart
 from kraftjbod.raft.machine.messages import SnapshotId
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
@@ -34,10 +35,12 @@ class SnapshotMaker:
         space: LogSpace,
         log: Logger,
         bytes_between_snapshots: int,
+        retry_interval_ms: int,
         committed: Callable[[SnapshotId], Awaitable[bool]],
         installed: Callable[[SnapshotId], None],
     ) -> None:
         """
+        :param retry_interval_ms: how often an impaired disk is tried again.
         :param committed: waits until it is certain what the log has there: whether it is that.
         :param installed: hears of each one that is done.
         """
@@ -46,11 +49,14 @@ class SnapshotMaker:
         self._space = space
         self._log = log
         self.bytes_between_snapshots = bytes_between_snapshots
+        self._retry_interval_ms = retry_interval_ms
         self._committed = committed
         self._installed = installed
         self._bytes_since_snapshot = 0
         #: Size of the last snapshot that found no free space; 0 if the last one did.
         self._needs_bytes = 0
+        #: The finished file is about to get its name, which nothing takes back.
+        self._is_installing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -69,19 +75,42 @@ class SnapshotMaker:
     def start(self, snapshot: SnapshotId, slices: Iterable[bytes], voters: bytes = b"") -> None:
         """Make one of the state after ``snapshot``, which may not be committed yet."""
         self._bytes_since_snapshot = 0
+        self._is_installing = False
         self._task = asyncio.create_task(self._make(snapshot, slices, voters))
         self._task.add_done_callback(self._note_end)
 
     async def stop(self) -> None:
-        """Leave one that is being made; its file goes with the next start."""
+        """Cancel a snapshot that is being made; its file is removed without waiting for that."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _make(self, of: SnapshotId, slices: Iterable[bytes], voters: bytes) -> None:
+        part = self._store.begin_snapshot(*of, voters)
+        try:
+            try:
+                is_installed = await self._write(part, of, slices)
+            except Exception:
+                await self._discard(part)
+                raise
+            if not is_installed:
+                await self._discard(part)
+        except asyncio.CancelledError:
+            # Queued after the operation that runs. The caller of stop() does not wait for a disk
+            # that hangs or refuses: the next start removes the file.
+            if not self._is_installing:
+                with contextlib.suppress(OperatingError):
+                    self._log_dir.begin(OpKind.FLUSH, part.discard)
+            raise
+
+    async def _write(self, part: SnapshotPart, of: SnapshotId, slices: Iterable[bytes]) -> bool:
+        """Return whether the snapshot is installed: space may be short, or the entry be replaced.
+
+        :raises KafkaStorageError: the metadata dir fails.
+        :raises LogDirImpairedError: the metadata dir is full or does not answer.
+        """
         # The flush queue, so that entries are appended meanwhile.
         run = partial(self._log_dir.run, OpKind.FLUSH)
-        part = await run(lambda: self._store.begin_snapshot(*of, voters))
         async with contextlib.aclosing(_gathered(slices)) as pieces:
             async for piece in pieces:
                 needed_bytes = part.size_bytes + len(piece)
@@ -91,18 +120,29 @@ class SnapshotMaker:
                     self._log.warning(
                         "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
                     )
-                    await run(part.discard)
-                    return
+                    return False
                 await run(partial(part.append, piece))
         self._needs_bytes = 0
         if not await self._committed(of):
-            return  # What it speaks of may never be committed.
+            return False  # Another leader may put another entry there.
         snapshot = await run(part.finish)
+        self._is_installing = True
         await self._log_dir.run(OpKind.CHECKPOINT, lambda: self._store.install_snapshot(snapshot))
         self._installed(of)
         self._log.info(
             "metadata_snapshot_written", last_offset=of.last_offset, size_bytes=part.size_bytes
         )
+        return True
+
+    async def _discard(self, part: SnapshotPart) -> None:
+        """Remove the file once the disk takes operations; an OFFLINE dir has released it."""
+        while True:
+            try:
+                return await self._log_dir.run(OpKind.FLUSH, part.discard)
+            except OverloadedError:
+                await asyncio.sleep(self._retry_interval_ms / 1000)
+            except KafkaStorageError:
+                return
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         """A snapshot that cannot be written leaves the log as it was: logged, and tried later."""

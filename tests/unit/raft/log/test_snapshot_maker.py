@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
 )
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
@@ -73,6 +74,30 @@ async def test_a_stop_does_not_wait_for_a_snapshot_that_waits(vfs: FaultVfs, nod
     assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
 
 
+@pytest.mark.parametrize("end", ["leadership lost", "cancelled"])
+async def test_snapshot_maker_unfinished_snapshot_leaves_no_file_and_no_descriptor(
+    vfs: FaultVfs, node: Node, end: str
+) -> None:
+    opened: Counter[str] = Counter()
+    vfs.on_operation = lambda kind, path: opened.update([kind] if path.endswith(".part") else [])
+    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"}), path="*.log"))
+    proposal = node.driver.propose(b"not committed yet")
+    node.driver.start_snapshot(proposal.entry.offset, 1, slices_of([]))
+    while not opened["write_at"]:
+        await asyncio.sleep(0.001)
+    if end == "leadership lost":
+        node.driver.release_waits()
+    else:
+        await node.driver._maker.stop()
+    while node.driver.is_snapshotting:
+        await asyncio.sleep(0.001)
+    # The flush thread ends its operations in their order, so this one comes after all others.
+    await node.log_dir.run(OpKind.FLUSH, lambda: None)
+    vfs.release()
+    assert opened["open"] == opened["close"] == 1
+    assert not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY))
+
+
 async def test_a_snapshot_that_meets_a_bug_costs_itself_only(node: Node) -> None:
     def broken() -> Iterator[bytes]:
         yield b"state"
@@ -118,8 +143,7 @@ async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
     def slices() -> Iterator[bytes]:
         for number in range(total):
             written = [i for i in vfs.list_dir(DIRECTORY) if i.name.endswith(".part")]
-            file = vfs.open(f"{DIRECTORY}/{written[0].name}", OpenMode.READ)
-            held.append(number * piece_bytes - file.size())
+            held.append(number * piece_bytes - sum(item.size_bytes for item in written))
             yield bytes([number]) * piece_bytes
 
     node.driver.start_snapshot(0, 1, slices())
