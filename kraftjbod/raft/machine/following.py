@@ -8,6 +8,7 @@ Whose term and leader count is decided in core.py.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -28,6 +29,9 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
 #: No snapshot, and no entry.
 NOTHING: Final = SnapshotId(-1, 0)
+#: More than one event loop iteration makes. A disk that does not take the hard state holds up all
+#: messages; each may be lost, and the oldest are of least use.
+MAX_UNSENT_MESSAGES: Final = 1_000
 
 
 class Following:
@@ -55,7 +59,7 @@ class Following:
         #: The last slice is being written: its snapshot takes the place of the log.
         self._is_installing = False
         self._unwritten_state: HardState | None = None
-        self._messages: list[Message] = []
+        self._messages: deque[Message] = deque(maxlen=MAX_UNSENT_MESSAGES)
         self._slices: list[SnapshotSlice] = []
         self._handed_commit = log.base.last_offset
 

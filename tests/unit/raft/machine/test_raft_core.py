@@ -6,13 +6,14 @@ import pytest
 
 from kraftjbod.core.errors import NotControllerError
 from kraftjbod.raft.machine.core import RaftCore, Role
-from kraftjbod.raft.machine.following import NOTHING
+from kraftjbod.raft.machine.following import MAX_UNSENT_MESSAGES, NOTHING
 from kraftjbod.raft.machine.messages import (
     Append,
     AppendReply,
     Entry,
     HardState,
     Observe,
+    PreVote,
     PreVoteReply,
     SnapshotId,
     TimeoutNow,
@@ -208,3 +209,14 @@ def test_leader_gives_up_when_answers_are_older_than_an_election_timeout() -> No
         core.step(late)
         core.tick()
     assert core.role is Role.FOLLOWER
+
+
+def test_raft_core_unsent_messages_are_bounded_and_the_newest_are_kept() -> None:
+    """While a disk does not take the vote nothing is sent, and peers go on asking for hours."""
+    core = _core(voters=(1, 2, 3))
+    for term in range(2 * MAX_UNSENT_MESSAGES):
+        core.step(PreVote(sender=node(2), to=node(1), term=term, last_offset=-1, last_term=0))
+    messages = core.ready().messages
+    assert len(messages) == MAX_UNSENT_MESSAGES
+    core.step(PreVote(sender=node(3), to=node(1), term=1, last_offset=-1, last_term=0))
+    assert [message.to for message in core.ready().messages] == [node(3)]
