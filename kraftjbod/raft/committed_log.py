@@ -68,14 +68,19 @@ class CommittedLog:
         log: Logger,
         max_cached_bytes: int,
         retry_interval_ms: int,
+        term_at: Callable[[int], int | None],
         reloaded: Callable[[BaseException | None], None],
     ) -> None:
-        """:param reloaded: hears of the end of a reload, and of what ended it early."""
+        """
+        :param term_at: of the log's entry at an offset; None where that is not known any more.
+        :param reloaded: hears of the end of a reload, and of what ended it early.
+        """
         self._log_dir = log_dir
         self._store = store
         self._clock = clock
         self._log = log
         self._retry_interval_ms = retry_interval_ms
+        self._term_at = term_at
         self._reloaded = reloaded
         #: Written entries, committed or not.
         self.cache = EntryCache(max_cached_bytes)
@@ -98,14 +103,19 @@ class CommittedLog:
             await self._give_snapshot(listener, snapshot)
 
     def publish(
-        self, listener: RaftListener, committed_offset: int, given: Callable[[int], None]
+        self,
+        listener: RaftListener,
+        committed_offset: int,
+        given: Callable[[int], None],
     ) -> bool:
         """Give what is committed now, and say so entry by entry; whether there was any."""
         if committed_offset <= self.offset or self.is_reloading:
             return False
         for offset in range(self.offset + 1, committed_offset + 1):
+            entry = self.cache[offset]
+            assert entry.term == self._term_at(offset), f"{entry} is not what is committed"
             self.offset = offset
-            listener.on_commit(self.cache[offset])
+            listener.on_commit(entry)
             given(offset)
         return True
 
@@ -193,10 +203,18 @@ class CommittedLog:
             found = await self._log_dir.run(
                 OpKind.READ, lambda: self._store.read(from_offset, max_bytes, max_entries)
             )
+            found = [entry for entry in found if entry.offset <= self.offset]
+            self._require_terms(found)
         except CorruptRecordError as e:
             self._log.error("metadata_log_damaged", offset=from_offset, reason=e.message)
             raise KafkaStorageError(f"the metadata log is damaged: {e.message}") from e
-        return [entry for entry in found if entry.offset <= self.offset]
+        return found
+
+    def _require_terms(self, entries: Sequence[Entry]) -> None:
+        """:raises CorruptRecordError: a term changed on the disk; its CRC may not cover that."""
+        for entry in entries:
+            if self._term_at(entry.offset) not in (None, entry.term):
+                raise CorruptRecordError(f"entry {entry.offset} has term {entry.term} on the disk")
 
     async def newest_snapshot(self) -> Snapshot | None:
         return await self._log_dir.run(OpKind.READ, lambda: self._store.newest_snapshot)

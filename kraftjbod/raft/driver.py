@@ -45,7 +45,7 @@ from kraftjbod.raft.machine.messages import Entry, Message, RaftTransport, Ready
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.raft.proposals import Proposal, Proposals
 from kraftjbod.raft.quorum_view import QuorumView, seeks_leader, view_of, why_lost
-from kraftjbod.raft.replica_work import ReplicaWork, first_failure
+from kraftjbod.raft.replica_work import ReplicaWork, Writable, first_failure
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
@@ -109,6 +109,7 @@ class RaftDriver:
             log=self._log,
             max_cached_bytes=max_cached_bytes,
             retry_interval_ms=retry_interval_ms,
+            term_at=lambda offset: self._required_core().log.term_at(offset),
             reloaded=self._note_reloaded,
         )
         self._was_mute = False
@@ -203,6 +204,7 @@ class RaftDriver:
             installed=self._begin_at,
             snapshot_failed=self._maker.log_failure,
             changed=self._note_change,
+            read_entries=self.committed.read,
         )
 
     def release_waits(self) -> None:
@@ -516,11 +518,11 @@ class RaftDriver:
                 self._transport.send(message)
         if work is None:
             if ready.entries:
-                await self._append(ready.entries)
+                await self._append(ready.entries, ready.generation)
         else:
             if ready.entries:
                 # Before the slices: after a last one nothing is taken until it is installed.
-                work.write_later(ready.entries)
+                work.write_later(Writable(ready.entries, ready.generation))
             for taken in ready.slices:
                 work.write_later(taken)
             for read in ready.reads:
@@ -533,13 +535,13 @@ class RaftDriver:
             self._log.info("metadata_log_is_whole", term=self.term)
         self._was_mute = is_mute
 
-    async def _append(self, entries: tuple[Entry, ...]) -> None:
+    async def _append(self, entries: tuple[Entry, ...], generation: int) -> None:
         wall_ms = self._clock.wall_ms()
         await self._writer.write(lambda: self._store.append(entries, wall_ms))
         for entry in entries:
             self._remember(entry)
             self._proposals.note_written(entry)
-        self._required_core().entries_persisted(entries[-1])
+        self._required_core().entries_persisted(entries[-1], generation)
 
     def _remember(self, entry: Entry) -> None:
         self.committed.cache.add(entry)

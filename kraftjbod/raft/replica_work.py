@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kraftjbod.core.errors import (
     CorruptRecordError,
@@ -37,6 +37,13 @@ from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
 
+class Writable(NamedTuple):
+    """Entries of one ``Ready``, and the generation of the log that they are of."""
+
+    entries: tuple[Entry, ...]
+    generation: int
+
+
 class ReplicaWork:
     """For the loop's thread."""
 
@@ -47,16 +54,19 @@ class ReplicaWork:
         store: RaftLogStore,
         writer: LogWriter,
         log: Logger,
-        append: Callable[[tuple[Entry, ...]], Awaitable[None]],
+        append: Callable[[tuple[Entry, ...], int], Awaitable[None]],
         before_install: Callable[[], Awaitable[None]],
         installed: Callable[[SnapshotId], None],
         snapshot_failed: Callable[[OperatingError], None],
         changed: Callable[[], None],
+        read_entries: Callable[[int, int, int], Awaitable[Sequence[Entry]]],
     ) -> None:
         """
-        :param append: makes entries durable, and says so to the machine.
+        :param append: makes entries of a generation durable, and says so to the machine.
         :param before_install: stops whatever works on the log that is about to go.
         :param changed: the machine has something to do.
+        :param read_entries: :meth:`CommittedLog.read`. Entries that left the memory are committed;
+            what the disk holds after them may be about to be replaced.
         """
         self._log_dir = log_dir
         self._store = store
@@ -67,14 +77,15 @@ class ReplicaWork:
         self._installed = installed
         self._snapshot_failed = snapshot_failed
         self._changed = changed
-        self._queue: deque[tuple[Entry, ...] | SnapshotSlice] = deque()
+        self._read_entries = read_entries
+        self._queue: deque[Writable | SnapshotSlice] = deque()
         self._work = asyncio.Event()
         self._part: SnapshotPart | None = None
         self._reads: set[asyncio.Task[None]] = set()
         #: Ends with what kept a peer from being read for.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def write_later(self, item: tuple[Entry, ...] | SnapshotSlice) -> None:
+    def write_later(self, item: Writable | SnapshotSlice) -> None:
         """How much may wait is the leader's to limit (``MAX_IN_FLIGHT``), or the proposals'."""
         self._queue.append(item)
         self._work.set()
@@ -88,21 +99,22 @@ class ReplicaWork:
                 if isinstance(item, SnapshotSlice):
                     await self._take_slice(core, item)
                 else:
-                    await self._append(self._with_followers(item))
+                    await self._append(*self._with_followers(item))
                 self._changed()
             await self._work.wait()
 
-    def _with_followers(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Also those that continue them: one sync is enough."""
+    def _with_followers(self, first: Writable) -> Writable:
+        """Also those that continue them: one sync is enough, and proves the last generation."""
+        entries, generation = first
         while self._queue:
             following = self._queue[0]
             if isinstance(following, SnapshotSlice):
                 break
-            if following[0].offset != entries[-1].offset + 1:
+            if following.entries[0].offset != entries[-1].offset + 1:
                 break
-            entries += following
+            entries, generation = entries + following.entries, following.generation
             self._queue.popleft()
-        return entries
+        return Writable(entries, generation)
 
     # --- a snapshot that comes -------------------------------------------------------------------
 
@@ -154,11 +166,8 @@ class ReplicaWork:
     async def _read(self, core: RaftCore, wanted: ReadEntries | ReadSnapshot) -> None:
         try:
             if isinstance(wanted, ReadEntries):
-                found = await self._log_dir.run(
-                    OpKind.READ,
-                    lambda: self._store.read(
-                        wanted.from_offset, MAX_APPEND_BYTES, MAX_APPEND_ENTRIES
-                    ),
+                found = await self._read_entries(
+                    wanted.from_offset, MAX_APPEND_BYTES, MAX_APPEND_ENTRIES
                 )
                 core.entries_read(wanted, found)
             else:

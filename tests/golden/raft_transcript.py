@@ -69,7 +69,7 @@ class Replica:
             if ready.entries:
                 kept = ready.entries[0].offset - self.snapshot.last_offset - 1
                 self.entries[kept:] = ready.entries
-                self.core.entries_persisted(ready.entries[-1])
+                self.core.entries_persisted(ready.entries[-1], ready.generation)
             for part in ready.slices:
                 self._take(part)
             for read in ready.reads:

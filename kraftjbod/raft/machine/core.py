@@ -6,7 +6,8 @@ The driver's part of the contract:
    there is to do;
 2. term and vote are made durable first, then ``hard_state_persisted`` is called; only after that
    may the messages of the same ``Ready`` be sent;
-3. entries are made durable, then ``entries_persisted``; slices of snapshots likewise;
+3. entries are made durable in the order of their ``Ready``, then ``entries_persisted``; slices of
+   snapshots likewise;
 4. what ``Ready.committed_offset`` covers may be applied and answered.
 
 A vote counts, also the own one, when it is durable; so does an entry, also on the leader. What is
@@ -26,7 +27,7 @@ No clock, no disk, no socket: time is counted in ticks. With one voter nobody is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Final
@@ -260,9 +261,9 @@ class RaftCore(Following):
             self._granted.add(self.key)
             self._count_votes()
 
-    def entries_persisted(self, last: Entry) -> None:
-        """Entries up to ``last`` are durable here."""
-        if not self.log.note_durable(last.offset, last.term):
+    def entries_persisted(self, last: Entry, generation: int) -> None:
+        """Entries up to ``last`` are durable here; ``generation`` is the ``Ready``'s."""
+        if not self.log.note_durable(last.offset, generation):
             return
         self._speak_if_sound()
         if self._leadership is not None:
@@ -270,7 +271,7 @@ class RaftCore(Following):
         elif self.leader is not None:
             self._acknowledge()
 
-    def entries_read(self, read: ReadEntries, entries: list[Entry]) -> None:
+    def entries_read(self, read: ReadEntries, entries: Sequence[Entry]) -> None:
         if self._leadership is not None:
             self._leadership.entries_read(read, entries)
 
@@ -297,6 +298,7 @@ class RaftCore(Following):
             hard_state=self._unwritten_state,
             messages=tuple(self._messages),
             entries=self.log.take_unwritten(),
+            generation=self.log.generation,
             slices=tuple(self._slices),
             reads=reads,
             committed_offset=committed_offset,

@@ -3,6 +3,8 @@
 * It knows the term of each entry from its base on, as runs: a few numbers, however long it is.
 * The base is the last entry of a snapshot, or -1; nothing is known of what lies before it.
 * Payloads may be released, oldest first; what is asked for then has to be read from the disk.
+* Its generation grows with each truncation. A write that began in an earlier one proves nothing:
+  the same entry may have been replaced and restored since, and both writes wait behind that one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ class EntryLog:
         :param voters: in force at ``base``.
         :param entries: all from after ``base``; they are durable.
         """
+        #: How often entries were cut off.
+        self.generation = 0
         self.reset(base, voters)
         for entry in entries:
             self._add(entry)
@@ -28,6 +32,7 @@ class EntryLog:
 
     def reset(self, base: SnapshotId, voters: VoterSet) -> None:
         """A snapshot that is durable took the place of everything."""
+        self.generation += 1
         self.base = base
         self.last_offset = base.last_offset
         #: What is durable here, of what the log holds now.
@@ -135,6 +140,7 @@ class EntryLog:
     def _truncate(self, offset: int) -> None:
         """Forget entries from ``offset`` on, which is after the base."""
         assert offset > self.base.last_offset, (offset, self.base)
+        self.generation += 1
         for gone in range(offset, self.last_offset + 1):
             self._kept.pop(gone, None)
         self._kept_from = min(self._kept_from, offset)
@@ -149,14 +155,18 @@ class EntryLog:
             self._unwritten.pop()
 
     def take_unwritten(self) -> tuple[Entry, ...]:
-        """Entries to be made durable, once."""
+        """Entries to be made durable, once; they are of the present generation."""
         taken = tuple(self._unwritten)
         self._unwritten.clear()
         return taken
 
-    def note_durable(self, offset: int, term: int) -> bool:
-        """Whether that is news: what was cut off while it was written is not in the log."""
-        if offset <= self.durable_offset or not self.holds(offset, term):
+    def note_durable(self, offset: int, generation: int) -> bool:
+        """Return whether that is news.
+
+        Writes end in the order in which they were taken, so the first one of this generation also
+        proves those before it that were not cut off.
+        """
+        if offset <= self.durable_offset or generation != self.generation:
             return False
         self.durable_offset = offset
         return True

@@ -12,9 +12,10 @@ term (Raft, 5.4.2). Observers are sent everything and never counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 from typing import Final
 
 from kraftjbod.core.errors import RequestTimedOutError
@@ -253,8 +254,11 @@ class Leadership:
             peer.is_reading = True
             self.reads.append(ReadEntries(key, self.term, peer.next_offset))
 
-    def entries_read(self, read: ReadEntries, entries: list[Entry]) -> None:
-        """What :class:`ReadEntries` asked for; nothing if the log does not hold it any more."""
+    def entries_read(self, read: ReadEntries, entries: Sequence[Entry]) -> None:
+        """What :class:`ReadEntries` asked for; nothing if the log does not hold it any more.
+
+        Entries that this log has replaced are left out: the disk may still hold them.
+        """
         peer = self._peer(read.peer)
         if read.term != self.term or peer is None or not peer.is_reading:
             return
@@ -264,10 +268,11 @@ class Leadership:
         if self._log.term_at(read.from_offset - 1) is None:
             self._begin_snapshot(read.peer, peer)
             return
-        if not entries:
+        found = list(takewhile(lambda entry: self._log.holds(entry.offset, entry.term), entries))
+        if not found:
             return  # The log is about to begin later; the next heartbeat asks again.
         peer.is_waiting = False
-        self._send_found(read.peer, peer, entries)
+        self._send_found(read.peer, peer, found)
         self._send_entries(read.peer, peer)
 
     def _send_append(

@@ -165,6 +165,8 @@ class Ready:
     """They promise nothing that is not durable once the hard state is."""
     entries: tuple[Entry, ...] = ()
     """To be appended and made durable; first cut off what the log holds from the first one on."""
+    generation: int = 0
+    """Of ``entries``, to be handed back with them (:attr:`EntryLog.generation`)."""
     slices: tuple[SnapshotSlice, ...] = ()
     """To be written; the last one makes the snapshot take the place of the whole log."""
     reads: tuple[ReadEntries | ReadSnapshot, ...] = ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
 from errno import ENOSPC
 
 import pytest
@@ -17,7 +19,7 @@ from kraftjbod.storage.vfs import OpenMode, Space
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
-from tests.unit.raft.quorum_rig import IDS, PATH, Net, directory_of, until
+from tests.unit.raft.quorum_rig import IDS, PATH, Net, Node, directory_of, until
 
 
 async def test_one_leads_and_all_are_given_what_is_committed(net: Net) -> None:
@@ -106,6 +108,61 @@ async def test_who_knows_what_was_committed_does_not_follow_a_majority_that_lost
     assert keeper.payloads == [b"a", b"b", b"c"]
 
 
+async def test_raft_driver_entry_restored_during_a_hung_write_is_applied_as_committed(
+    net: Net,
+) -> None:
+    """A hung write of one entry, a queued one of another in its place, and the first one again.
+
+    The end of the hung write made the log durable up to there, and the other entry was applied.
+    """
+    leader = await net.leader()
+    await leader.propose(b"a")
+    late, other = (n for n in net.nodes.values() if n is not leader)
+    await until(lambda: late.payloads == [b"a"])
+    net.cut.add(late.node_id)
+    hangs = {"sync": threading.Event(), "truncate": threading.Event()}
+    seen: Counter[str] = Counter()
+
+    def hang(kind: str, path: str) -> None:
+        """In the first write, and in the third, which is the second one that truncates."""
+        if path.endswith(".log") and kind in hangs:
+            seen[kind] += 1
+            if seen[kind] == (1 if kind == "sync" else 2):
+                hangs[kind].wait()
+
+    late.vfs.on_operation = hang
+    core, end = late.driver.core, late.offset
+    log, term = core.log, core.term
+
+    def append(sender: Node, in_term: int, *entries: Entry, committed: int = end) -> Append:
+        return Append(
+            sender=ReplicaKey(BrokerId(sender.node_id)),
+            to=core.key,
+            term=in_term,
+            previous_offset=end,
+            previous_term=term,
+            entries=entries,
+            committed_offset=committed,
+        )
+
+    restored = (Entry(end + 1, term, b"x"), Entry(end + 2, term + 2, b"z"))
+    late.driver.receive(append(leader, term, restored[0]))
+    await until(lambda: seen["sync"])
+    late.driver.receive(append(other, term + 1, Entry(end + 1, term + 1, b"y")))
+    await asyncio.sleep(0)
+    late.driver.receive(append(leader, term + 2, *restored))
+    hangs["sync"].set()
+    await until(lambda: seen["truncate"] == 2)
+    late.driver.receive(append(leader, term + 2, *restored, committed=end + 2))
+    # Whatever the driver applies, it applies within these iterations: the disk hangs.
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (log.durable_offset, late.payloads) == (end, [b"a"])
+    hangs["truncate"].set()
+    await until(lambda: late.offset == end + 2)
+    assert late.payloads == [b"a", b"x", b"z"]
+
+
 async def test_a_leader_that_stops_hands_over_at_once(net: Net) -> None:
     old = await net.leader()
     old.driver.release_waits()
@@ -159,6 +216,7 @@ async def test_nothing_is_given_while_a_snapshot_takes_the_place_of_the_log(net:
     await until(lambda: late.resets)
     await driver._leave_log()
     entry = Entry(committed.offset + 1, driver.term, b"c")
+    driver.core.log.append([entry])
     committed.cache.add(entry)
     given: list[int] = []
     assert not committed.publish(late, entry.offset, given.append)

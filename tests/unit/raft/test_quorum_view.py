@@ -24,7 +24,7 @@ def persist(core: RaftCore) -> None:
         if ready.hard_state is not None:
             core.hard_state_persisted(ready.hard_state)
         if ready.entries:
-            core.entries_persisted(ready.entries[-1])
+            core.entries_persisted(ready.entries[-1], ready.generation)
 
 
 def leader() -> RaftCore:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.raft.machine.core import RaftCore, Role
+from kraftjbod.raft.machine.entry_log import EntryLog
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import (
     Entry,
@@ -147,9 +148,9 @@ class Node:
             self.pending += send
         if ready.entries:
             if self.world.acknowledges_before_it_persists:
-                core.entries_persisted(ready.entries[-1])
+                core.entries_persisted(ready.entries[-1], ready.generation)
                 self.world.send(core.ready().messages)
-            self.pending.append(lambda: self._write_entries(core, ready.entries))
+            self.pending.append(lambda: self._write_entries(core, ready.entries, ready.generation))
         for part in ready.slices:
             self.pending.append(lambda part=part: self._write_slice(core, part))
         for read in ready.reads:
@@ -161,7 +162,7 @@ class Node:
         self.disk.hard_state = hard_state
         core.hard_state_persisted(hard_state)
 
-    def _write_entries(self, core: RaftCore, entries: tuple[Entry, ...]) -> None:
+    def _write_entries(self, core: RaftCore, entries: tuple[Entry, ...], generation: int) -> None:
         disk = self.disk
         kept = entries[0].offset - disk.snapshot.last_offset - 1
         require(kept <= len(disk.entries), "no gaps", self.key, entries[0], disk.snapshot)
@@ -169,7 +170,15 @@ class Node:
         del disk.entries[max(0, kept) :]
         disk.entries += entries
         self.world.note_entries(self.disk, len(entries))
-        core.entries_persisted(entries[-1])
+        core.entries_persisted(entries[-1], generation)
+        self._check_durable(core.log)
+
+    def _check_durable(self, log: EntryLog) -> None:
+        """The log claims nothing of the disk that another write has yet to put there."""
+        last, first = log.durable_offset, self.disk.snapshot.last_offset + 1
+        if last >= first:
+            on_disk = self.disk.entries[last - first : last - first + 1]
+            require(bool(on_disk) and log.holds(last, on_disk[0].term), "durable", last, on_disk)
 
     def _write_slice(self, core: RaftCore, part: SnapshotSlice) -> None:
         if part.position == 0:

@@ -80,12 +80,16 @@ def test_a_set_of_voters_goes_with_the_entry_that_said_so() -> None:
     assert (log.voters, log.voters_offset) == (FIRST, -1)
 
 
-def test_what_is_durable_is_what_the_log_still_holds() -> None:
+def test_entry_log_write_of_an_earlier_generation_proves_nothing_durable() -> None:
+    """The entry is restored while its first write is under way, and a second one replaces it."""
     log = EntryLog(base=SnapshotId(-1, 0), voters=FIRST, entries=[Entry(0, 1, b"a")])
     log.append([Entry(1, 1, b"b")])
     assert log.take_unwritten() == (Entry(1, 1, b"b"),)
+    first = log.generation
     log.append([Entry(1, 2, b"instead")])
-    assert not log.note_durable(1, 1)
+    log.append([Entry(1, 1, b"b")])
+    assert not log.note_durable(1, first)
+    assert not log.note_durable(1, first + 1)
     assert log.durable_offset == 0
-    assert log.note_durable(1, 2)
-    assert not log.note_durable(1, 2)
+    assert log.note_durable(1, log.generation)
+    assert not log.note_durable(1, log.generation)

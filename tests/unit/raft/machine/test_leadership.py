@@ -114,6 +114,20 @@ def test_what_is_not_in_memory_is_read_and_then_sent() -> None:
     assert [entry.offset for entry in append.entries] == [5, 6]
 
 
+def test_leadership_entries_read_sends_no_entry_that_the_log_has_replaced() -> None:
+    """The disk may hold an entry of an earlier term whose replacement waits to be written."""
+    leader = Leader()
+    leader.log.release(8)
+    leader.propose()
+    leader.reject(9, SnapshotId(4, 2))
+    leader.to_peer()
+    [read] = leader.leadership.reads
+    leader.leadership.entries_read(read, [Entry(5, 2, b"5"), Entry(6, 1, b"replaced")])
+    [append] = leader.to_peer()
+    assert isinstance(append, Append)
+    assert append.entries == (Entry(5, 2, b"5"),)
+
+
 def test_what_is_not_in_the_log_goes_over_as_a_snapshot_slice_by_slice() -> None:
     base = SnapshotId(4, 2)
     leader = Leader(base)
@@ -147,7 +161,7 @@ def test_observers_are_sent_everything_and_never_counted() -> None:
     leader.leadership.observe(OBSERVER)
     leader.propose()
     assert {message.to for message in leader.sent} == {PEER, OTHER, OBSERVER}
-    leader.log.note_durable(10, 3)
+    leader.log.note_durable(10, leader.log.generation)
     leader.leadership.acknowledged(AppendReply(sender=OBSERVER, to=ME, term=3, durable_offset=10))
     leader.leadership.advance_commit()
     assert leader.leadership.committed_offset == -1

@@ -78,7 +78,7 @@ def test_a_term_begins_with_an_entry_that_commits_all_earlier_ones() -> None:
     ready = core.ready()
     assert ready.entries == (Entry(2, 2, NO_OP),)
     assert ready.committed_offset == -1
-    core.entries_persisted(ready.entries[-1])
+    core.entries_persisted(ready.entries[-1], ready.generation)
     assert core.committed_offset == core.applicable_offset == 2
 
 
@@ -87,12 +87,12 @@ def test_entries_are_committed_when_they_are_durable_and_not_before() -> None:
     _elect(core)
     assert core.propose(b"a") == Entry(1, 1, b"a")
     assert core.propose(b"b").offset == 2
-    entries = core.ready().entries
-    assert [entry.offset for entry in entries] == [0, 1, 2]
+    ready = core.ready()
+    assert [entry.offset for entry in ready.entries] == [0, 1, 2]
     assert not core.ready()
-    core.entries_persisted(entries[1])
+    core.entries_persisted(ready.entries[1], ready.generation)
     assert core.committed_offset == 1
-    core.entries_persisted(entries[2])
+    core.entries_persisted(ready.entries[2], ready.generation)
     assert core.ready().has_committed
     assert core.committed_offset == 2
 
@@ -106,14 +106,14 @@ def test_what_a_snapshot_covers_stays_committed() -> None:
 def test_what_was_overwritten_while_it_was_written_is_not_acknowledged() -> None:
     core = _core(voters=(1, 2, 3), term=1)
     core.step(_append(2, 1, Entry(0, 1, b"old")))
-    written = core.ready().entries
+    written = core.ready()
     core.step(_append(3, 2, Entry(0, 2, b"new")))
-    core.entries_persisted(written[-1])
+    core.entries_persisted(written.entries[-1], written.generation)
     ready = core.ready()
     assert ready.entries == (Entry(0, 2, b"new"),)
     replies = [message for message in ready.messages if isinstance(message, AppendReply)]
     assert all(reply.durable_offset == -1 for reply in replies)
-    core.entries_persisted(ready.entries[-1])
+    core.entries_persisted(ready.entries[-1], ready.generation)
     [reply] = core.ready().messages
     assert reply == AppendReply(sender=node(1), to=node(3), term=2, durable_offset=0)
 
@@ -129,7 +129,8 @@ def test_entries_of_an_older_term_are_not_committed_by_being_counted() -> None:
     core.hard_state_persisted(hard_state)
     core.step(VoteReply(sender=node(2), to=node(1), term=core.term, granted=True))
     assert core.role is Role.LEADER
-    core.entries_persisted(core.ready().entries[-1])
+    ready = core.ready()
+    core.entries_persisted(ready.entries[-1], ready.generation)
     core.step(AppendReply(sender=node(2), to=node(1), term=core.term, durable_offset=0))
     assert core.committed_offset == -1
     core.step(AppendReply(sender=node(2), to=node(1), term=core.term, durable_offset=1))
