@@ -29,6 +29,9 @@ from kraftjbod.protocol.rpc_messages import (
 Term = Annotated[int, Field(ge=0)]
 #: Last offset and its term.
 SnapshotIdBody = tuple[int, int]
+#: First offset of a term, and the term.
+TermStartBody = tuple[int, int]
+MAX_TERMS: Final = 1_000
 #: As many as a link sends at once.
 MAX_MESSAGES: Final = 64
 MAX_ENDPOINTS: Final = 16
@@ -102,6 +105,7 @@ class SnapshotSliceBody(RpcBody):
     data: bytes
     is_last: bool
     voters: bytes = b""
+    terms: Annotated[tuple[TermStartBody, ...], Field(max_length=MAX_TERMS)] = ()
 
 
 class SnapshotReplyBody(RpcBody):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from kraftjbod.core.errors import (
     KafkaStorageError,
@@ -233,7 +234,9 @@ class RaftDriver:
             # One that dies or is full over this was logged, and nothing was left to be written but
             # how far the log goes, which is only needed should its end rot until the next start.
             with suppress(KafkaStorageError, LogDirImpairedError):
-                await self._log_dir.run(OpKind.CLOSE, self._store.close)
+                committed = self._core.applicable_offset
+                close = partial(self._store.close, committed_offset=committed)
+                await self._log_dir.run(OpKind.CLOSE, close)
 
     async def wait_failed(self) -> None:
         """Only ever raises.
@@ -510,7 +513,12 @@ class RaftDriver:
     async def _carry_out(self, core: RaftCore, ready: Ready) -> None:
         hard_state, work = ready.hard_state, self._replica_work
         if hard_state is not None:
-            await self._writer.write(lambda: self._store.write_hard_state(hard_state))
+            write = partial(
+                self._store.write_hard_state,
+                hard_state,
+                committed_offset=core.applicable_offset,
+            )
+            await self._writer.write(write)
             core.hard_state_persisted(hard_state)
             self._note_mute(hard_state.mute_before_term > 0)
         if self._transport is not None:
@@ -536,8 +544,10 @@ class RaftDriver:
         self._was_mute = is_mute
 
     async def _append(self, entries: tuple[Entry, ...], generation: int) -> None:
-        wall_ms = self._clock.wall_ms()
-        await self._writer.write(lambda: self._store.append(entries, wall_ms))
+        wall_ms, committed = self._clock.wall_ms(), self._required_core().applicable_offset
+        await self._writer.write(
+            lambda: self._store.append(entries, wall_ms, committed_offset=committed)
+        )
         for entry in entries:
             self._remember(entry)
             self._proposals.note_written(entry)

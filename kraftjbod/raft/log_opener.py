@@ -82,6 +82,8 @@ class LogOpener:
             draw_below=self._draw_below,
             snapshot=NOTHING if found is None else SnapshotId(found.last_offset, found.term),
             entries=stored.entries,
+            committed_offset=stored.committed_offset,
+            terms=stored.terms,
             election_ticks=ELECTION_TICKS,
             heartbeat_ticks=HEARTBEAT_TICKS,
         )

@@ -9,6 +9,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     AppendBody,
     QuorumMessageBody,
     QuorumMessagesRequest,
+    SnapshotSliceBody,
     quorum_message_body,
 )
 from kraftjbod.raft.machine import messages as m
@@ -71,6 +72,8 @@ def _message(body: QuorumMessageBody, sender: ReplicaKey, to: ReplicaKey) -> m.M
     for name in ("snapshot", "hint"):
         if name in fields:
             fields[name] = m.SnapshotId(*fields[name])
+    if isinstance(body, SnapshotSliceBody):
+        fields["terms"] = tuple(m.TermStart(*begun) for begun in body.terms)
     if isinstance(body, AppendBody):
         fields["entries"] = tuple(
             m.Entry(e.offset, e.term, e.payload, m.EntryKind(e.kind)) for e in body.entries

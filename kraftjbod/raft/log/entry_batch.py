@@ -4,6 +4,10 @@ The record's value is the payload. Its key is the offset of the first entry that
 the same append: entries before that one were durable when this one was written, so a batch that
 is bad *and* older than this key is a damaged disk, not a write that a crash left unfinished.
 A byte after that names the kind of an entry that is no data.
+
+Two headers of the record, which older software neither writes nor reads: ``term``, because the CRC
+of a batch does not cover its leader epoch, and ``committed``, up to where the log was known to be
+committed when the entry was written.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from kraftjbod.protocol.records import Record, build_batch, read_records
 from kraftjbod.raft.machine.messages import Entry, EntryKind
 
 _KEY: Final = struct.Struct(">q")
+_TERM: Final = struct.Struct(">i")
+_COMMITTED: Final = struct.Struct(">q")
 _KINDS: Final = {b"": EntryKind.DATA, bytes([EntryKind.VOTERS.value]): EntryKind.VOTERS}
 
 
@@ -26,14 +32,19 @@ class StoredEntry(NamedTuple):
     entry: Entry
     append_start: int
     size_bytes: int
+    committed_offset: int
+    """-1 if the batch does not say it."""
 
 
-def encode_entry_batch(entry: Entry, *, append_start: int, wall_ms: int) -> bytes:
+def encode_entry_batch(
+    entry: Entry, *, append_start: int, committed_offset: int, wall_ms: int
+) -> bytes:
     """The batch of ``entry``, which is appended together with those from ``append_start`` on."""
     key = _KEY.pack(append_start)
     if entry.kind is not EntryKind.DATA:
         key += bytes([entry.kind.value])
-    record = Record(key=key, value=entry.payload, timestamp_ms=wall_ms)
+    headers = (("term", _TERM.pack(entry.term)), ("committed", _COMMITTED.pack(committed_offset)))
+    record = Record(key=key, value=entry.payload, timestamp_ms=wall_ms, headers=headers)
     return build_batch([record], base_offset=entry.offset, leader_epoch=entry.term)
 
 
@@ -55,5 +66,11 @@ def decode_entry_batch(data: bytes | bytearray, position: int, offset: int) -> S
     if len(key) < _KEY.size or kind is None or record.value is None:
         raise CorruptRecordError(f"the batch at {position} is no entry of a metadata log")
     (append_start,) = _KEY.unpack_from(key)
-    entry = Entry(offset, header.partition_leader_epoch, bytes(record.value), kind)
-    return StoredEntry(entry, append_start, header.size_bytes)
+    term, committed_offset = header.partition_leader_epoch, -1
+    for name, value in record.headers:
+        if name == "term" and value != _TERM.pack(term):
+            raise CorruptRecordError(f"entry {offset} is not of term {term}")
+        if name == "committed" and value is not None:
+            (committed_offset,) = _COMMITTED.unpack(value)
+    entry = Entry(offset, term, bytes(record.value), kind)
+    return StoredEntry(entry, append_start, header.size_bytes, committed_offset)

@@ -3,7 +3,8 @@
 In ``__cluster_metadata-0/``:
 
 * ``<20-digit offset>.log``: entries in Kafka's log format, one batch each (entry_batch.py);
-* ``quorum-state``: term and vote as JSON, and how far the log was synced then, replaced atomically;
+* ``quorum-state``: term and vote as JSON, and how far the log was synced and known to be committed
+  then, replaced atomically;
 * ``<20-digit end offset>-<10-digit term>.checkpoint``: the whole state before the end offset.
 
 Rules of this file:
@@ -16,7 +17,9 @@ Rules of this file:
 * a bad snapshot is passed over if an older one, or the whole log, does without it;
 * a log prefix goes only after the snapshot that replaces it is durable;
 * a suffix goes for what another leader has in its place, newest first, and never from a snapshot;
-* what finds no free space is undone, so that it may be tried again.
+* what finds no free space is undone, so that it may be tried again;
+* a lower bound of what is committed is written with each append, term, vote and at a stop. It costs
+  no sync of its own; if the last one is lost, an earlier one holds.
 
 Runs in the metadata dir's thread. The files of snapshots are made in snapshot_files.py.
 """
@@ -38,8 +41,16 @@ from kraftjbod.raft.log.damaged_end import (
     set_end_aside,
     set_file_aside,
 )
-from kraftjbod.raft.log.entry_batch import decode_entry_batch, encode_entry_batch
-from kraftjbod.raft.log.quorum_state import decode_quorum_state, encode_quorum_state
+from kraftjbod.raft.log.entry_batch import (
+    StoredEntry,
+    decode_entry_batch,
+    encode_entry_batch,
+)
+from kraftjbod.raft.log.quorum_state import (
+    QuorumState,
+    decode_quorum_state,
+    encode_quorum_state,
+)
 from kraftjbod.raft.log.snapshot_files import (
     PART_SUFFIX,
     SNAPSHOT_FILE,
@@ -48,7 +59,8 @@ from kraftjbod.raft.log.snapshot_files import (
     read_payload,
     sound_snapshot,
 )
-from kraftjbod.raft.machine.messages import Entry, HardState
+from kraftjbod.raft.machine.entry_log import term_starts
+from kraftjbod.raft.machine.messages import Entry, HardState, TermStart
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
@@ -70,6 +82,10 @@ class StoredLog:
     entries: tuple[Entry, ...]
     """The entries after the snapshot."""
     last_offset: int
+    committed_offset: int
+    """At least all up to here is committed; -1: nothing is known."""
+    terms: tuple[TermStart, ...]
+    """Where terms began in the entries that the snapshot covers, as far as they are still there."""
     warnings: tuple[str, ...]
     """Sentences about what was passed over or truncated."""
 
@@ -105,8 +121,8 @@ class RaftLogStore:
         self._segments: list[_Segment] = []
         #: Oldest first.
         self._snapshots: list[Snapshot] = []
-        #: What quorum-state says; the log is durable up to that end.
-        self._hard_state, self._noted_end = HardState(), 0
+        #: What quorum-state says.
+        self._noted = QuorumState()
 
     @property
     def start_offset(self) -> int:
@@ -139,23 +155,23 @@ class RaftLogStore:
         self._read_quorum_state()
         self._load_snapshots(names, warnings)
         self._require_beginning(names, warnings)
-        entries: list[Entry] = []
+        entries: list[StoredEntry] = []
         try:
             self._load_segments(names, warnings, entries)
             self._require_end()
         except DamagedLogError as e:
             intact = self._stored(entries, warnings)
             # A term that was never written is no term to be above.
-            if may_give_up is None or not self._hard_state.term or not may_give_up(intact):
+            if may_give_up is None or not self._noted.hard_state.term or not may_give_up(intact):
                 raise
             self._require_term(intact)
-            self.write_hard_state(made_mute(self._hard_state))
+            self.write_hard_state(made_mute(self._noted.hard_state))
             self._give_up_end(names)
             warnings.append(f"{e.what}; the log was given up from there on")
         snapshot = self.newest_snapshot
         covered = -1 if snapshot is None else snapshot.last_offset
         is_of_another = snapshot is not None and any(
-            entry.offset == covered and entry.term != snapshot.term for entry in entries
+            entry.offset == covered and entry.term != snapshot.term for entry, *_ in entries
         )
         if is_of_another:
             warnings.append(f"a crash left a log that does not lead to snapshot {covered}")
@@ -168,14 +184,22 @@ class RaftLogStore:
         self._require_term(stored)
         return stored
 
-    def _stored(self, entries: Sequence[Entry], warnings: Sequence[str]) -> StoredLog:
+    def _stored(self, found: Sequence[StoredEntry], warnings: Sequence[str]) -> StoredLog:
         snapshot = self.newest_snapshot
         covered = -1 if snapshot is None else snapshot.last_offset
+        last_offset = self._segments[-1].next_offset - 1 if self._segments else covered
+        committed = [
+            covered,
+            self._noted.committed_offset,
+            *(one.committed_offset for one in found),
+        ]
         return StoredLog(
-            hard_state=self._hard_state,
+            hard_state=self._noted.hard_state,
             snapshot=snapshot,
-            entries=tuple(entry for entry in entries if entry.offset > covered),
-            last_offset=self._segments[-1].next_offset - 1 if self._segments else covered,
+            entries=tuple(entry for entry, *_ in found if entry.offset > covered),
+            last_offset=last_offset,
+            committed_offset=min(max(committed), last_offset),
+            terms=term_starts(entry for entry, *_ in found if entry.offset <= covered),
             warnings=tuple(warnings),
         )
 
@@ -191,9 +215,9 @@ class RaftLogStore:
     def _require_end(self) -> None:
         snapshot = self.newest_snapshot
         end = max(self._end_offset, 0 if snapshot is None else snapshot.last_offset + 1)
-        if end < self._noted_end:
+        if end < self._noted.log_end:
             raise DamagedLogError(
-                f"{self._directory} ends at {end}, and had been synced up to {self._noted_end}"
+                f"{self._directory} ends at {end}, and had been synced up to {self._noted.log_end}"
             )
 
     def _require_term(self, stored: StoredLog) -> None:
@@ -211,7 +235,7 @@ class RaftLogStore:
         if text is None:
             return
         try:
-            self._hard_state, self._noted_end = decode_quorum_state(bytes(text))
+            self._noted = decode_quorum_state(bytes(text))
         except CorruptRecordError as e:
             raise InconsistentStorageError(
                 f"{path} is damaged ({e.message}); restore it from a backup"
@@ -241,7 +265,7 @@ class RaftLogStore:
             self._snapshots.insert(0, snapshot)
 
     def _load_segments(
-        self, names: Iterable[str], warnings: list[str], entries: list[Entry]
+        self, names: Iterable[str], warnings: list[str], entries: list[StoredEntry]
     ) -> None:
         """:raises DamagedLogError: ``entries`` are those before the damage."""
         bases = _bases(names)
@@ -254,7 +278,7 @@ class RaftLogStore:
             self._load_segment(base, entries, is_last=base == bases[-1], warnings=warnings)
 
     def _load_segment(
-        self, base: int, entries: list[Entry], *, is_last: bool, warnings: list[str]
+        self, base: int, entries: list[StoredEntry], *, is_last: bool, warnings: list[str]
     ) -> None:
         path = self._path(_log_name(base))
         file = self._vfs.open(path, OpenMode.READ_WRITE)
@@ -275,7 +299,7 @@ class RaftLogStore:
                 break
             segment.positions.append(segment.size_bytes)
             segment.size_bytes += stored.size_bytes
-            entries.append(stored.entry)
+            entries.append(stored)
 
     def _give_up_end(self, names: Iterable[str]) -> None:
         """All after what was loaded."""
@@ -299,7 +323,7 @@ class RaftLogStore:
     ) -> None:
         """The bad entry may only be one that a crash kept from being finished."""
         bad = segment.next_offset
-        was_durable = not is_last or bad < self._noted_end
+        was_durable = not is_last or bad < self._noted.log_end
         for offset in range(bad + 1, bad + 1 + _RESYNC_ENTRIES):
             at = data.find(_OFFSET.pack(offset), segment.size_bytes + 1)
             was_durable |= at >= 0 and _append_start(data, at, offset) > bad
@@ -311,8 +335,10 @@ class RaftLogStore:
 
     # --- entries ---------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Entry], wall_ms: int) -> None:
+    def append(self, entries: Sequence[Entry], wall_ms: int, *, committed_offset: int = -1) -> None:
         """Write and sync ``entries`` as one; they continue the log, or take the place of its end.
+
+        :param committed_offset: all up to here is known to be committed, and durable here.
 
         If there is no space for them, the log ends before them, and they may be tried again.
         """
@@ -323,7 +349,12 @@ class RaftLogStore:
         segment = self._segments[-1]
         assert entries[0].offset == segment.next_offset, (entries[0], segment.next_offset)
         start = entries[0].offset
-        batches = [encode_entry_batch(e, append_start=start, wall_ms=wall_ms) for e in entries]
+        batches = [
+            encode_entry_batch(
+                entry, append_start=start, committed_offset=committed_offset, wall_ms=wall_ms
+            )
+            for entry in entries
+        ]
         with Undoing(lambda: segment.file.truncate(segment.size_bytes)):
             segment.file.write_at(segment.size_bytes, batches)
         with FailsAs(OpKind.FLUSH):
@@ -353,18 +384,26 @@ class RaftLogStore:
             with FailsAs(OpKind.FLUSH):
                 segment.file.sync()
 
-    def write_hard_state(self, hard_state: HardState) -> None:
-        self._write_quorum_state(hard_state, self._end_offset)
+    def write_hard_state(self, hard_state: HardState, *, committed_offset: int = -1) -> None:
+        """:param committed_offset: as in :meth:`append`."""
+        committed_offset = max(committed_offset, self._noted.committed_offset)
+        self._write_quorum_state(
+            QuorumState(
+                hard_state,
+                self._end_offset,
+                # What was known to be committed may be what is about to be given up.
+                min(committed_offset, self._end_offset - 1),
+            )
+        )
 
     def _lower_noted_end(self, end: int) -> None:
         """Before the log is cut off there on purpose."""
-        if end < self._noted_end:
-            self._write_quorum_state(self._hard_state, end)
+        if end < self._noted.log_end:
+            self._write_quorum_state(self._noted._replace(log_end=end))
 
-    def _write_quorum_state(self, hard_state: HardState, end: int) -> None:
-        text = encode_quorum_state(hard_state, end)
-        write_atomically(self._vfs, self._path(QUORUM_STATE), text)
-        self._hard_state, self._noted_end = hard_state, end
+    def _write_quorum_state(self, state: QuorumState) -> None:
+        write_atomically(self._vfs, self._path(QUORUM_STATE), encode_quorum_state(*state))
+        self._noted = state
 
     def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
@@ -393,11 +432,15 @@ class RaftLogStore:
             position += stored.size_bytes
         return entries
 
-    def close(self) -> None:
-        """What is damaged while nothing runs is told from a torn end by what is noted here."""
+    def close(self, *, committed_offset: int = -1) -> None:
+        """What is damaged while nothing runs is told from a torn end by what is noted here.
+
+        :param committed_offset: as in :meth:`append`.
+        """
+        noted = self._noted
         try:
-            if self._end_offset > self._noted_end:
-                self.write_hard_state(self._hard_state)
+            if self._end_offset > noted.log_end or committed_offset > noted.committed_offset:
+                self.write_hard_state(noted.hard_state, committed_offset=committed_offset)
         finally:
             for segment in self._segments:
                 segment.file.close()

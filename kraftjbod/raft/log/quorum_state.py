@@ -1,4 +1,5 @@
-"""PURE. The text of ``quorum-state``: term and vote, and an end that the log had, with a check sum.
+"""PURE. The text of ``quorum-state``: term and vote, an end that the log had, and how much of it
+was known to be committed, with a check sum.
 
 A digit that rots is another term or another voter, and that is a second vote; a file from before
 there was a check sum is believed. What a mute replica writes has no vote to be read, so that older
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from kraftjbod.core.errors import CorruptRecordError, InvalidUuidText
 from kraftjbod.core.ids import BrokerId, DirectoryId
@@ -17,8 +18,17 @@ from kraftjbod.raft.machine.messages import HardState
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
-def encode_quorum_state(hard_state: HardState, log_end: int) -> bytes:
-    """:param log_end: up to here the log is durable."""
+class QuorumState(NamedTuple):
+    """What the file says; a file of older software says less."""
+
+    hard_state: HardState = HardState()
+    log_end: int = 0
+    """Up to here the log is durable."""
+    committed_offset: int = -1
+    """Up to here it is committed."""
+
+
+def encode_quorum_state(hard_state: HardState, log_end: int, committed_offset: int) -> bytes:
     key = hard_state.voted_for
     fields: dict[str, Any] = {"version": 1, "leaderEpoch": hard_state.term}
     if hard_state.mute_before_term:
@@ -29,28 +39,28 @@ def encode_quorum_state(hard_state: HardState, log_end: int) -> bytes:
     if key is not None and key.directory_id is not None:
         fields["votedDirectoryId"] = str(key.directory_id)
     fields["logEndOffset"] = log_end
+    fields["committedOffset"] = committed_offset
     return json.dumps({**fields, "crc": _crc(fields)}).encode()
 
 
-def decode_quorum_state(text: bytes) -> tuple[HardState, int]:
-    """And up to where the log was durable; 0 in a file from before that was noted.
-
-    :raises CorruptRecordError: if it is none.
-    """
+def decode_quorum_state(text: bytes) -> QuorumState:
+    """:raises CorruptRecordError: if it is none."""
     try:
         found = json.loads(text)
         crc = found.pop("crc", None)
         if crc is not None and crc != _crc(found):
             raise CorruptRecordError("its check sum does not match")
         term, log_end = int(found["leaderEpoch"]), int(found.get("logEndOffset", 0))
+        committed_offset = int(found.get("committedOffset", -1))
         if "muteBeforeEpoch" in found:
-            return HardState(term=term, mute_before_term=int(found["muteBeforeEpoch"])), log_end
+            mute = HardState(term=term, mute_before_term=int(found["muteBeforeEpoch"]))
+            return QuorumState(mute, log_end, committed_offset)
         voted_for, directory = found["votedFor"], found.get("votedDirectoryId")
         key = None
         if voted_for is not None:
             known = None if directory is None else DirectoryId.parse(directory)
             key = ReplicaKey(BrokerId(int(voted_for)), known)
-        return HardState(term=term, voted_for=key), log_end
+        return QuorumState(HardState(term=term, voted_for=key), log_end, committed_offset)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
         raise CorruptRecordError(str(e)) from e
 

@@ -53,6 +53,7 @@ from kraftjbod.raft.machine.messages import (
     SnapshotId,
     SnapshotReply,
     SnapshotSlice,
+    TermStart,
     TimeoutNow,
     Vote,
     VoteReply,
@@ -85,6 +86,8 @@ class RaftCore(Following):
         draw_below: Callable[[int], int],
         snapshot: SnapshotId = NOTHING,
         entries: Iterable[Entry] = (),
+        committed_offset: int = -1,
+        terms: Iterable[TermStart] = (),
         election_ticks: int = 10,
         heartbeat_ticks: int = 1,
     ) -> None:
@@ -93,11 +96,13 @@ class RaftCore(Following):
         :param first_payload_of_term: an entry without effect, for a new leader to begin with.
         :param draw_below: a random number from 0 to below the given one.
         :param entries: the durable log after ``snapshot``.
+        :param committed_offset: at least all up to here is committed.
+        :param terms: of the log up to ``snapshot``, as far as they are known.
         :param election_ticks: of silence after which a follower stands for election, and a leader
             gives up; followers wait up to twice as long, each time anew.
         """
-        log = EntryLog(base=snapshot, voters=voters, entries=entries)
-        super().__init__(key=key, log=log, hard_state=hard_state)
+        log = EntryLog(base=snapshot, voters=voters, entries=entries, terms=terms)
+        super().__init__(key=key, log=log, hard_state=hard_state, committed_offset=committed_offset)
         self._first_payload_of_term = first_payload_of_term
         self._draw_below = draw_below
         self._election_ticks = election_ticks
@@ -319,9 +324,10 @@ class RaftCore(Following):
                 return self._on_pre_vote(message)
             case Observe():
                 return self._on_observe(message)
-            case Append() if message.term >= self.term and self._is_contradicted(message):
+            case Append() | SnapshotSlice() if message.term >= self.term and self._lacks_committed(
+                message
+            ):
                 # Neither its term nor its leader is adopted: the committed entries stay eligible.
-                self.contradicted_by = message.sender
                 return None
             case Vote() if self._hears_leader and not message.is_transfer:
                 return None  # Its sender was cut off; it must not cost us a leader.

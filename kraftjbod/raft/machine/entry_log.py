@@ -10,27 +10,40 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId
+from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId, TermStart
 from kraftjbod.raft.machine.voter_set import VoterSet
+
+#: Of the terms before the base. A follower that has missed more elections is not checked.
+MAX_TERMS: Final = 200
 
 
 class EntryLog:
-    def __init__(self, *, base: SnapshotId, voters: VoterSet, entries: Iterable[Entry]) -> None:
+    def __init__(
+        self,
+        *,
+        base: SnapshotId,
+        voters: VoterSet,
+        entries: Iterable[Entry],
+        terms: Iterable[TermStart] = (),
+    ) -> None:
         """
         :param voters: in force at ``base``.
         :param entries: all from after ``base``; they are durable.
+        :param terms: of entries up to ``base``, as far as they are known.
         """
         #: How often entries were cut off.
         self.generation = 0
-        self.reset(base, voters)
+        self.reset(base, voters, terms)
         for entry in entries:
             self._add(entry)
         self.durable_offset = self.last_offset
         self._unwritten.clear()
 
-    def reset(self, base: SnapshotId, voters: VoterSet) -> None:
+    def reset(self, base: SnapshotId, voters: VoterSet, terms: Iterable[TermStart]) -> None:
         """A snapshot that is durable took the place of everything."""
         self.generation += 1
         self.base = base
@@ -40,6 +53,7 @@ class EntryLog:
         #: First offset of each run of entries of one term; the first run is the base.
         self._run_starts = [base.last_offset]
         self._run_terms = [base.term]
+        self._terms = deque(terms, MAX_TERMS)
         #: By the offset from which on each is in force.
         self._voter_sets: list[tuple[int, VoterSet]] = [(base.last_offset, voters)]
         #: The newest entries by offset, without gaps, from ``_kept_from`` on.
@@ -82,6 +96,11 @@ class EntryLog:
         if not self.base.last_offset <= offset <= self.last_offset:
             return None
         return self._run_terms[bisect_right(self._run_starts, offset) - 1]
+
+    @property
+    def terms(self) -> tuple[TermStart, ...]:
+        """Of the entries up to the base, oldest first, as far as they are known."""
+        return tuple(self._terms)
 
     def holds(self, offset: int, term: int) -> bool:
         return self.term_at(offset) == term
@@ -179,6 +198,9 @@ class EntryLog:
         self.release(base.last_offset + 1)
         voters = self.voters_at(base.last_offset)
         run = bisect_right(self._run_starts, base.last_offset)
+        for begun in map(TermStart, self._run_starts[:run], self._run_terms[:run]):
+            if begun.offset >= 0 and not (self._terms and self._terms[-1].term == begun.term):
+                self._terms.append(begun)
         self._run_starts = [base.last_offset, *self._run_starts[run:]]
         self._run_terms = [base.term, *self._run_terms[run:]]
         later = [item for item in self._voter_sets if item[0] > base.last_offset]
@@ -190,6 +212,25 @@ class EntryLog:
         for offset in range(self._kept_from, min(before, self.last_offset + 1)):
             del self._kept[offset]
             self._kept_from = offset + 1
+
+
+def term_starts(entries: Iterable[Entry]) -> tuple[TermStart, ...]:
+    """Where terms begin in ``entries``, which follow each other."""
+    starts: list[TermStart] = []
+    for entry in entries:
+        if not starts or starts[-1].term != entry.term:
+            starts.append(TermStart(entry.offset, entry.term))
+    return tuple(starts)
+
+
+def term_in(starts: Sequence[TermStart], offset: int) -> int | None:
+    """The term of the entry at ``offset``; None before the first start."""
+    at = bisect_right(starts, offset, key=_offset_of) - 1
+    return None if at < 0 else starts[at].term
+
+
+def _offset_of(start: TermStart) -> int:
+    return start.offset
 
 
 def _start_of(item: tuple[int, VoterSet]) -> int:

@@ -2,6 +2,8 @@
 
 An entry that contradicts the leader's makes the log's end go; what is committed is never touched.
 A leader that lacks some of that was elected by voters that have lost it: it is not answered.
+That is told by the terms of entries. A snapshot is compared by the terms that come with it; where
+those do not reach back to what is committed here, the leader is believed.
 A snapshot comes slice by slice; while its last one is written nothing else is taken.
 Whose term and leader count is decided in core.py.
 """
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kraftjbod.raft.machine.entry_log import EntryLog
+from kraftjbod.raft.machine.entry_log import EntryLog, term_in
 from kraftjbod.raft.machine.messages import (
     Append,
     AppendRejected,
@@ -24,6 +26,7 @@ from kraftjbod.raft.machine.messages import (
     SnapshotId,
     SnapshotReply,
     SnapshotSlice,
+    TermStart,
 )
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
@@ -37,8 +40,13 @@ MAX_UNSENT_MESSAGES: Final = 1_000
 class Following:
     """The log of one replica, and what it says to its leader."""
 
-    def __init__(self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState) -> None:
-        """:param log: durable, and committed up to its base."""
+    def __init__(
+        self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState, committed_offset: int
+    ) -> None:
+        """
+        :param log: durable, and committed up to its base.
+        :param committed_offset: at least all up to here is committed as well.
+        """
         #: As it calls itself; :attr:`key` is what the voters in force call it.
         self.own_key = key
         self._named_by = log.voters
@@ -48,14 +56,15 @@ class Following:
         #: Whom this replica follows, or itself; None while nobody is known to lead.
         self.leader: ReplicaKey | None = None
         #: Known to be committed; never falls.
-        self.committed_offset = log.base.last_offset
-        #: Who leads without what is committed here, or with other entries in its place.
-        self.contradicted_by: ReplicaKey | None = None
+        self.committed_offset = max(log.base.last_offset, min(committed_offset, log.last_offset))
+        #: Who leads without what is committed here, and in which term.
+        self._contradiction: tuple[ReplicaKey, int] | None = None
         #: Up to here this log is known to be the present leader's.
         self._matched_offset = -1
         #: The latest ``Append.sent_tick`` of the present leader; -1 before it said one.
         self._heard_tick = -1
         self._receiving: tuple[SnapshotId, int] = (NOTHING, 0)
+        self._received_terms: tuple[TermStart, ...] = ()
         #: The last slice is being written: its snapshot takes the place of the log.
         self._is_installing = False
         self._unwritten_state: HardState | None = None
@@ -111,7 +120,6 @@ class Following:
         self._heard_tick = max(self._heard_tick, message.sent_tick)
         if self._is_installing:
             return self._acknowledge()
-        self.contradicted_by = None
         if not self._fits(message):
             hint = self.log.last_up_to(message.previous_offset, message.previous_term)
             self._reply(
@@ -138,17 +146,55 @@ class Following:
             message.previous_offset, message.previous_term
         )
 
-    def _is_contradicted(self, message: Append) -> bool:
-        """Whether an entry that is committed here is another one there."""
-        if message.previous_offset > self.committed_offset:
-            return False
+    @property
+    def contradicted_by(self) -> ReplicaKey | None:
+        """Who leads without what is committed here, or with other entries in its place."""
+        return None if self._contradiction is None else self._contradiction[0]
+
+    def _lacks_committed(self, message: Append | SnapshotSlice) -> bool:
+        """Whether the leader has another entry in the place of one that is committed here.
+
+        A message that shows neither that nor its opposite, as a sign of life while a snapshot goes
+        over, does not change what an earlier one of the same leader and term has shown.
+        """
+        if isinstance(message, Append):
+            agrees = self._agrees_with_entries(message)
+        else:
+            agrees = self._agrees_with_snapshot(message)
+        said_by = (message.sender, message.term)
+        if agrees is None:
+            agrees = self._contradiction != said_by
+        self._contradiction = None if agrees else said_by
+        return not agrees
+
+    def _agrees_with_entries(self, message: Append) -> bool | None:
+        """None if no entry that is committed here, or follows that, is among the leader's."""
         theirs = [(message.previous_offset, message.previous_term)]
         theirs += ((entry.offset, entry.term) for entry in message.entries)
-        return any(
-            self.log.term_at(offset) not in (None, term)
+        known = [(offset, term) for offset, term in theirs if offset <= self.committed_offset]
+        if any(self.log.term_at(offset) not in (None, term) for offset, term in known):
+            return False
+        is_proof = any(
+            offset >= max(0, self.committed_offset) and self.log.holds(offset, term)
             for offset, term in theirs
-            if offset <= self.committed_offset
         )
+        return True if is_proof else None
+
+    def _agrees_with_snapshot(self, message: SnapshotSlice) -> bool | None:
+        """None if the terms that come with it do not reach back to what is committed here."""
+        snapshot, at = message.snapshot, min(message.snapshot.last_offset, self.committed_offset)
+        mine = self.log.term_at(at)
+        if mine is None:
+            mine = term_in(self.log.terms, at)
+        if mine is None or at < 0:
+            return None
+        # The leader's log may have gone on since it began to send that snapshot.
+        terms = [begun for begun in message.terms if begun.offset < snapshot.last_offset]
+        theirs = term_in([*terms, TermStart(*snapshot)], at)
+        if theirs is None:
+            # Terms only grow from entry to entry.
+            return False if mine > snapshot.term else None
+        return mine == theirs
 
     def _take(self, entries: tuple[Entry, ...]) -> bool:
         """Append what is new, if anything; the log's end goes only if an entry contradicts it."""
@@ -192,6 +238,7 @@ class Following:
             self._receiving = (snapshot, 0)
         if message.position == self._receiving[1]:
             self._receiving = (snapshot, message.position + len(message.data))
+            self._received_terms = message.terms
             self._slices.append(message)
             self._is_installing = message.is_last
             return None
@@ -218,7 +265,8 @@ class Following:
         """
         self._is_installing = False
         self._receiving = (NOTHING, 0)
-        self.log.reset(snapshot, voters)
+        terms = (begun for begun in self._received_terms if begun.offset <= snapshot.last_offset)
+        self.log.reset(snapshot, voters, terms)
         self._speak_if_sound()
         self._follow_voter_names()
         self.committed_offset = max(self.committed_offset, snapshot.last_offset)

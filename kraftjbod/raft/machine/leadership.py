@@ -334,6 +334,7 @@ class Leadership:
                 data=data,
                 is_last=is_last,
                 voters=voters,
+                terms=self._log.terms,
             )
         )
 

@@ -48,6 +48,16 @@ class SnapshotId(NamedTuple):
     term: int
 
 
+class TermStart(NamedTuple):
+    """The first entry of ``term`` in a log; with the first one of a list, the first that is known.
+
+    Kafka keeps the same in ``leader-epoch-checkpoint``.
+    """
+
+    offset: int
+    term: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     sender: ReplicaKey
@@ -120,6 +130,8 @@ class SnapshotSlice(Message):
     is_last: bool
     voters: bytes = b""
     """In force at its end, encoded; empty if no entry of the log has named them."""
+    terms: tuple[TermStart, ...] = ()
+    """Of the log that the snapshot replaces, oldest first; empty from older software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,40 @@ async def test_who_knows_what_was_committed_does_not_follow_a_majority_that_lost
     assert keeper.payloads == [b"a", b"b", b"c"]
 
 
+async def test_raft_driver_restarted_voter_refuses_a_snapshot_without_what_was_committed(
+    net: Net,
+) -> None:
+    """Two of three come back with older copies of their disks, and go on until a snapshot.
+
+    The third one was restarted after a crash, and has to know what was committed from its disk.
+    """
+    leader = await net.leader()
+    await _propose_to_all(net, b"a")
+    older = {i: n.vfs.inner.crash_clone(i) for i, n in net.nodes.items()}
+    await _propose_to_all(net, b"b", b"c", b"d")
+    keeper, *others = sorted(net.nodes.values(), key=lambda n: n is leader)
+    net.cut.add(keeper.node_id)
+    for one in others:
+        await one.stop()
+        await net.start(one.node_id, FaultVfs(older[one.node_id]))
+    leader = await net.leader(but=keeper.node_id)
+    while leader.driver.term <= keeper.driver.term:
+        leader.driver.resign()
+        leader = await net.leader(but=leader.node_id)
+    await leader.propose(*(b"%d" % n for n in range(9)))
+    await leader.snapshot()
+    with capture_logs() as events:
+        crashed = keeper.vfs.inner.crash_clone(1)
+        await keeper.stop()
+        keeper = await net.start(keeper.node_id, FaultVfs(crashed))
+        refused = "raft_leader_lacks_committed"
+        await until(lambda: refused in {e["event"] for e in events} or b"8" in keeper.payloads)
+        await leader.propose(b"more")
+    # Of the last entry nothing on its disk says that it was committed.
+    assert keeper.payloads == [b"a", b"b", b"c"]
+    assert keeper.resets == 0
+
+
 async def test_raft_driver_entry_restored_during_a_hung_write_is_applied_as_committed(
     net: Net,
 ) -> None:

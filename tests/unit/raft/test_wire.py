@@ -22,7 +22,12 @@ MESSAGES = (
     m.AppendReply(**BETWEEN, durable_offset=5),
     m.AppendRejected(**BETWEEN, previous_offset=9, hint=m.SnapshotId(7, 2)),
     m.SnapshotSlice(
-        **BETWEEN, snapshot=m.SnapshotId(9, 2), position=5, data=b"state", is_last=True
+        **BETWEEN,
+        snapshot=m.SnapshotId(9, 2),
+        position=5,
+        data=b"state",
+        is_last=True,
+        terms=(m.TermStart(0, 1), m.TermStart(4, 2)),
     ),
     m.SnapshotReply(**BETWEEN, snapshot=m.SnapshotId(9, 2), next_position=10),
     m.TimeoutNow(**BETWEEN),

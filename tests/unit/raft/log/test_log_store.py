@@ -10,7 +10,7 @@ import pytest
 from kraftjbod.core.errors import StartupError
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.snapshot_files import Snapshot
-from kraftjbod.raft.machine.messages import Entry, HardState, node
+from kraftjbod.raft.machine.messages import Entry, HardState, TermStart, node
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
@@ -83,6 +83,8 @@ def test_a_new_log_is_empty() -> None:
         snapshot=None,
         entries=(),
         last_offset=-1,
+        committed_offset=-1,
+        terms=(),
         warnings=(),
     )
 
@@ -97,6 +99,33 @@ def test_what_was_appended_is_there_after_a_restart() -> None:
     assert not stored.warnings
     store.append([_entry(40)], 17)
     assert _opened(vfs)[1].last_offset == 40
+
+
+def test_log_store_committed_bound_survives_each_way_to_end() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 3)
+    store.append([_entry(3)], 17, committed_offset=2)
+    assert _opened(vfs)[1].committed_offset == 2, "a crash leaves what the last append said"
+    store.write_hard_state(HardState(term=2), committed_offset=3)
+    assert _opened(vfs)[1].committed_offset == 3
+    store.append([_entry(4)], 17, committed_offset=3)
+    store.close(committed_offset=4)
+    assert _opened(vfs)[1].committed_offset == 4
+    store, _ = _opened(vfs)
+    store.append([Entry(5, 2, b"e")], 17)
+    _snapshot(store, 5)
+    assert _opened(vfs)[1].committed_offset == 5
+
+
+def test_log_store_terms_that_a_snapshot_covers_are_known_after_a_restart() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 3)
+    store.write_hard_state(HardState(term=2))
+    store.append([Entry(3, 2, b"d"), Entry(4, 2, b"e")], 17)
+    part = store.begin_snapshot(4, 2)
+    part.append(b"state")
+    store.install_snapshot(part.finish())
+    assert _opened(vfs)[1].terms == (TermStart(0, 1), TermStart(3, 2))
 
 
 def test_reading_goes_on_entry_by_entry_over_segments() -> None:

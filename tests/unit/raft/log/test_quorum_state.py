@@ -23,23 +23,23 @@ STATES = [
 @pytest.mark.parametrize("state", STATES)
 def test_no_bit_of_it_may_be_another_one(state: HardState) -> None:
     """Another digit would be another term, or another vote in this one."""
-    text = encode_quorum_state(state, 12)
-    assert decode_quorum_state(text) == (state, 12)
+    text = encode_quorum_state(state, 12, 7)
+    assert decode_quorum_state(text) == (state, 12, 7)
     for bit in range(8 * len(text)):
         rotten = bytearray(text)
         rotten[bit // 8] ^= 1 << bit % 8
         try:
             # Without its check sum it would be one from before there was any.
-            assert decode_quorum_state(bytes(rotten)) == (state, 12)
+            assert decode_quorum_state(bytes(rotten)) == (state, 12, 7)
         except CorruptRecordError:
             continue
 
 
 def test_one_from_before_the_check_sum_is_believed() -> None:
     text = b'{"version": 1, "leaderEpoch": 5, "votedFor": 2}'
-    assert decode_quorum_state(text) == (HardState(term=5, voted_for=node(2)), 0)
+    assert decode_quorum_state(text) == (HardState(term=5, voted_for=node(2)), 0, -1)
 
 
 def test_older_software_finds_no_vote_in_what_a_mute_replica_wrote() -> None:
-    found = json.loads(encode_quorum_state(HardState(term=8, mute_before_term=8), 3))
+    found = json.loads(encode_quorum_state(HardState(term=8, mute_before_term=8), 3, 2))
     assert "votedFor" not in found, "it refuses to start then, and so does not vote"

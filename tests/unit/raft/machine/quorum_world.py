@@ -30,6 +30,7 @@ from kraftjbod.raft.machine.messages import (
     Ready,
     SnapshotId,
     SnapshotSlice,
+    TermStart,
     node,
 )
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
@@ -59,6 +60,10 @@ class Disk:
     snapshot: SnapshotId = NOTHING
     #: The state after the snapshot: a hash of all that was applied.
     state: int = 0
+    #: A lower bound of what is committed, as the store writes it.
+    committed: int = -1
+    #: Of the log that the snapshot replaces.
+    terms: tuple[TermStart, ...] = ()
     #: After the snapshot.
     entries: list[Entry] = field(default_factory=list)
 
@@ -83,6 +88,8 @@ class Node:
             draw_below=self.world.rng.randrange,
             snapshot=disk.snapshot,
             entries=disk.entries,
+            committed_offset=disk.committed,
+            terms=disk.terms,
             election_ticks=ELECTION_TICKS,
             heartbeat_ticks=2,
         )
@@ -101,6 +108,7 @@ class Node:
         """Some of the log is not what was written: the store gives it up, and what follows it."""
         disk, term = self.disk, self.disk.hard_state.term + 1
         del disk.entries[self.world.rot.randrange(len(disk.entries) + 1) :]
+        disk.committed = min(disk.committed, disk.snapshot.last_offset + len(disk.entries))
         self.world.rotted += 1
         if not self.world.forgets_what_it_gave_up:
             disk.hard_state = HardState(term=term, mute_before_term=term)
@@ -160,6 +168,7 @@ class Node:
 
     def _write_hard_state(self, core: RaftCore, hard_state: HardState) -> None:
         self.disk.hard_state = hard_state
+        self.disk.committed = max(self.disk.committed, core.applicable_offset)
         core.hard_state_persisted(hard_state)
 
     def _write_entries(self, core: RaftCore, entries: tuple[Entry, ...], generation: int) -> None:
@@ -169,6 +178,7 @@ class Node:
         require(entries[0].offset > self.applied, "applied is not cut off", self.key, entries[0])
         del disk.entries[max(0, kept) :]
         disk.entries += entries
+        disk.committed = max(disk.committed, core.applicable_offset)
         self.world.note_entries(self.disk, len(entries))
         core.entries_persisted(entries[-1], generation)
         self._check_durable(core.log)
@@ -194,6 +204,7 @@ class Node:
         self.applied, self.state = part.snapshot.last_offset, self.disk.state
         self.world.note_state(self.applied, self.state)
         core.snapshot_installed(part.snapshot, self.disk.voters)
+        self.disk.terms = core.log.terms
 
     def _read(self, core: RaftCore, read: ReadEntries | ReadSnapshot) -> None:
         first = self.disk.snapshot.last_offset + 1
@@ -226,6 +237,7 @@ class Node:
         disk.state = self.state
         del disk.entries[:count]
         core.compact(disk.snapshot)
+        disk.terms = core.log.terms
 
 
 class World:

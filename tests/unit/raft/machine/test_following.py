@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.messages import (
     Append,
+    AppendRejected,
     AppendReply,
     Entry,
     HardState,
     SnapshotId,
     SnapshotReply,
     SnapshotSlice,
+    TermStart,
     node,
 )
 from kraftjbod.raft.machine.voter_set import VoterSet
@@ -67,6 +71,88 @@ def test_a_leader_without_what_is_committed_gets_no_answer_and_adds_nothing() ->
         assert (core.last_offset, core.log.last_term) == (3, 1)
     core.step(_append(SnapshotId(3, 1), 3))
     assert (core.last_offset, core.contradicted_by) == (4, None)
+
+
+def _knowing(committed_offset: int, *terms: int) -> RaftCore:
+    """A voter of three that has entries of ``terms``, and has just been started."""
+    return RaftCore(
+        key=node(1),
+        voters=VoterSet.of(map(node, (1, 2, 3))),
+        hard_state=HardState(term=3),
+        first_payload_of_term=b"",
+        draw_below=lambda _: 0,
+        entries=[Entry(offset, term, b"") for offset, term in enumerate(terms)],
+        committed_offset=committed_offset,
+    )
+
+
+def _whole(snapshot: SnapshotId, *terms: TermStart) -> SnapshotSlice:
+    return SnapshotSlice(
+        sender=node(2),
+        to=node(1),
+        term=3,
+        snapshot=snapshot,
+        position=0,
+        data=b"state",
+        is_last=True,
+        terms=terms,
+    )
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        pytest.param(_whole(SnapshotId(9, 3), TermStart(0, 1), TermStart(2, 3)), id="other term"),
+        pytest.param(_whole(SnapshotId(9, 1)), id="terms never fall"),
+        pytest.param(_whole(SnapshotId(2, 3)), id="ends where another entry is committed"),
+    ],
+)
+def test_following_snapshot_of_a_leader_without_what_is_committed_is_refused(
+    lacking: SnapshotSlice,
+) -> None:
+    """Two of three were restored from older copies, and their snapshot passes this log's end."""
+    core = _knowing(3, 1, 1, 2, 2, 2)
+    core.step(lacking)
+    # A sign of life compares nothing, and clears nothing.
+    core.step(_append(SnapshotId(-1, 0), committed_offset=9))
+    ready = core.ready()
+    assert (ready.slices, ready.messages) == ((), ())
+    assert core.contradicted_by == node(2)
+    assert (core.last_offset, core.committed_offset) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        pytest.param((TermStart(0, 1), TermStart(2, 2), TermStart(5, 3)), id="agree"),
+        pytest.param((TermStart(5, 3),), id="do not reach back"),
+        pytest.param((), id="older software"),
+    ],
+)
+def test_following_snapshot_that_leads_on_from_what_is_committed_is_taken(
+    terms: tuple[TermStart, ...],
+) -> None:
+    core = _knowing(3, 1, 1, 2, 2, 2)
+    core.step(_whole(SnapshotId(9, 3), *terms))
+    assert [taken.data for taken in core.ready().slices] == [b"state"]
+    core.snapshot_installed(SnapshotId(9, 3), core.log.voters)
+    assert core.log.terms == terms, "it can be checked against by the next follower"
+
+
+def test_following_bound_beyond_the_log_is_not_believed() -> None:
+    """The end of the log was damaged and given up."""
+    assert _knowing(7, 1, 1).committed_offset == 1
+
+
+def test_following_contradicted_leader_that_is_elected_again_is_answered() -> None:
+    """It was given the entries meanwhile; its first message proves nothing yet."""
+    core = _knowing(3, 1, 1, 2, 2, 2)
+    core.step(_whole(SnapshotId(9, 1)))
+    assert core.contradicted_by == node(2)
+    probe = replace(_append(SnapshotId(20, 4)), term=4)
+    core.step(probe)
+    assert core.contradicted_by is None
+    assert any(isinstance(message, AppendRejected) for message in core.ready().messages)
 
 
 def test_slices_are_taken_in_their_order_and_acknowledged_when_they_are_written() -> None:
