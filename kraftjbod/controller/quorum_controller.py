@@ -514,6 +514,9 @@ class QuorumController:
         self._log_id_committed(self._managers.state.metadata_log_id)
         self._note_metadata()
 
+    def on_snapshot_due(self) -> None:
+        self._start_snapshot()
+
     def on_commit(self, entry: Entry) -> None:
         """What this node proposed was replayed then; the rest comes from an earlier life."""
         if entry.offset > self._managers.state.offset:

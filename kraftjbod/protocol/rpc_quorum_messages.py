@@ -106,6 +106,7 @@ class SnapshotSliceBody(RpcBody):
     is_last: bool
     voters: bytes = b""
     terms: Annotated[tuple[TermStartBody, ...], Field(max_length=MAX_TERMS)] = ()
+    crc: int | None = None
 
 
 class SnapshotReplyBody(RpcBody):
@@ -213,6 +214,8 @@ class FetchMetadataResponse(RpcResponse):
     ``controller_id`` is who answers, ``controller_epoch`` its term, and ``is_active`` whether it
     leads. Each controller makes snapshots of its own: pieces of two of them are no state.
     ``snapshot_epoch`` is that of the last entry in the snapshot, with its first piece; else -1.
+    ``snapshot_crc`` is of the whole snapshot, with each piece: a controller that found its snapshot
+    damaged writes another one of the same state, which may have it in another order.
     ``controllers`` are the voters, as ``id@host:port``, if the metadata log names them.
     """
 
@@ -226,6 +229,7 @@ class FetchMetadataResponse(RpcResponse):
     snapshot_epoch: int = -1
     snapshot_chunk: bytes = b""
     snapshot_next_position: int = -1
+    snapshot_crc: int | None = None
     controllers: tuple[RepeatedText, ...] = ()
 
 

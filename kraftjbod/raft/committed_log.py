@@ -3,6 +3,8 @@
 * Entries are given in the order of the log, each once, when the driver publishes them.
 * :meth:`reload` gives all of it anew, from the newest snapshot on, between other work of the loop;
   what is committed meanwhile waits for its end.
+* A snapshot that is found damaged is not given to anyone; the one before it, and the log, do
+  without it until another one is made.
 * The newest entries stay in memory, within a limit, for those who follow the log.
 """
 
@@ -13,12 +15,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from kraftjbod.core.errors import CorruptRecordError, KafkaStorageError, LogDirImpairedError
+from kraftjbod.core.errors import (
+    CorruptRecordError,
+    InconsistentStorageError,
+    KafkaStorageError,
+    LogDirImpairedError,
+)
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.entry_cache import EntryCache
-from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.log.log_store import RaftLogStore, SnapshotPiece
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES, Snapshot
 from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.storage.dirs.log_dir import LogDir
@@ -43,6 +50,10 @@ class RaftListener(Protocol):
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
         """All pieces were given."""
+        ...
+
+    def on_snapshot_due(self) -> None:
+        """The newest snapshot is damaged: another one of the present state is needed."""
         ...
 
     def on_commit(self, entry: Entry) -> None: ...
@@ -70,10 +81,12 @@ class CommittedLog:
         retry_interval_ms: int,
         term_at: Callable[[int], int | None],
         reloaded: Callable[[BaseException | None], None],
+        snapshot_damaged: Callable[[], None],
     ) -> None:
         """
         :param term_at: of the log's entry at an offset; None where that is not known any more.
         :param reloaded: hears of the end of a reload, and of what ended it early.
+        :param snapshot_damaged: has another snapshot made.
         """
         self._log_dir = log_dir
         self._store = store
@@ -82,6 +95,7 @@ class CommittedLog:
         self._retry_interval_ms = retry_interval_ms
         self._term_at = term_at
         self._reloaded = reloaded
+        self._snapshot_damaged = snapshot_damaged
         #: Written entries, committed or not.
         self.cache = EntryCache(max_cached_bytes)
         #: Given to the listener; -1 before the first.
@@ -97,10 +111,16 @@ class CommittedLog:
     # --- to the listener -------------------------------------------------------------------------
 
     async def begin(self, listener: RaftListener, snapshot: Snapshot | None) -> None:
-        """Give what a start begins with."""
+        """Give what a start begins with.
+
+        :raises InconsistentStorageError: the snapshot was sound a moment ago, and is not any more.
+        """
         if snapshot is not None:
             self.offset = snapshot.last_offset
-            await self._give_snapshot(listener, snapshot)
+            try:
+                await self._give_snapshot(listener, snapshot)
+            except CorruptRecordError as e:
+                raise InconsistentStorageError(f"{e.message}; start again, without it") from e
 
     def publish(
         self,
@@ -140,20 +160,33 @@ class CommittedLog:
 
     async def _give_all(self, listener: RaftListener) -> None:
         began_ms = self._clock.now_ms()
-        listener.on_reset()
-        given = -1
-        snapshot = await self._patiently(self.newest_snapshot)
-        if snapshot is not None and snapshot.last_offset <= self.offset:
-            await self._give_snapshot(listener, snapshot, _RELOADED_AT_ONCE_BYTES)
-            given = snapshot.last_offset
+        given = await self._give_newest_snapshot(listener)
         while given < self.offset:
             read = partial(self.read, given + 1, _RELOADED_AT_ONCE_BYTES)
-            for entry in await self._patiently(read):
+            entries = await self._patiently(read)
+            if not entries:
+                raise KafkaStorageError(
+                    f"the metadata log does not reach back to {given + 1}, and no snapshot does"
+                )
+            for entry in entries:
                 listener.on_commit(entry)
                 given = entry.offset
             await asyncio.sleep(0)
         took_ms = self._clock.now_ms() - began_ms
         self._log.info("metadata_reloaded", offset=given, took_ms=took_ms)
+
+    async def _give_newest_snapshot(self, listener: RaftListener) -> int:
+        """Give the newest sound one, after a reset; its last offset, -1 if there is none."""
+        while True:
+            listener.on_reset()
+            snapshot = await self._patiently(self.newest_snapshot)
+            if snapshot is None or snapshot.last_offset > self.offset:
+                return -1
+            try:
+                await self._give_snapshot(listener, snapshot, _RELOADED_AT_ONCE_BYTES)
+            except CorruptRecordError:
+                continue  # It is forgotten; the one before it is the newest now.
+            return snapshot.last_offset
 
     async def _give_snapshot(
         self, listener: RaftListener, snapshot: Snapshot, piece_bytes: int = SNAPSHOT_PIECE_BYTES
@@ -162,9 +195,10 @@ class CommittedLog:
         while position >= 0:
             read = partial(self.read_snapshot, snapshot.last_offset, position, piece_bytes)
             found = await self._patiently(read)
-            assert found is not None, "only a newer one takes its place"
-            piece, position = found
-            listener.on_snapshot_piece(snapshot, piece)
+            if found is None:
+                raise CorruptRecordError(f"{snapshot.file_name} was found damaged by another read")
+            position = found.next_position
+            listener.on_snapshot_piece(snapshot, found.data)
         listener.on_snapshot(snapshot)
 
     async def _patiently(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -221,8 +255,16 @@ class CommittedLog:
 
     async def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
-    ) -> tuple[bytes, int] | None:
-        """A piece of that snapshot and the next position (-1 at the end); None if it is gone."""
-        return await self._log_dir.run(
-            OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
-        )
+    ) -> SnapshotPiece | None:
+        """A piece of that snapshot; None if it is gone.
+
+        :raises CorruptRecordError: it is damaged, and gone from now on.
+        """
+        try:
+            return await self._log_dir.run(
+                OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
+            )
+        except CorruptRecordError as e:
+            self._log.error("metadata_snapshot_damaged", reason=e.message)
+            self._snapshot_damaged()
+            raise

@@ -112,6 +112,7 @@ class RaftDriver:
             retry_interval_ms=retry_interval_ms,
             term_at=lambda offset: self._required_core().log.term_at(offset),
             reloaded=self._note_reloaded,
+            snapshot_damaged=self._note_snapshot_damaged,
         )
         self._was_mute = False
         self._contradicted_by: ReplicaKey | None = None
@@ -206,6 +207,7 @@ class RaftDriver:
             snapshot_failed=self._maker.log_failure,
             changed=self._note_change,
             read_entries=self.committed.read,
+            read_snapshot=self.committed.read_snapshot,
         )
 
     def release_waits(self) -> None:
@@ -462,6 +464,17 @@ class RaftDriver:
         named = b"" if voters.is_static or not len(voters) else voters.encode()
         self._maker.start(SnapshotId(last_offset, term), slices, named)
 
+    def _note_snapshot_damaged(self) -> None:
+        self._maker.want()
+        self._ask_for_snapshot()
+
+    def _ask_for_snapshot(self) -> None:
+        """Have a snapshot made that is due without a new entry, once the listener has a state."""
+        is_whole = self._living is not None and not self.committed.is_reloading
+        if is_whole and self._maker.is_due:
+            assert self._listener is not None
+            self._listener.on_snapshot_due()
+
     async def _until_committed(self, snapshot: SnapshotId) -> bool:
         """False if there will be none, or it is another entry."""
         is_known = await self._waits.until(snapshot.last_offset)
@@ -609,5 +622,6 @@ class RaftDriver:
         assert work is not None, "one voter has nothing to forget"
         if error is None:
             self._note_change()
+            self._ask_for_snapshot()
         elif not work.failed.done():
             work.failed.set_exception(error)

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 from kraftjbod.core.errors import (
     CorruptRecordError,
-    KafkaStorageError,
     LogDirImpairedError,
     OperatingError,
 )
 from kraftjbod.core.telemetry import Logger
-from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.log.log_store import RaftLogStore, SnapshotPiece
 from kraftjbod.raft.log.log_writer import LogWriter
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES, SnapshotPart
 from kraftjbod.raft.machine.core import RaftCore
@@ -60,6 +59,7 @@ class ReplicaWork:
         snapshot_failed: Callable[[OperatingError], None],
         changed: Callable[[], None],
         read_entries: Callable[[int, int, int], Awaitable[Sequence[Entry]]],
+        read_snapshot: Callable[[int, int, int], Awaitable[SnapshotPiece | None]],
     ) -> None:
         """
         :param append: makes entries of a generation durable, and says so to the machine.
@@ -67,6 +67,7 @@ class ReplicaWork:
         :param changed: the machine has something to do.
         :param read_entries: :meth:`CommittedLog.read`. Entries that left the memory are committed;
             what the disk holds after them may be about to be replaced.
+        :param read_snapshot: :meth:`CommittedLog.read_snapshot`.
         """
         self._log_dir = log_dir
         self._store = store
@@ -78,6 +79,7 @@ class ReplicaWork:
         self._snapshot_failed = snapshot_failed
         self._changed = changed
         self._read_entries = read_entries
+        self._read_snapshot = read_snapshot
         self._queue: deque[Writable | SnapshotSlice] = deque()
         self._work = asyncio.Event()
         self._part: SnapshotPart | None = None
@@ -121,7 +123,7 @@ class ReplicaWork:
     async def _take_slice(self, core: RaftCore, taken: SnapshotSlice) -> None:
         try:
             await self._write_slice(core, taken)
-        except LogDirImpairedError as e:
+        except (LogDirImpairedError, CorruptRecordError) as e:
             # The leader sends the snapshot again from its beginning; that discards the part.
             self._snapshot_failed(e)
             core.snapshot_discarded()
@@ -141,6 +143,13 @@ class ReplicaWork:
         if not taken.is_last:
             core.slice_persisted(taken)
             return
+        if taken.crc not in (None, part.crc):
+            self._part = None
+            await run(part.discard)
+            raise CorruptRecordError(
+                f"the metadata snapshot up to {taken.snapshot.last_offset} from "
+                f"{taken.sender} does not match its CRC"
+            )
         snapshot = await run(part.finish)
         self._part = None
         await self._before_install()
@@ -171,27 +180,30 @@ class ReplicaWork:
                 )
                 core.entries_read(wanted, found)
             else:
-                data, is_last, voters = await self._read_slice(wanted)
-                core.slice_read(wanted, data, is_last=is_last, voters=voters)
+                await self._read_slice(core, wanted)
         except LogDirImpairedError:
             # The next heartbeat asks again.
             if isinstance(wanted, ReadEntries):
                 core.entries_read(wanted, [])
             return
-        except CorruptRecordError as e:
-            raise KafkaStorageError(f"the metadata log is damaged: {e.message}") from e
         self._changed()
 
-    async def _read_slice(self, wanted: ReadSnapshot) -> tuple[bytes | None, bool, bytes]:
-        last_offset = wanted.snapshot.last_offset
-        found, voters = await self._log_dir.run(
-            OpKind.READ,
-            lambda: (
-                self._store.read_snapshot(last_offset, wanted.position, SNAPSHOT_PIECE_BYTES),
-                self._store.voters_of(last_offset),
-            ),
+    async def _read_slice(self, core: RaftCore, wanted: ReadSnapshot) -> None:
+        last_offset, position = wanted.snapshot.last_offset, wanted.position
+        try:
+            found = await self._read_snapshot(last_offset, position, SNAPSHOT_PIECE_BYTES)
+        except CorruptRecordError:
+            found = None
+        if found is None:
+            core.slice_read(wanted, None, is_last=False)
+            return
+        core.slice_read(
+            wanted,
+            found.data,
+            is_last=found.next_position < 0,
+            voters=found.snapshot.voters,
+            crc=found.snapshot.crc,
         )
-        return (None, False, b"") if found is None else (found[0], found[1] < 0, voters)
 
     def _read_ended(self, task: asyncio.Task[None]) -> None:
         self._reads.discard(task)

@@ -284,6 +284,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "memory_reclaimed": "Slow connections were ended, because their memory was needed.",
     "request_handler_failed": "A bug: the connection was ended; report it.",
     # the metadata log
+    "metadata_snapshot_damaged": "The metadata snapshot on this disk changed after it was written: "
+    "it is not used, and another one is made. Look at the disk.",
     "metadata_log_damaged": "A part of it cannot be read: restore a backup.",
     "metadata_log_failed": "It cannot be written any more: the controller ends.",
     "metadata_log_goes_on": "It can be written again.",

@@ -214,9 +214,10 @@ class MetadataLoader:
         return response
 
 
-def _snapshot_of(response: FetchMetadataResponse) -> tuple[int, int, int]:
+def _snapshot_of(response: FetchMetadataResponse) -> tuple[int, int, int, int | None]:
     """Which one, of all that there are, this is a piece of."""
-    return response.controller_id, response.controller_epoch, response.snapshot_offset
+    controller = response.controller_id, response.controller_epoch
+    return *controller, response.snapshot_offset, response.snapshot_crc
 
 
 async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, piece: bytes) -> None:

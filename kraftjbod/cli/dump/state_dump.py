@@ -13,8 +13,8 @@ from kraftjbod.metadata.record_codec import EntryReader
 from kraftjbod.raft.log.snapshot_files import (
     SNAPSHOT_FILE,
     SNAPSHOT_PIECE_BYTES,
+    load_snapshot,
     read_payload,
-    sound_snapshot,
 )
 from kraftjbod.storage.checkpoints import parse_leader_epochs, parse_offsets
 from kraftjbod.storage.log.producer_state import snapshot_entries
@@ -92,18 +92,16 @@ def dump_metadata_snapshot(path: str) -> Iterator[DumpItem]:
     vfs, reader = RealVfs(), EntryReader()
     file = vfs.open(path, OpenMode.READ)
     try:
-        sound = sound_snapshot(file)
+        snapshot = load_snapshot(file, -1, 0)
     finally:
         file.close()
-    if sound is None:
+    if snapshot is None:
         raise DamagedFileError(f"{path}: damaged: its head, length or CRC is wrong")
-    size, voters = sound
-    if voters:
+    if voters := snapshot.voters:
         yield DumpItem(f"| voters: {voters.decode()}", {"voters": json.loads(voters)})
     try:
-        for position in range(0, size, SNAPSHOT_PIECE_BYTES):
-            piece_bytes = min(SNAPSHOT_PIECE_BYTES, size - position)
-            piece = read_payload(vfs, path, position, piece_bytes, voters)
+        for position in range(0, snapshot.size_bytes, SNAPSHOT_PIECE_BYTES):
+            piece = read_payload(vfs, path, snapshot, position, SNAPSHOT_PIECE_BYTES)
             for record in reader.feed(piece):
                 text = metadata_record_text(record)
                 yield DumpItem(f"| payload: {text}", {"payload": text})

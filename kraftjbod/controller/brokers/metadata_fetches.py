@@ -135,6 +135,7 @@ class MetadataFetches:
     ) -> FetchMetadataResponse:
         """A piece of that snapshot, or the first one of the newest if it is gone.
 
+        :raises CorruptRecordError: it is damaged; whoever asks again is given another one.
         :raises OffsetOutOfRangeError: there is none, or it is not that long.
         """
         # Should another one lead before it is read: the next piece would be of its snapshot.
@@ -148,7 +149,7 @@ class MetadataFetches:
                 raise OffsetOutOfRangeError("the metadata log has no snapshot to give")
             last_offset, snapshot_term, position = newest.last_offset, newest.term, 0
             found = await self._driver.committed.read_snapshot(last_offset, position, max_bytes)
-        chunk, next_position = found
+        chunk = found.data
         if position and not chunk:
             raise OffsetOutOfRangeError(
                 f"the metadata snapshot up to {last_offset} ends before byte {position}"
@@ -162,5 +163,6 @@ class MetadataFetches:
             snapshot_offset=last_offset,
             snapshot_epoch=snapshot_term,
             snapshot_chunk=chunk,
-            snapshot_next_position=next_position,
+            snapshot_next_position=found.next_position,
+            snapshot_crc=found.snapshot.crc,
         )

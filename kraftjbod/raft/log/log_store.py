@@ -14,7 +14,8 @@ Rules of this file:
   where others hold it, the end from there on is given up and the replica mute (damaged_end.py);
 * that it was durable is known by what follows it, or by ``quorum-state``, written with each term
   and at a stop: the log never ends before that, and what is cut off on purpose is noted first;
-* a bad snapshot is passed over if an older one, or the whole log, does without it;
+* a bad snapshot is passed over if an older one, or the whole log, does without it; one that is
+  found damaged when it is read is forgotten, and goes once a newer one is durable;
 * a log prefix goes only after the snapshot that replaces it is durable;
 * a suffix goes for what another leader has in its place, newest first, and never from a snapshot;
 * what finds no free space is undone, so that it may be tried again;
@@ -31,7 +32,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import CorruptRecordError, InconsistentStorageError
 from kraftjbod.core.request_limits import MAX_ENTRIES_PER_READ
@@ -56,8 +57,9 @@ from kraftjbod.raft.log.snapshot_files import (
     SNAPSHOT_FILE,
     Snapshot,
     SnapshotPart,
+    load_snapshot,
     read_payload,
-    sound_snapshot,
+    snapshot_file_name,
 )
 from kraftjbod.raft.machine.entry_log import term_starts
 from kraftjbod.raft.machine.messages import Entry, HardState, TermStart
@@ -88,6 +90,15 @@ class StoredLog:
     """Where terms began in the entries that the snapshot covers, as far as they are still there."""
     warnings: tuple[str, ...]
     """Sentences about what was passed over or truncated."""
+
+
+class SnapshotPiece(NamedTuple):
+    """Some of a snapshot's payload."""
+
+    data: bytes
+    next_position: int
+    """-1 after the last piece."""
+    snapshot: Snapshot
 
 
 @dataclass(slots=True)
@@ -121,6 +132,8 @@ class RaftLogStore:
         self._segments: list[_Segment] = []
         #: Oldest first.
         self._snapshots: list[Snapshot] = []
+        #: Paths of snapshots that cannot be read.
+        self._damaged: list[str] = []
         #: What quorum-state says.
         self._noted = QuorumState()
 
@@ -251,17 +264,12 @@ class RaftLogStore:
                 found.append((int(matched[1]) - 1, int(matched[2]), name))
         for last_offset, term, name in sorted(found, reverse=True):
             file = self._vfs.open(self._path(name), OpenMode.READ)
-            sound = sound_snapshot(file)
+            snapshot = load_snapshot(file, last_offset, term)
             file.close()
-            if sound is None:
+            if snapshot is None:
                 warnings.append(f"snapshot {self._path(name)} is damaged and was passed over")
+                self._damaged.append(self._path(name))
                 continue
-            snapshot = Snapshot(
-                last_offset=last_offset,
-                term=term,
-                size_bytes=sound.size_bytes,
-                voters=sound.voters,
-            )
             self._snapshots.insert(0, snapshot)
 
     def _load_segments(
@@ -453,8 +461,8 @@ class RaftLogStore:
 
         :param voters: in force at its end, see :class:`Snapshot`.
         """
-        name = Snapshot(last_offset=last_offset, term=term, size_bytes=0).file_name
-        return SnapshotPart(self._vfs, self._path(name) + PART_SUFFIX, last_offset, term, voters)
+        path = self._path(snapshot_file_name(last_offset, term)) + PART_SUFFIX
+        return SnapshotPart(self._vfs, path, last_offset, term, voters)
 
     def install_snapshot(self, snapshot: Snapshot, *, replaces_log: bool = False) -> None:
         """Give the written part its name; then old snapshots and the log before it may go.
@@ -467,10 +475,7 @@ class RaftLogStore:
         self._vfs.rename(path + PART_SUFFIX, path)
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)
-        self._snapshots.append(snapshot)
-        for old in self._snapshots[:-_SNAPSHOTS_KEPT]:
-            self._vfs.unlink_if_exists(self._path(old.file_name))
-        del self._snapshots[:-_SNAPSHOTS_KEPT]
+        self._take_snapshot(snapshot)
         if replaces_log:
             self._drop_newest(len(self._segments))
             self._roll(snapshot.last_offset + 1)
@@ -483,27 +488,38 @@ class RaftLogStore:
         wanted = min(older, snapshot.last_offset - self._retained_entries) + 1
         self._drop_segments(sum(s.next_offset <= wanted for s in self._segments[:-1]))
 
-    def voters_of(self, last_offset: int) -> bytes:
-        """What that snapshot says of the voters."""
-        return next((s.voters for s in self._snapshots if s.last_offset == last_offset), b"")
+    def _take_snapshot(self, snapshot: Snapshot) -> None:
+        """``snapshot`` is durable; it may have the name of one that was damaged."""
+        path = self._path(snapshot.file_name)
+        self._snapshots = [one for one in self._snapshots if one.file_name != snapshot.file_name]
+        self._snapshots.append(snapshot)
+        old = [self._path(one.file_name) for one in self._snapshots[:-_SNAPSHOTS_KEPT]]
+        for needless in (*old, *self._damaged):
+            if needless != path:
+                self._vfs.unlink_if_exists(needless)
+        del self._snapshots[:-_SNAPSHOTS_KEPT]
+        self._damaged.clear()
 
     def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
-    ) -> tuple[bytes, int] | None:
-        """A piece of a snapshot's payload, and the next position; -1 after the last piece.
+    ) -> SnapshotPiece | None:
+        """A piece of a snapshot's payload; None if there is no such snapshot, or not any more.
 
-        None if there is no such snapshot, or not any more.
+        :raises CorruptRecordError: it is damaged, and there is no such snapshot any more.
         """
         found = [s for s in self._snapshots if s.last_offset == last_offset]
         if not found:
             return None
         snapshot = found[0]
-        size = max(0, min(max_bytes, snapshot.size_bytes - position))
-        chunk = read_payload(
-            self._vfs, self._path(snapshot.file_name), position, size, snapshot.voters
-        )
-        after = position + size
-        return chunk, -1 if after >= snapshot.size_bytes else after
+        path = self._path(snapshot.file_name)
+        try:
+            data = read_payload(self._vfs, path, snapshot, position, max_bytes)
+        except CorruptRecordError:
+            self._snapshots.remove(snapshot)
+            self._damaged.append(path)
+            raise
+        after = position + len(data)
+        return SnapshotPiece(data, -1 if after >= snapshot.size_bytes else after, snapshot)
 
     # --- files -----------------------------------------------------------------------------------
 

@@ -3,6 +3,10 @@
 Where entries of the log named the voters, those in force at the snapshot's end stand before its
 payload; a file without them is as older versions write and read it.
 
+The CRC in a file is of all of it. Reading a piece needs a CRC of that piece: this process keeps one
+for each 64 KiB, made of what it wrote, or of what it read when it checked the whole. So the format
+stays as it was, and no byte that changed on the disk since is believed.
+
 A :class:`SnapshotPart` may be written beside the log's appends, because nobody else knows its file.
 No snapshot is held in memory as a whole.
 """
@@ -12,9 +16,12 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
 
@@ -22,6 +29,8 @@ SNAPSHOT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 PART_SUFFIX: Final = ".part"
 #: Snapshots are read, checked and sent in pieces of that size at most.
 SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
+#: Of a payload; a gigabyte has 16,384 of them.
+BLOCK_BYTES: Final = 64 * 1024
 #: Length and CRC-32 of a snapshot's payload, which follows.
 _SNAPSHOT_HEADER: Final = struct.Struct(">8sQI")
 _SNAPSHOT_MAGIC: Final = b"KJB-SNAP"
@@ -40,10 +49,49 @@ class Snapshot:
     size_bytes: int
     voters: bytes = b""
     """A ``VoterSet``, encoded; empty if no entry of the log has named the voters."""
+    crc: int
+    """Of ``voters`` and the payload, as the file says it."""
+    block_crcs: Sequence[int] = field(repr=False)
+    """Of each :data:`BLOCK_BYTES` of the payload."""
 
     @property
     def file_name(self) -> str:
-        return f"{self.last_offset + 1:020d}-{self.term:010d}.checkpoint"
+        return snapshot_file_name(self.last_offset, self.term)
+
+
+def snapshot_file_name(last_offset: int, term: int) -> str:
+    return f"{last_offset + 1:020d}-{term:010d}.checkpoint"
+
+
+class _RunningCrcs:
+    """Of a payload that comes piece by piece: of the whole, and of each block."""
+
+    def __init__(self, voters_block: bytes) -> None:
+        self.whole = zlib.crc32(voters_block)
+        self._blocks = array("L")
+        self._open = 0
+        self._open_bytes = 0
+
+    def add(self, piece: bytes | bytearray) -> None:
+        self.whole = zlib.crc32(piece, self.whole)
+        left = memoryview(piece)
+        while left:
+            taken = left[: BLOCK_BYTES - self._open_bytes]
+            self._open = zlib.crc32(taken, self._open)
+            self._open_bytes += len(taken)
+            if self._open_bytes == BLOCK_BYTES:
+                self._close_block()
+            left = left[len(taken) :]
+
+    def blocks(self) -> Sequence[int]:
+        """After the last piece."""
+        if self._open_bytes:
+            self._close_block()
+        return self._blocks
+
+    def _close_block(self) -> None:
+        self._blocks.append(self._open)
+        self._open = self._open_bytes = 0
 
 
 class SnapshotPart:
@@ -62,7 +110,7 @@ class SnapshotPart:
         self._term = term
         self._voters = voters
         self._block = _voters_block(voters)
-        self._crc = zlib.crc32(self._block)
+        self._crcs = _RunningCrcs(self._block)
         self._file: VfsFile | None = None
         self.size_bytes = 0
 
@@ -70,13 +118,18 @@ class SnapshotPart:
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
             position = _SNAPSHOT_HEADER.size + len(self._block) + self.size_bytes
             self._opened().write_at(position, [piece])
-        self._crc = zlib.crc32(piece, self._crc)
+        self._crcs.add(piece)
         self.size_bytes += len(piece)
+
+    @property
+    def crc(self) -> int:
+        """Of the voters and of what was appended so far."""
+        return self._crcs.whole
 
     def finish(self) -> Snapshot:
         """Make it durable; :meth:`RaftLogStore.install_snapshot` gives it its name."""
         magic = _MAGIC_WITH_VOTERS if self._block else _SNAPSHOT_MAGIC
-        header = _SNAPSHOT_HEADER.pack(magic, self.size_bytes, self._crc)
+        header = _SNAPSHOT_HEADER.pack(magic, self.size_bytes, self.crc)
         # Of all this only the sync is a flush.
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
             file = self._opened()
@@ -89,6 +142,8 @@ class SnapshotPart:
             term=self._term,
             size_bytes=self.size_bytes,
             voters=self._voters,
+            crc=self.crc,
+            block_crcs=self._crcs.blocks(),
         )
 
     def discard(self) -> None:
@@ -108,23 +163,29 @@ class SnapshotPart:
             file.close()
 
 
-def read_payload(vfs: Vfs, path: str, position: int, size: int, voters: bytes = b"") -> bytes:
-    """:param voters: what the file says before its payload."""
+def read_payload(vfs: Vfs, path: str, snapshot: Snapshot, position: int, size: int) -> bytes:
+    """At most ``size`` bytes of the payload of ``snapshot``, whose file is ``path``.
+
+    :raises CorruptRecordError: the file holds something else than what was written or checked.
+    """
+    if position >= snapshot.size_bytes or size <= 0:
+        return b""
+    begin = position - position % BLOCK_BYTES
+    end = min(position + size + -(position + size) % BLOCK_BYTES, snapshot.size_bytes)
     file = vfs.open(path, OpenMode.READ)
-    chunk = bytes(file.read_at(_payload_position(voters) + position, size))
-    file.close()
-    return chunk
+    try:
+        blocks = memoryview(file.read_at(_payload_position(snapshot.voters) + begin, end - begin))
+    finally:
+        file.close()
+    for at in range(0, end - begin, BLOCK_BYTES):
+        crc = snapshot.block_crcs[(begin + at) // BLOCK_BYTES]
+        if zlib.crc32(blocks[at : at + BLOCK_BYTES]) != crc:
+            raise CorruptRecordError(f"{path} is damaged after byte {begin + at} of its payload")
+    return bytes(blocks[position - begin : position - begin + size])
 
 
-class SoundSnapshot(NamedTuple):
-    """What a file that is whole and right holds."""
-
-    size_bytes: int
-    voters: bytes
-
-
-def sound_snapshot(file: VfsFile) -> SoundSnapshot | None:
-    """Of a snapshot file; None if it is not whole and right."""
+def load_snapshot(file: VfsFile, last_offset: int, term: int) -> Snapshot | None:
+    """The snapshot that ``file`` holds; None if it is not whole and right."""
     header = file.read_at(0, _SNAPSHOT_HEADER.size)
     if len(header) < _SNAPSHOT_HEADER.size:
         return None
@@ -136,12 +197,23 @@ def sound_snapshot(file: VfsFile) -> SoundSnapshot | None:
     begin = _SNAPSHOT_HEADER.size + len(block)
     if file.size() != begin + size_bytes:
         return None
-    found_crc, position = zlib.crc32(block), 0
+    found, position = _RunningCrcs(block), 0
     while position < size_bytes:
         piece = file.read_at(begin + position, SNAPSHOT_PIECE_BYTES)
-        found_crc = zlib.crc32(piece, found_crc)
+        if not piece:
+            return None
+        found.add(piece)
         position += len(piece)
-    return SoundSnapshot(int(size_bytes), voters) if found_crc == crc else None
+    if found.whole != crc:
+        return None
+    return Snapshot(
+        last_offset=last_offset,
+        term=term,
+        size_bytes=int(size_bytes),
+        voters=voters,
+        crc=int(crc),
+        block_crcs=found.blocks(),
+    )
 
 
 def _read_voters(file: VfsFile) -> bytes | None:

@@ -69,6 +69,10 @@ class SnapshotMaker:
         is_due = self._bytes_since_snapshot >= self.bytes_between_snapshots
         return not self.is_busy and is_due and self._space.has(self._needs_bytes)
 
+    def want(self) -> None:
+        """Have one made soon, however little was written since the last one."""
+        self._bytes_since_snapshot = max(self._bytes_since_snapshot, self.bytes_between_snapshots)
+
     def note_written(self, size_bytes: int) -> None:
         self._bytes_since_snapshot += size_bytes
 

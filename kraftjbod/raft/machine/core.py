@@ -281,10 +281,16 @@ class RaftCore(Following):
             self._leadership.entries_read(read, entries)
 
     def slice_read(
-        self, read: ReadSnapshot, data: bytes | None, *, is_last: bool, voters: bytes = b""
+        self,
+        read: ReadSnapshot,
+        data: bytes | None,
+        *,
+        is_last: bool,
+        voters: bytes = b"",
+        crc: int | None = None,
     ) -> None:
         if self._leadership is not None:
-            self._leadership.slice_read(read, data, is_last, voters)
+            self._leadership.slice_read(read, data, is_last, voters, crc)
 
     def compact(self, snapshot: SnapshotId) -> None:
         """A snapshot of what was applied is durable; the log before it is not needed for long."""

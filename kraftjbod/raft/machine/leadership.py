@@ -313,16 +313,27 @@ class Leadership:
         self.reads.append(ReadSnapshot(key, self.term, peer.snapshot, peer.position))
 
     def slice_read(
-        self, read: ReadSnapshot, data: bytes | None, is_last: bool, voters: bytes = b""
+        self,
+        read: ReadSnapshot,
+        data: bytes | None,
+        is_last: bool,
+        voters: bytes = b"",
+        crc: int | None = None,
     ) -> None:
-        """What :class:`ReadSnapshot` asked for; None if that snapshot is gone."""
+        """What :class:`ReadSnapshot` asked for; None if that snapshot is gone.
+
+        If it was damaged, there is no other one yet: the next heartbeat asks again.
+
+        :param crc: of the whole.
+        """
         peer = self._peer(read.peer)
         if read.term != self.term or peer is None or peer.pace is not Pace.SNAPSHOT:
             return
         if (peer.snapshot, peer.position) != (read.snapshot, read.position):
             return
         if data is None:
-            self._begin_snapshot(read.peer, peer)
+            if read.snapshot != self._log.base:
+                self._begin_snapshot(read.peer, peer)
             return
         self._send(
             SnapshotSlice(
@@ -335,6 +346,7 @@ class Leadership:
                 is_last=is_last,
                 voters=voters,
                 terms=self._log.terms,
+                crc=crc if is_last else None,
             )
         )
 

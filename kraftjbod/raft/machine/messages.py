@@ -132,6 +132,8 @@ class SnapshotSlice(Message):
     """In force at its end, encoded; empty if no entry of the log has named them."""
     terms: tuple[TermStart, ...] = ()
     """Of the log that the snapshot replaces, oldest first; empty from older software."""
+    crc: int | None = None
+    """Of ``voters`` and the whole payload, with the last slice; None from older software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,9 @@ class Node:
     def on_snapshot(self, snapshot: Snapshot) -> None:
         self.offset = snapshot.last_offset
 
+    def on_snapshot_due(self) -> None:
+        self._start_snapshot()
+
     def on_commit(self, entry: Entry) -> None:
         assert entry.offset == self.offset + 1
         self.offset = entry.offset
@@ -100,13 +103,15 @@ class Node:
         await asyncio.gather(*(proposal.committed for proposal in proposals))
 
     async def snapshot(self) -> None:
-        core = self.driver.core
-        term = core.log.term_at(self.offset)
-        assert term is not None
-        self.driver.start_snapshot(self.offset, term, [b",".join(self.payloads)])
+        self._start_snapshot()
         while self.driver.is_snapshotting:
             await asyncio.sleep(0.001)
-        assert core.log.base.last_offset == self.offset
+        assert self.driver.core.log.base.last_offset == self.offset
+
+    def _start_snapshot(self) -> None:
+        term = self.driver.core.log.term_at(self.offset)
+        assert term is not None
+        self.driver.start_snapshot(self.offset, term, [b",".join(self.payloads)])
 
 
 class Net:

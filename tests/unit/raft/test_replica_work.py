@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.unit.raft.quorum_rig import Net, until
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.messages import SnapshotId, SnapshotSlice
+from kraftjbod.storage.vfs import OpenMode
+from tests.faults.vfs_fault import FaultVfs
+from tests.unit.raft.quorum_rig import PATH, Net, Node, until
 
 
 async def test_whoever_was_away_is_given_a_snapshot_and_a_restart_forgets_nothing(
@@ -23,3 +30,75 @@ async def test_whoever_was_away_is_given_a_snapshot_and_a_restart_forgets_nothin
     again = await net.start(away.node_id, away.vfs)
     await until(lambda: again.payloads == leader.payloads)
     assert again.resets == 0
+
+
+async def _left_behind(net: Net) -> tuple[Node, Node]:
+    """The leader, and a node that is away and needs its snapshot."""
+    leader = await net.leader()
+    away = next(n for n in net.nodes.values() if n is not leader)
+    await leader.propose(b"a")
+    await until(lambda: away.payloads == [b"a"])
+    await away.stop()
+    await leader.propose(*(b"%d" % number for number in range(60)))
+    await leader.snapshot()
+    return leader, away
+
+
+def _rot_snapshot(vfs: FaultVfs, payload: bytes) -> None:
+    directory = f"{PATH}/__cluster_metadata-0"
+    (name,) = [i.name for i in vfs.list_dir(directory) if i.name.endswith(".checkpoint")]
+    file = vfs.inner.open(f"{directory}/{name}", OpenMode.READ)
+    file.rot(bytes(file.read_at(0, file.size())).index(payload))
+
+
+async def test_replica_work_snapshot_that_rots_is_not_sent_and_made_again(net: Net) -> None:
+    """A follower installed the changed state, with a valid CRC of its own."""
+    leader, away = await _left_behind(net)
+    _rot_snapshot(leader.vfs, b",42,")
+    with capture_logs() as events:
+        back = await net.start(away.node_id, away.vfs)
+        await until(lambda: len(back.payloads) == len(leader.payloads))
+    assert back.payloads == leader.payloads
+    assert "metadata_snapshot_damaged" in {event["event"] for event in events}
+
+
+async def test_committed_log_reload_does_without_a_snapshot_that_rots(net: Net) -> None:
+    leader, _ = await _left_behind(net)
+    expected = list(leader.payloads)
+    _rot_snapshot(leader.vfs, b",42,")
+    with capture_logs() as events:
+        leader.driver.committed.reload(leader)
+        await until(lambda: leader.resets)
+        await until(lambda: not leader.driver.committed.is_reloading)
+    assert leader.payloads == expected
+    names = [event["event"] for event in events]
+    assert names.index("metadata_snapshot_damaged") < names.index("metadata_reloaded")
+
+
+@pytest.mark.parametrize("crc", ["other", None])
+async def test_replica_work_received_snapshot_is_installed_only_if_its_crc_is_right(
+    net: Net, crc: str | None
+) -> None:
+    """None comes from older software, and is believed as before."""
+    leader = await net.leader()
+    await leader.propose(b"a")
+    late = next(n for n in net.nodes.values() if n is not leader)
+    await until(lambda: late.payloads == [b"a"])
+    net.cut.add(late.node_id)
+    core: RaftCore = late.driver.core
+    with capture_logs() as events:
+        late.driver.receive(
+            SnapshotSlice(
+                sender=leader.driver.core.key,
+                to=core.key,
+                term=core.term,
+                snapshot=SnapshotId(late.offset + 9, core.term),
+                position=0,
+                data=b"a,b",
+                is_last=True,
+                crc=None if crc is None else 1,
+            )
+        )
+        ends = {"metadata_snapshot_failed", "metadata_reloaded"}
+        await until(lambda: ends & {event["event"] for event in events})
+    assert late.payloads == ([b"a"] if crc else [b"a", b"b"])

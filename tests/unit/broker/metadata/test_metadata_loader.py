@@ -115,8 +115,9 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
         assert rig.logs.get(TP) is not None
 
 
-async def test_pieces_of_two_controllers_are_no_snapshot_though_they_end_at_the_same_entry():
-    """Each has written the same state in an order of its own."""
+@pytest.mark.parametrize("controllers", [2, 1])
+async def test_pieces_of_two_files_are_no_snapshot_though_they_end_at_the_same_entry(controllers):
+    """Each controller writes the state in an order of its own, and again if its file is damaged."""
     records = [topic(), partition(), CONFIG, topic("u", TopicId(b"u" * 16))]
     wholes = {
         1: encode_entry(records, LATEST_METADATA_VERSION),
@@ -134,9 +135,10 @@ async def test_pieces_of_two_controllers_are_no_snapshot_though_they_end_at_the_
         at, who = request.snapshot_position, 1 if asked == 1 else 2
         return FetchMetadataResponse(
             high_watermark=50,
-            controller_id=BrokerId(who),
+            controller_id=BrokerId(min(who, controllers)),
             controller_epoch=7,
             snapshot_offset=50,
+            snapshot_crc=who,
             snapshot_chunk=wholes[who][at:] if at else wholes[who][:half],
             snapshot_next_position=-1 if at else half,
         )

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.controller.decision_rules import NO_RECORDS
 from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
+from kraftjbod.raft.log.log_store import SnapshotPiece
 from kraftjbod.raft.machine.messages import Append, Entry, HardState
 from kraftjbod.raft.machine.voter_set import ReplicaKey
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation import SimulatedCluster
 from tests.faults.vfs_fault import FaultVfs
 from tests.unit.controller.conftest import ONE, TWO, Node
@@ -68,7 +71,7 @@ async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_te
         await asyncio.sleep(0)
     term, read = driver.term, driver.committed.read_snapshot
 
-    async def read_slowly(*which: int) -> tuple[bytes, int] | None:
+    async def read_slowly(*which: int) -> SnapshotPiece | None:
         found = await read(*which)
         driver.core._hard_state = HardState(term=term + 1)
         return found
@@ -85,6 +88,36 @@ async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_te
     )
     assert isinstance(answer, FetchMetadataResponse)
     assert (driver.term, answer.controller_epoch) == (term + 1, term)
+
+
+async def test_metadata_fetches_damaged_snapshot_is_refused_and_made_again(node: Node) -> None:
+    """A bit that fell on the controller's disk became the state of a broker."""
+    driver = node.controller._driver
+    node.controller._start_snapshot()
+    while (newest := await driver.committed.newest_snapshot()) is None:
+        await asyncio.sleep(0)
+    directory = driver._store.directory
+    file = node.log_dir.vfs.open(f"{directory}/{newest.file_name}", OpenMode.READ_WRITE)
+    whole = bytes(file.read_at(0, file.size()))
+    file.write_at(len(whole) - 1, [bytes([whole[-1] ^ 1])])
+    file.close()
+    request = FetchMetadataRequest(
+        broker_id=ONE,
+        fetch_offset=0,
+        max_wait_ms=0,
+        max_bytes=10_000_000,
+        snapshot_offset=newest.last_offset,
+    )
+    with capture_logs() as events, pytest.raises(OperatingError) as refused:
+        await node.controller.handle(request)
+    assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert "metadata_snapshot_damaged" in {event["event"] for event in events}
+    while driver.is_snapshotting:
+        await asyncio.sleep(0)
+    answer = await node.controller.handle(request)
+    assert isinstance(answer, FetchMetadataResponse)
+    assert answer.snapshot_chunk == whole[-newest.size_bytes :][: len(answer.snapshot_chunk)]
+    assert answer.snapshot_crc == newest.crc
 
 
 def test_a_broker_that_cannot_reach_the_active_controller_hears_of_the_others() -> None:

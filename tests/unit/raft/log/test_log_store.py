@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kraftjbod.core.errors import StartupError
+from kraftjbod.core.errors import CorruptRecordError, StartupError
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry, HardState, TermStart, node
@@ -243,6 +243,33 @@ def test_a_snapshot_is_read_in_pieces_until_it_is_gone() -> None:
     assert store.read_snapshot(7, 0, 16) is None
     assert store.newest_snapshot is not None
     assert store.newest_snapshot.last_offset == 9
+
+
+def test_log_store_snapshot_that_is_damaged_when_read_is_replaced_by_another_one() -> None:
+    vfs = _vfs()
+    store = _filled(vfs, 10)
+    _snapshot(store, 5)
+    _snapshot(store, 7)
+    path = f"{DIRECTORY}/{8:020d}-{1:010d}.checkpoint"
+    _damage(vfs, path, 40)
+    with pytest.raises(CorruptRecordError, match="is damaged"):
+        store.read_snapshot(7, 0, 16)
+    assert store.read_snapshot(7, 0, 16) is None
+    assert store.newest_snapshot is not None
+    assert store.newest_snapshot.last_offset == 5
+    _snapshot(store, 7)
+    assert _payload(store, store.newest_snapshot) == _state_up_to(7), "under the same name"
+    _damage(vfs, path, 40)
+    with pytest.raises(CorruptRecordError):
+        store.read_snapshot(7, 0, 16)
+    _snapshot(store, 9)
+    assert not vfs.exists(path)
+    assert _payload(*_opened_with_snapshot(vfs)) == _state_up_to(9)
+
+
+def _opened_with_snapshot(vfs: Vfs) -> tuple[RaftLogStore, Snapshot | None]:
+    store, stored = _opened(vfs)
+    return store, stored.snapshot
 
 
 def test_the_log_goes_only_before_the_older_snapshot() -> None:

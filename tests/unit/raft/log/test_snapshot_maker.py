@@ -42,7 +42,8 @@ async def test_a_snapshot_is_wanted_after_enough_bytes_and_restores(vfs: FaultVf
     assert again.listener.snapshots == [(snapshot.last_offset, state)]
     assert again.listener.payloads == [b"b", NO_OP]
     piece = await again.driver.committed.read_snapshot(snapshot.last_offset, 0, 6)
-    assert piece == (b"state:", 6)
+    assert piece is not None
+    assert (piece.data, piece.next_position) == (b"state:", 6)
     await again.stop()
 
 
