@@ -103,17 +103,7 @@ class RaftDriver:
         self._maker = self._make_maker(bytes_between_snapshots, retry_interval_ms)
         self._core: RaftCore | None = None
         self._listener: RaftListener | None = None
-        self.committed = CommittedLog(
-            log_dir=log_dir,
-            store=store,
-            clock=clock,
-            log=self._log,
-            max_cached_bytes=max_cached_bytes,
-            retry_interval_ms=retry_interval_ms,
-            term_at=lambda offset: self._required_core().log.term_at(offset),
-            reloaded=self._note_reloaded,
-            snapshot_damaged=self._note_snapshot_damaged,
-        )
+        self.committed = self._make_committed(max_cached_bytes, retry_interval_ms)
         self._was_mute = False
         self._contradicted_by: ReplicaKey | None = None
         #: Of the term that the listener knows this node to lead.
@@ -145,6 +135,19 @@ class RaftDriver:
             draw_below=self._draw_below,
             retry_interval_ms=retry_interval_ms,
             log=self._log,
+        )
+
+    def _make_committed(self, max_cached_bytes: int, retry_interval_ms: int) -> CommittedLog:
+        return CommittedLog(
+            log_dir=self._log_dir,
+            store=self._store,
+            clock=self._clock,
+            log=self._log,
+            max_cached_bytes=max_cached_bytes,
+            retry_interval_ms=retry_interval_ms,
+            term_at=lambda offset: self._required_core().log.term_at(offset),
+            reloaded=self._note_reloaded,
+            snapshot_damaged=self._note_snapshot_damaged,
         )
 
     def _make_ticks(self, election_timeout_ms: int) -> ElectionTicks:
