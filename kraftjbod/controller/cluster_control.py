@@ -5,7 +5,7 @@ online.
 * an incarnation keeps every directory it registered *known*, online or not, so that repeating
   the cumulative list of failed ones is no error, and naming any other is one (KIP-858);
 * a broker with several directories stays fenced while the directory of any of its replicas is
-  not known (KIP-858, "Broker registration"), unless all of them are full or stalled;
+  not known (KIP-858, "Broker registration"), unless all of them are full, stalled or cordoned;
 * the same incarnation may register again: with directories that came back or are new, and without
   those that it releases for good;
 * a saturated or stalled directory (KIP-928) stays registered and online; each heartbeat says anew
@@ -264,7 +264,7 @@ class ClusterControlManager:
         wish = BrokerWish(
             want_fence=request.want_fence or lost_all,
             want_shut_down=request.want_shut_down,
-            may_unfence=self._may_unfence(broker, online, impaired, request),
+            may_unfence=self._may_unfence(broker, online, cordoned, impaired, request),
             leads_something=self._index.led_count(broker.broker_id) > 0,
             shutdown_is_known=self._heartbeats.is_shutdown_known(
                 broker.broker_id, self.active_brokers()
@@ -324,6 +324,7 @@ class ClusterControlManager:
         self,
         broker: BrokerRegistration,
         online: tuple[DirectoryId, ...],
+        cordoned: tuple[DirectoryId, ...],
         impaired: tuple[ImpairedLogDir, ...] | None,
         request: BrokerHeartbeatRequest,
     ) -> bool:
@@ -334,7 +335,7 @@ class ClusterControlManager:
             return True
         # No directory takes the replicas that have none; what it holds is needed all the same.
         said = broker.impaired_log_dirs if impaired is None else impaired
-        return {one.directory_id for one in said}.issuperset(online)
+        return {*cordoned, *(one.directory_id for one in said)}.issuperset(online)
 
 
 def _require_parallel(request: BrokerRegistrationRequest) -> None:

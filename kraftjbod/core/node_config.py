@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from ipaddress import ip_address
+from itertools import permutations
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -128,6 +129,9 @@ class StorageSettings(KeyedModel):
             raise ValueError("process.roles must be either broker or controller, not both")
         if len(set(self.data_dirs)) != len(self.data_dirs):
             raise ValueError("log.dirs names a directory twice")
+        for path, root in permutations(self.data_dirs, 2):
+            if is_below(path, root):
+                raise ValueError(f"log.dirs names {path}, which lies in {root}: each is one disk's")
         return self
 
     @classmethod
@@ -160,6 +164,11 @@ class StorageSettings(KeyedModel):
     def metadata_dir(self) -> str:
         """``metadata.log.dir``, or else the first log directory."""
         return self.metadata_log_dir or self.data_dirs[0]
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether ``path`` lies in ``root``, by its name."""
+    return path.startswith(root.rstrip("/") + "/")
 
 
 def _absolute(path: str, base_dir: str) -> str:

@@ -41,6 +41,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.node_config import is_below
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.storage.dirs.log_dir import LogDir
@@ -381,7 +382,7 @@ class LogDirAdmin:
                     f"{path} is one of this broker's directories already; one that is OFFLINE is "
                     f"brought back with --reattach, or given up with --forget"
                 )
-            if _is_below(path, taken) or _is_below(taken, path):
+            if is_below(path, taken) or is_below(taken, path):
                 raise _refused(f"{path} and {taken} are one in the other")
 
     def _require_unregistered(self, log_dir: LogDir) -> None:
@@ -512,10 +513,6 @@ class LogDirAdmin:
             state=log_dir.state.value,
             message=f"directory {log_dir.directory_id} {what}",
         )
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path.startswith(root.rstrip("/") + "/")
 
 
 def _refused(message: str) -> OperatingError:

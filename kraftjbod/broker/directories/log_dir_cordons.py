@@ -10,6 +10,8 @@ been set for all brokers, or have left ``log.dirs`` since.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.core.config import DynamicBrokerConfig
 from kraftjbod.core.node_config import ALL_LOG_DIRS
@@ -22,9 +24,16 @@ class LogDirCordons:
     """``take(config)`` for each change of the configuration; ``renew()`` when directories came."""
 
     def __init__(
-        self, *, logs: LogManager, lifecycle: BrokerLifecycleManager, metrics: Metrics
+        self,
+        *,
+        logs: LogManager,
+        lifecycle: BrokerLifecycleManager,
+        metrics: Metrics,
+        on_lifted: Callable[[], None],
     ) -> None:
+        """:param on_lifted: called when a directory takes new replicas again."""
         self._logs = logs
+        self._on_lifted = on_lifted
         self._lifecycle = lifecycle
         self._cordoned: tuple[str, ...] = ()
         #: What was or will be reported to the controller; at first, what the registration says.
@@ -49,9 +58,12 @@ class LogDirCordons:
         cordoned = self._cordoned_dirs()
         ids = {log_dir.directory_id for log_dir in cordoned}
         if ids != self._reported:
+            is_lifted = not self._reported <= ids
             self._reported = ids
             self._log.info("log_dirs_cordoned", paths=[log_dir.path for log_dir in cordoned])
             self._lifecycle.set_cordoned(ids)
+            if is_lifted:
+                self._on_lifted()
 
     def _cordoned_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self._logs.dirs() if log_dir.is_cordoned]

@@ -3,8 +3,9 @@
 * It is made where somebody asked for it before it came, else where metadata says, else where there
   is most free space; what becomes of it meanwhile is asked anew at each try.
 * One name, one log: a log of the same name that is on its way out, or being made, is waited for.
-* A directory that dies over it makes it try another one. One that is impaired (KIP-928) takes no
-  new log: the replica is held back then, without anybody waiting, until it is reconciled again.
+* A directory that dies over it makes it try another one. One that is impaired (KIP-928) or
+  cordoned (KIP-1066) takes no new log. Where no other is left the replica is held back, without
+  anybody waiting, until it is reconciled again.
 """
 
 from __future__ import annotations
@@ -148,8 +149,7 @@ class ReplicaMaker:
     ) -> DirectoryId | None:
         """Where to make a log: where somebody asked for, where metadata says, or None.
 
-        Either may be from before the directory was cordoned (KIP-1066): then it is chosen anew,
-        which comes back to a cordoned one only if there is no other.
+        Either may be from before the directory was cordoned (KIP-1066): then it is chosen anew.
         """
         wished, online = self._wishes.get(topic_partition), self._logs.online_dirs()
         cordoned = {log_dir.directory_id for log_dir in online if log_dir.is_cordoned}
@@ -176,7 +176,7 @@ class ReplicaMaker:
         """Whether a new log has to wait for that directory, or for any at all if it is None."""
         online = self._logs.online_dirs()
         if directory_id is None:
-            return all(log_dir.is_impaired for log_dir in online)
+            return all(log_dir.is_impaired or log_dir.is_cordoned for log_dir in online)
         return any(
             log_dir.is_impaired and log_dir.directory_id == directory_id for log_dir in online
         )

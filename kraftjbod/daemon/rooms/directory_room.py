@@ -50,7 +50,10 @@ class DirectoryRoom:
             leaderships=replicas.leaderships,
         )
         self.cordons = LogDirCordons(
-            logs=disks.logs, lifecycle=cluster.lifecycle, metrics=around.metrics
+            logs=disks.logs,
+            lifecycle=cluster.lifecycle,
+            metrics=around.metrics,
+            on_lifted=replicas.publisher.reconcile_again,
         )
         cluster.dynamic_configs.subscribe(self.cordons.take)
         self._watch()

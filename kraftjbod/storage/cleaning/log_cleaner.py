@@ -49,7 +49,8 @@ from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.dirs.outside_operations import run_copy
 from kraftjbod.storage.log.log_handle import LogHandle
-from kraftjbod.storage.segments.segment import LARGEST_RELATIVE_OFFSET, LogSegment
+from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET
+from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import CleaningFiles, discard_target
 
 T = TypeVar("T")

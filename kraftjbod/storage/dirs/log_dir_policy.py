@@ -185,7 +185,7 @@ class DirCandidate:
     promised_bytes: int
     replicas: int
     is_cordoned: bool = False
-    """It takes no new replicas (KIP-1066) while there is another dir that does."""
+    """It takes no new replicas (KIP-1066)."""
     is_impaired: bool = False
     """It is saturated or stalled, and can take none (KIP-928)."""
 
@@ -193,19 +193,14 @@ class DirCandidate:
 def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:
     """The dir with most free space after its promises, then with fewest replicas; None of none.
 
-    A cordoned one only if there is no other: the replica was placed before that was known.
-    An impaired one never: it comes back, and the replica waits for that.
+    Never one that is cordoned (KIP-1066, "only a log directory not currently cordoned will be
+    selected") or impaired: the replica waits until one takes it.
     """
-    able = [candidate for candidate in candidates if not candidate.is_impaired]
+    able = [one for one in candidates if not one.is_impaired and not one.is_cordoned]
     if not able:
         return None
     best = min(
         able,
-        key=lambda c: (
-            c.is_cordoned,
-            c.promised_bytes - c.usable_bytes,
-            c.replicas,
-            c.directory_id,
-        ),
+        key=lambda c: (c.promised_bytes - c.usable_bytes, c.replicas, c.directory_id),
     )
     return best.directory_id

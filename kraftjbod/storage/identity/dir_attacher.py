@@ -26,6 +26,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import LOST_DIR, BrokerId, DirectoryId
 from kraftjbod.core.loop.own_time import wait_awake
+from kraftjbod.core.node_config import is_below
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS, RESERVE_FILE
 from kraftjbod.storage.dirs.log_dir import LogDir
@@ -291,7 +292,7 @@ async def _hangs(old: LogDir) -> bool:
 
 def is_below_any(path: str, roots: Sequence[str]) -> bool:
     """Whether ``path`` lies in one of ``roots``, by its name."""
-    return any(path.startswith(root.rstrip("/") + "/") for root in roots)
+    return any(is_below(path, root) for root in roots)
 
 
 def not_taken(path: str, reason: str) -> OperatingError:

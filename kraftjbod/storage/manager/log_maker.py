@@ -179,7 +179,10 @@ class DirChooser:
         by_id = {log_dir.directory_id: log_dir for log_dir in online}
         chosen = choose_dir([self._as_it_is(log_dir) for log_dir in online])
         if chosen is None:
-            states = ", ".join(f"{log_dir.path} is {log_dir.state.value}" for log_dir in online)
+            states = ", ".join(
+                f"{log_dir.path} is {log_dir.state.value if log_dir.is_impaired else 'cordoned'}"
+                for log_dir in online
+            )
             state = online[0].state.value
             raise LogDirImpairedError(
                 f"no log dir takes new replicas now: {states}",

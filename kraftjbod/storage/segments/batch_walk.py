@@ -27,6 +27,8 @@ from kraftjbod.protocol.record_batch import (
 #: ``(position, size)`` to bytes, fewer where the file or the page cache ends; None: ask elsewhere.
 ReadAt = Callable[[int, int], Buffer | None]
 
+#: What a segment spans at most; indexes hold offsets in 32 bits.
+LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 WALK_BYTES: Final = 4 * 1024 * 1024
 #: Headers are read this much at once; an index entry is seldom further away.
 _BLOCK_BYTES: Final = 4096
@@ -164,15 +166,25 @@ def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
 def sent_batches(data: Buffer, next_offset: int, *, may_have_gaps: bool) -> list[BatchHeader]:
     """Headers of what a leader sent, to be appended at ``next_offset``; a torn last batch is not.
 
+    Nor are batches beyond what one segment can hold: they come with the next fetch.
+
     :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
     """
-    headers = []
+    headers: list[BatchHeader] = []
+    most = next_offset + LARGEST_RELATIVE_OFFSET
     for position, header in batches(data):
         check_crc(data, position, header)
         is_gap = header.base_offset > next_offset and may_have_gaps
         if header.base_offset != next_offset and not is_gap:
             raise CorruptRecordError(
                 f"the leader sent offset {header.base_offset}, the log ends at {next_offset}"
+            )
+        if header.next_offset > most:
+            if headers:
+                break
+            raise CorruptRecordError(
+                f"the leader sent offset {header.last_offset}, the log ends at {next_offset}: "
+                "more than a segment can hold lies between"
             )
         headers.append(header)
         next_offset = header.next_offset

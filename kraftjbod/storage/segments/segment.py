@@ -40,6 +40,7 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.batch_walk import (
+    LARGEST_RELATIVE_OFFSET,
     WALK_BYTES,
     Damage,
     Located,
@@ -57,8 +58,6 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction, Tra
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 _EMPTY: Final = memoryview(b"")
-#: What a segment spans at most; indexes hold offsets in 32 bits.
-LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 #: A ``max_offset`` that excludes nothing.
 NO_LIMIT: Final = 2**63 - 1
 

@@ -14,8 +14,9 @@ from typing import Final
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET
 from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES
-from kraftjbod.storage.segments.segment import LARGEST_RELATIVE_OFFSET, LogSegment
+from kraftjbod.storage.segments.segment import LogSegment
 
 _MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
 
@@ -23,7 +24,10 @@ _MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
 def must_roll(
     active: LogSegment, config: TopicConfig, headers: Sequence[BatchHeader], size_bytes: int
 ) -> bool:
-    """Whether the batches of ``headers``, ``size_bytes`` in all, belong in a new segment."""
+    """Whether the batches of ``headers``, ``size_bytes`` in all, belong in a new segment.
+
+    An empty one holds them: it begins at the log's end, and ``sent_batches`` limits their offsets.
+    """
     if active.size_bytes == 0:
         return False
     if active.size_bytes + size_bytes > config.segment_bytes:

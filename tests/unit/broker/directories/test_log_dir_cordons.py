@@ -33,6 +33,7 @@ class _Reported:
 
     def __init__(self) -> None:
         self.cordoned: list[set[DirectoryId]] = []
+        self.lifted: list[int] = []
 
     def set_cordoned(self, directory_ids: Collection[DirectoryId]) -> None:
         self.cordoned.append(set(directory_ids))
@@ -43,6 +44,7 @@ def _cordons(rig: BrokerRig, found: _Reported, metrics: Metrics | None = None) -
         logs=rig.logs,
         lifecycle=found,  # type: ignore[arg-type]
         metrics=metrics or Metrics(),
+        on_lifted=lambda: found.lifted.append(1),
     )
 
 
@@ -74,6 +76,7 @@ async def test_the_controller_is_reported_changes_only() -> None:
         assert found.cordoned == [{dir_of(1, 1)}, {dir_of(1, 1), dir_of(1, 2)}, set()]
         events = [line["paths"] for line in lines if line["event"] == "log_dirs_cordoned"]
         assert events == [["/d1"], ["/d1", "/d2"], []]
+        assert len(found.lifted) == 1, "replicas that were held back are tried again"
 
 
 async def test_a_directory_that_came_back_under_its_id_is_reported() -> None:

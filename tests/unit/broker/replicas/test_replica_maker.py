@@ -70,12 +70,26 @@ async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str):
         assert place_of(rig) == "/d1"
 
 
-async def test_a_cordoned_directory_is_used_where_there_is_no_other():
+async def test_replica_is_held_back_while_only_cordoned_directories_are_well():
+    """KIP-1066: a cordoned directory takes no new replicas, also if it is the last one."""
     async with brokers() as (rig,):
         await fill(rig.dirs[0])
         rig.dirs[1].is_cordoned = True
         await rig.follow(topic(), partition(directories=[dir_of(1, 2)]))
+        assert state_of(rig) is ReplicaState.HELD_BACK
+        rig.dirs[1].is_cordoned = False
+        rig.parts.publisher.reconcile_again()
+        await until(lambda: state_of(rig) is ReplicaState.ONLINE)
         assert place_of(rig) == "/d2"
+
+
+async def test_replica_is_held_back_while_all_directories_are_cordoned():
+    """It was placed before the controller knew."""
+    async with brokers() as (rig,):
+        for log_dir in rig.dirs:
+            log_dir.is_cordoned = True
+        await rig.follow(topic(), partition())
+        assert state_of(rig) is ReplicaState.HELD_BACK
 
 
 async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies():

@@ -94,16 +94,17 @@ def test_fewest_replicas_break_a_tie():
     assert choose_dir([candidate(1, 10, 0, 5), candidate(2, 20, 10, 4)]) == directory_id(2)
 
 
-def test_a_cordoned_dir_is_chosen_only_if_there_is_no_other():
+def test_choose_dir_takes_no_cordoned_directory():
+    """KIP-1066: "only a log directory not currently cordoned will be selected"."""
     roomy = candidate(1, 1000, 0, 0, is_cordoned=True)
     assert choose_dir([roomy, candidate(2, 1, 0, 9)]) == directory_id(2)
-    assert choose_dir([roomy, candidate(2, 1, 0, 9, is_cordoned=True)]) == directory_id(1)
+    assert choose_dir([roomy, candidate(2, 1, 0, 9, is_cordoned=True)]) is None
 
 
-def test_an_impaired_dir_is_never_chosen():
+def test_choose_dir_takes_no_impaired_directory():
     full = replace(candidate(1, 1000, 0, 0), is_impaired=True)
-    assert choose_dir([full, candidate(2, 1, 0, 9, is_cordoned=True)]) == directory_id(2)
-    assert choose_dir([full]) is None
+    assert choose_dir([full, candidate(2, 1, 0, 9)]) == directory_id(2)
+    assert choose_dir([full, candidate(2, 1, 0, 9, is_cordoned=True)]) is None
 
 
 def test_disks_of_several_sizes_fill_evenly():

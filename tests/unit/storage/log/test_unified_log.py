@@ -445,3 +445,16 @@ def test_a_flush_that_finds_no_space_refuses_the_append_before_it_is_made():
     assert log.view().log_end_offset == 1
     assert append(log, epoch=2).base_offset == 1
     assert log.view().recovery_point == 2
+
+
+def test_append_as_follower_takes_no_more_offsets_than_a_segment_can_hold():
+    """Indexes hold offsets in 32 bits; the rest comes with the next fetch, in another segment."""
+    log = make()
+    far = batch(2, base_offset=2**31 - 2)
+    sent_at_once = batch(2, base_offset=10) + far + batch(1, base_offset=2**31)
+    log.append_as_follower(sent_at_once, 1, may_have_gaps=True)
+    assert log.view().log_end_offset == 12
+    log.append_as_follower(far, 1, may_have_gaps=True)
+    assert [segment.base_offset for segment in log.segments.all] == [0, 12]
+    with pytest.raises(CorruptRecordError, match="more than a segment can hold"):
+        log.append_as_follower(batch(1, base_offset=2**33), 1, may_have_gaps=True)

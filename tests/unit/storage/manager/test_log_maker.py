@@ -204,11 +204,13 @@ async def test_a_cordon_holds_from_the_next_choice_on() -> None:
     assert rig.choose() == [1]
 
 
-async def test_where_all_are_cordoned_one_is_chosen_all_the_same() -> None:
-    """The replica was placed before anybody knew."""
+async def test_chooser_refuses_while_each_directory_is_cordoned_or_impaired() -> None:
     rig = Rig(9, 1)
-    for log_dir in rig.dirs:
-        log_dir.is_cordoned = True
+    rig.dirs[0].is_cordoned = True
+    rig.dirs[1].state = LogDirState.SATURATED
+    with pytest.raises(LogDirImpairedError, match="/d1 is cordoned, /d2 is saturated"):
+        rig.choose()
+    rig.dirs[0].is_cordoned = False
     assert rig.choose() == [1]
 
 
