@@ -11,7 +11,8 @@ One coroutine per (leader, directory), so that a directory that hangs holds up n
 
 * Nothing is held against a leader that is only new: the first failures wait shortly, and a change
   of what is followed ends every wait.
-* One replica's error pauses that replica only, and so does a throttle (KIP-73).
+* One replica's error pauses that replica only, and so does a throttle (KIP-73). The pause grows
+  until a whole answer was used: an answer that cannot be appended counts as a failure.
 * After every ``await`` a replica is looked up again; one that was taken away gets nothing more.
 """
 
@@ -372,7 +373,6 @@ class ReplicaFetcher:
         if data.error_code != ErrorCode.NONE:
             self._delay(one, ErrorCode(data.error_code), "the leader refused")
             return None
-        one.failures = 0
         diverging = data.diverging_epoch
         if diverging is not None and diverging.end_offset != _NONE:
             return asyncio.ensure_future(
@@ -383,6 +383,7 @@ class ReplicaFetcher:
         self._note_fetched(one, data.high_watermark)
         if data.log_start_offset > one.handle.kept_log_start:
             return asyncio.ensure_future(self._follow_start(one, data.log_start_offset))
+        one.failures = 0
         return None
 
     async def _append(
@@ -409,6 +410,8 @@ class ReplicaFetcher:
             self._note_fetched(one, data.high_watermark)
             if data.log_start_offset > one.handle.kept_log_start:
                 await self._follow_start(one, data.log_start_offset)
+            else:
+                one.failures = 0
 
     async def _follow_start(self, one: Followed, leader_log_start: int) -> None:
         """The leader let go of its oldest records (KIP-107): so do we, as far as we know them."""
@@ -418,6 +421,7 @@ class ReplicaFetcher:
         except OperatingError as e:
             self._delay(one, e.code, str(e))
             return
+        one.failures = 0
         self._session.name(one)
 
     def _note_fetched(self, one: Followed, leader_high_watermark: int) -> None:

@@ -71,6 +71,11 @@ class LogSegments:
     def active(self) -> LogSegment:
         return self.all[-1]
 
+    @property
+    def are_empty(self) -> bool:
+        """There is one segment, without any batch."""
+        return len(self.all) == 1 and self.all[0].size_bytes == 0
+
     def from_recovery_at(self, recovery_point: int) -> list[LogSegment]:
         """Those that recovery would go through after a crash."""
         at = bisect_right(self.all, recovery_point, key=lambda s: s.base_offset)

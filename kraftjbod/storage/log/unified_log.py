@@ -244,9 +244,15 @@ class UnifiedLog:
         :raises CorruptRecordError: a wrong CRC, or offsets that don't continue the log.
         """
         base_offset, epochs = self._end, self._epochs
-        headers = sent_batches(records, base_offset, may_have_gaps=may_have_gaps)
+        headers = sent_batches(
+            records,
+            base_offset,
+            may_have_gaps=may_have_gaps,
+            is_log_empty=self.segments.are_empty,
+        )
         for header in headers:
-            epochs = assign_epoch(epochs, header.partition_leader_epoch, header.base_offset)
+            epoch_start = max(header.base_offset, base_offset)
+            epochs = assign_epoch(epochs, header.partition_leader_epoch, epoch_start)
         markers = markers_in(records, headers)
         if headers:
             size = sum(header.size_bytes for header in headers)
@@ -268,7 +274,9 @@ class UnifiedLog:
         active = self.segments.active
         if not active.is_ready or active.transactions is None:
             self._open(len(self.segments.all) - 1)
-        if must_roll(active, self.config, headers, size_bytes):
+        if self.segments.are_empty:
+            self._begin_with(min(headers[0].base_offset, self._end))
+        elif must_roll(active, self.config, headers, size_bytes):
             self.roll()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
@@ -282,6 +290,18 @@ class UnifiedLog:
                 self._note_producer(header, markers.get(header.base_offset), now_ms)
         if is_flush_due:
             self.flush()
+
+    def _begin_with(self, first_offset: int) -> None:
+        """Let the only, empty segment begin at ``first_offset``, where its first batch begins.
+
+        That is below the log's start if DeleteRecords cut the leader's log inside this batch
+        (KAFKA-6975). If the append fails afterwards, the next one renames the segment again; a
+        restart meanwhile finds an empty log and starts over at the log's start.
+        """
+        if first_offset != self.segments.active.base_offset:
+            self.segments.go_on_in_place(first_offset)
+            self.segments.truncations += 1
+            self._truncation = Truncation(0, 0)
 
     def _note_producer(
         self, header: BatchHeader, marker: TransactionMarker | None, now_ms: int

@@ -163,23 +163,30 @@ def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
     return Located(position, header) if position + header.size_bytes <= end else None
 
 
-def sent_batches(data: Buffer, next_offset: int, *, may_have_gaps: bool) -> list[BatchHeader]:
-    """Headers of what a leader sent, to be appended at ``next_offset``; a torn last batch is not.
+def sent_batches(
+    data: Buffer, next_offset: int, *, may_have_gaps: bool, is_log_empty: bool = False
+) -> list[BatchHeader]:
+    """Return the headers of a leader's batches for a log that ends at ``next_offset``.
 
-    Nor are batches beyond what one segment can hold: they come with the next fetch.
+    A torn last batch is left out. An empty log takes a first batch that begins before
+    ``next_offset`` and holds it: DeleteRecords may have cut the leader's log inside that batch.
+    Batches beyond what one segment can hold are left out, too: they come with the next fetch.
 
     :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
     """
     headers: list[BatchHeader] = []
-    most = next_offset + LARGEST_RELATIVE_OFFSET
+    begin = next_offset
     for position, header in batches(data):
         check_crc(data, position, header)
         is_gap = header.base_offset > next_offset and may_have_gaps
-        if header.base_offset != next_offset and not is_gap:
+        is_cut = is_log_empty and not headers and header.base_offset < next_offset
+        fits = is_gap or (is_cut and header.last_offset >= next_offset)
+        if header.base_offset != next_offset and not fits:
             raise CorruptRecordError(
                 f"the leader sent offset {header.base_offset}, the log ends at {next_offset}"
             )
-        if header.next_offset > most:
+        begin = min(begin, header.base_offset)
+        if header.next_offset > begin + LARGEST_RELATIVE_OFFSET:
             if headers:
                 break
             raise CorruptRecordError(

@@ -96,6 +96,43 @@ async def test_a_follower_far_after_starts_where_the_leaders_log_starts():
         assert "replica_truncated" not in [line["event"] for line in logged]
 
 
+async def test_new_follower_copies_batch_that_begins_before_leader_log_start():
+    """DeleteRecords cut the leader's log in the middle of a batch (KAFKA-6975)."""
+    async with brokers(2) as rigs:
+        await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        for _ in range(2):
+            await rigs[0].ask(produce(batch(10), acks=1), 9)
+        leader = rigs[0].logs.get(TP)
+        assert leader is not None
+        await until(lambda: leader.high_watermark == 20)
+        await leader.start_at(15)
+        await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        await until(lambda: end(rigs[1]) == 20)
+        follower = rigs[1].logs.get(TP)
+        assert follower is not None
+        await until(lambda: follower.kept_log_start == 15)
+        read = await read_log(follower, 15, 1 << 20, 100, True)
+        assert [(h.base_offset, h.last_offset) for h in headers_of(read.records)] == [(10, 19)]
+
+
+async def test_follower_backs_off_longer_each_time_the_same_append_fails():
+    """Each answer of the leader is fine; only what the follower makes of it fails."""
+    sick = FaultVfs(MemVfs())
+    async with brokers(2, sick, MemVfs()) as rigs:
+        for rig in rigs:
+            await rig.follow(topic(), partition(replicas=(2, 1), leader=2))
+        sick.inject(Fault(errno=EINVAL, kinds=frozenset({"write_at"}), path="*.log"))
+        with capture_logs() as logged:
+            await rigs[1].ask(produce(batch(), acks=1), 9)
+
+            def failures() -> list[int]:
+                delayed = [x for x in logged if x["event"] == "replica_fetch_delayed"]
+                return [x["failures"] for x in delayed]
+
+            await until(lambda: len(failures()) >= 3)
+        assert failures()[:3] == [1, 2, 3]
+
+
 async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_once():
     async with brokers(2) as rigs:
         leader = rigs[0].registration()

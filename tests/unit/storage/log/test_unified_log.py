@@ -21,7 +21,7 @@ from kraftjbod.storage.log.log_loader import LogLoader, create_log
 from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.log.time_search import LogTimeSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -30,7 +30,7 @@ NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_ms=10_000)
 
 
-def make(config: TopicConfig = CONFIG, vfs: MemVfs | None = None) -> UnifiedLog:
+def make(config: TopicConfig = CONFIG, vfs: Vfs | None = None) -> UnifiedLog:
     vfs = vfs or MemVfs()
     vfs.make_dirs("/d1")
     return create_log(vfs, "/d1", TP, TOPIC_ID, config)
@@ -52,7 +52,7 @@ def read_all(log: UnifiedLog, max_bytes: int = 700) -> list[tuple[int, int]]:
     return found
 
 
-def reload(log: UnifiedLog, vfs: MemVfs, *, clean: bool) -> UnifiedLog:
+def reload(log: UnifiedLog, vfs: Vfs, *, clean: bool) -> UnifiedLog:
     point = log.view().recovery_point
     if clean:
         log.close()
@@ -211,6 +211,51 @@ def test_follower_refuses_a_hole_and_a_wrong_crc():
     with pytest.raises(CorruptRecordError, match="CRC"):
         log.append_as_follower(spoiled, 0)
     assert log.view().log_end_offset == 0
+
+
+def cut_log() -> tuple[UnifiedLog, FaultVfs]:
+    """An empty follower's log at 15, whose leader's first batch has the offsets 10 to 19."""
+    vfs = FaultVfs(MemVfs())
+    log = make(vfs=vfs)
+    log.truncate_fully_and_start_at(15)
+    return log, vfs
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_empty_log_takes_batch_that_holds_its_start(clean: bool):
+    log, vfs = cut_log()
+    log.append_as_follower(batch(10, base_offset=10, epoch=3), 0)
+    log.append_as_follower(batch(base_offset=20, epoch=3), 0)
+    for reloaded in (log, reload(log, vfs, clean=clean)):
+        view = reloaded.view()
+        assert (view.log_start_offset, view.log_end_offset) == (15, 21)
+        assert [(e.epoch, e.start_offset) for e in view.epochs] == [(3, 15)]
+        assert read_all(reloaded) == [(10, 19), (20, 20)]
+
+
+def test_only_the_first_batch_of_an_empty_log_may_begin_before_its_end():
+    log, _ = cut_log()
+    for base_offset, records in ((10, 5), (16, 1)):
+        with pytest.raises(CorruptRecordError):
+            log.append_as_follower(batch(records, base_offset=base_offset), 0)
+    log.append_as_follower(batch(10, base_offset=10), 0)
+    with pytest.raises(CorruptRecordError):
+        log.append_as_follower(batch(10, base_offset=15), 0)
+
+
+@pytest.mark.parametrize("restart", [None, False, True])
+def test_append_before_log_start_without_space_leaves_a_log_that_goes_on(restart: bool | None):
+    """The segment has its new name by then, and the log is as empty as before."""
+    log, vfs = cut_log()
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), path="*.log", sticky=False))
+    with pytest.raises(OSError):
+        log.append_as_follower(batch(10, base_offset=10), 0)
+    if restart is not None:
+        log = reload(log, vfs, clean=restart)
+    assert (log.view().log_start_offset, log.view().log_end_offset) == (15, 15)
+    append(log, 2)
+    log = reload(log, vfs, clean=False)
+    assert read_all(log) == [(15, 16)]
 
 
 def test_log_append_time_stamps_and_stays_sound():
