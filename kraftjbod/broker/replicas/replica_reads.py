@@ -1,8 +1,8 @@
 """LOOP. Reads of replicas: fetches of consumers and followers, offsets by time, ends of epochs.
 
-* What is in the page cache is read on the loop; only what is not goes to the directory's thread.
-* What comes from the disk is checked, CRC included, and what comes from memory is not. A follower
-  that asks again for what it was sent could not use it: that is read anew and checked.
+* The loop reads what is in the page cache and was written, or verified, by this process since
+  (trusted_bytes.py). Everything else the directory's thread reads and checks, CRC included.
+* A follower that asks again for what it was sent could not use it: that is read and checked again.
 * Only the leader is read, but where consumers may read the nearest replica (nearest_replica.py),
   and by those who compare replicas: each gives them its own batches as
   they are, as far as it knows them to be committed.

@@ -81,6 +81,7 @@ class _Reader:
             raise self._damaged(str(e)) from e
 
     def _take(self, size_bytes: int) -> list[_Batch]:
+        self._segment.trusted.doubt(self._position, size_bytes, self._size_bytes)
         data, found = self._file.read_at(self._position, size_bytes), []
         for at, header in batches(data):
             check_crc(data, at, header)

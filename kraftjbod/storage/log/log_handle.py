@@ -2,7 +2,8 @@
 
 * The log itself belongs to its dir's thread. What the loop knows is the last published
   :class:`LogView`, which is published_log.py's part.
-* Reads are tried on the loop from the page cache first, and go to the thread otherwise.
+* Reads are tried on the loop from the page cache first, and go to the thread otherwise. The loop
+  gives out only what is trusted (trusted_bytes.py); the thread checks what it reads.
 * Files that a view may still show are closed only after a newer view was published and no
   flush is under way; the directory is renamed only between flushes.
 * A replica whose copy in another dir took its place can be read until its files are purged.
@@ -274,7 +275,7 @@ class LogHandle:
 
         At most ``max_bytes`` from one segment; ``min_one`` lets a larger first batch pass.
         None if the disk or an index must be asked: :meth:`read_checked` does.
-        What comes from memory is not checked: whoever gets it sees for himself.
+        What comes from memory was checked before, or written by this process.
 
         :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
         :raises KafkaStorageError: if the dir is offline.
@@ -369,8 +370,21 @@ class LogHandle:
         file = segment.file
         if file is None:
             return None
-        log_dir, replica = self.log_dir, self.topic_partition
-        return lambda position, size: log_dir.read_cached(file, position, size, replica=replica)
+        log_dir, replica, trusted = self.log_dir, self.topic_partition, segment.trusted
+
+        def read_trusted(position: int, size: int) -> memoryview | None:
+            size = min(size, trusted.end_from(position) - position)
+            if size == 0:
+                return None
+            found = log_dir.read_cached(file, position, size, replica=replica)
+            if found is None or len(found) < size:
+                # The kernel reads from the disk now, and more than this. Nobody has checked that.
+                trusted.doubt(position, size, segment.size_bytes)
+                return None
+            # Another thread may have read ahead since the first check.
+            return found if trusted.end_from(position) >= position + size else None
+
+        return read_trusted
 
     def _result(self, records: memoryview) -> ReadResult:
         return ReadResult(records, self.view.log_start_offset, self.view.log_end_offset)

@@ -118,11 +118,13 @@ def read_view(
     max_bytes: int,
     max_offset: int,
     min_one: bool,
+    is_checked: bool = False,
 ) -> memoryview | None:
     """Whole batches from the one that holds ``start_offset`` on, from one segment.
 
     Below ``max_offset``, at most ``max_bytes`` but for a first batch if ``min_one``; empty if
-    there is none. None if some ``read_at`` would have to wait, or was None.
+    there is none. None if some ``read_at`` would have to wait, or was None. ``is_checked`` as in
+    :meth:`LogSegment.read`.
 
     :raises OffsetOutOfRangeError: if the log does not hold ``start_offset`` and does not end there.
     :raises CorruptRecordError: with an ``offset``, if ``start_offset`` is in known damage; without,
@@ -154,4 +156,5 @@ def read_view(
         limit=limit,
         max_bytes=max_bytes,
         min_one=min_one,
+        is_checked=is_checked,
     )

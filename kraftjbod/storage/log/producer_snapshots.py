@@ -152,7 +152,7 @@ def _replay(
 
 
 def _marker_at(segment: LogSegment, located: Located) -> TransactionMarker | None:
-    data = segment.open().read_at(located.position, located.header.size_bytes)
+    data = segment.read_at(located.position, located.header.size_bytes)
     return read_marker(data, 0, located.header)
 
 

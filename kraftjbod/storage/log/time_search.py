@@ -113,9 +113,9 @@ def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _See
             return None
         position, header = located
         if header.max_timestamp >= timestamp and header.record_count:
-            return _Seen(header, segment.open().read_at(position, header.size_bytes))
+            return _Seen(header, segment.read_at(position, header.size_bytes))
         position += header.size_bytes
-        located = walk_to(segment.open().read_at, position, segment.size_bytes, begin)
+        located = walk_to(segment.read_at, position, segment.size_bytes, begin)
     return None if located is None else _Seen(header, None)
 
 

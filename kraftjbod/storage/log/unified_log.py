@@ -68,7 +68,7 @@ from kraftjbod.storage.log.producer_state import (
 )
 from kraftjbod.storage.log.time_search import LogTimeSearch
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
-from kraftjbod.storage.segments.batch_walk import require_sound, sent_batches
+from kraftjbod.storage.segments.batch_walk import sent_batches
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
@@ -422,17 +422,15 @@ class UnifiedLog:
         self._damage.open(view.segments[view.segment_index(start_offset)])
         found = read_view(
             view,
-            lambda segment: segment.open().read_at,
+            lambda segment: segment.read_at,
             start_offset=start_offset,
             max_bytes=max_bytes,
             max_offset=max_offset,
             min_one=min_one,
+            is_checked=True,
         )
         if found is None:
             raise CorruptRecordError(f"{self.topic_partition}: no batch at {start_offset}")
-        if found:
-            gaps_below = view.log_end_offset if view.may_have_gaps else None
-            require_sound(found, start_offset, gaps_below)
         return found
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:

@@ -268,6 +268,8 @@ class FutureLog:
         source = source_vfs.open_if_exists(segment.path)
         if source is None:
             return -1
+        if is_sealed:
+            segment.trusted.doubt(position, size_bytes, segment.size_bytes)
         self._torn.add(base_offset)
         try:
             got = copy_range(source, target, position, size_bytes, by_kernel=by_kernel)

@@ -24,7 +24,7 @@ from kraftjbod.protocol.record_batch import (
     read_header,
 )
 
-#: ``(position, size)`` to bytes, fewer where the file or the page cache ends; None: ask elsewhere.
+#: ``(position, size)`` to bytes, fewer where the file or what is trusted ends; None: ask elsewhere.
 ReadAt = Callable[[int, int], Buffer | None]
 
 #: What a segment spans at most; indexes hold offsets in 32 bits.
@@ -198,25 +198,22 @@ def sent_batches(
     return headers
 
 
-def require_sound(data: Buffer, offset: int, gaps_below: int | None = None) -> None:
-    """``data`` must be sound batches, the first of which holds ``offset``.
+def require_sound(data: Buffer, known: int, gaps_below: int | None = None) -> None:
+    """Check that ``data`` is whole, sound batches that follow one another.
 
-    With ``gaps_below``, as in :func:`sound_batches`, it may also be the next one after a gap.
+    The CRC does not cover offsets. So ``known`` says where the first batch belongs: it is its last
+    offset or the offset before it. ``gaps_below`` as in :func:`sound_batches`.
 
     :raises CorruptRecordError: if not.
     """
-    end, next_offset = 0, None
+    end, next_offset = 0, known + 1
     for position, header in batches(data):
-        if next_offset is None:
-            begins = header.base_offset <= offset or gaps_below is not None
-            if not (begins and offset <= header.last_offset):
-                raise CorruptRecordError(f"offset {offset} is not in {header}")
-        else:
+        if position > 0 or header.last_offset != known:
             _require_next(header, next_offset, gaps_below)
         check_crc(data, position, header)
         end, next_offset = position + header.size_bytes, header.next_offset
     if end != len(data):
-        raise CorruptRecordError(f"{len(data) - end} bytes after offset {offset} are no batch")
+        raise CorruptRecordError(f"{len(data) - end} bytes before {next_offset} are no batch")
 
 
 def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:

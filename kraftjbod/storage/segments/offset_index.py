@@ -54,6 +54,16 @@ class OffsetIndex:
         at = bisect_right(positions, limit)
         return positions[at - 1] if at > 0 else 0
 
+    def offset_at(self, position: int) -> int | None:
+        """The offset in the entry for ``position``; None without such an entry.
+
+        It is the last offset of the batch there or, after damage, the offset before that batch.
+        """
+        offsets, positions = self._entries
+        at = bisect_left(positions, position)
+        is_known = at < len(positions) and positions[at] == position and at < len(offsets)
+        return self._base_offset + offsets[at] if is_known else None
+
     def offset_below(self, position: int) -> int:
         """An offset such that all batches below it end before the file position ``position``."""
         offsets, positions = self._entries

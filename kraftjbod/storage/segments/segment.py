@@ -9,6 +9,8 @@
   Index files are written when a segment is rolled or closed, and rebuilt where they don't fit;
   what goes into them is segment_indexes.py's part.
 * Damage of the file does not shorten the segment: only recovery and truncation do that.
+* What may be read from memory without a check is trusted_bytes.py's part. Every read of the file
+  that may wait for the disk goes through :meth:`read_at`.
 * Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
   it touches nothing but the indexes and the bytes below the limit it is given.
 
@@ -49,12 +51,14 @@ from kraftjbod.storage.segments.batch_walk import (
     around_damage,
     batch_at,
     last_end,
+    require_sound,
     sound_batches,
     walk_to,
 )
 from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry
 from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
+from kraftjbod.storage.segments.trusted_bytes import TrustedBytes
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 _EMPTY: Final = memoryview(b"")
@@ -85,6 +89,7 @@ class LogSegment:
         "may_have_gaps",
         "size_bytes",
         "transactions",
+        "trusted",
     )
 
     def __init__(
@@ -105,6 +110,8 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
+        #: What may be read from memory without a check.
+        self.trusted = TrustedBytes(size_bytes)
         #: None until first needed. The loop reads through it, and never opens it.
         self.file: VfsFile | None = None
         self._index_interval_bytes = index_interval_bytes
@@ -213,6 +220,7 @@ class LogSegment:
         if self.transactions is not None:
             self.transactions = self.transactions.below(end_offset)
         self.size_bytes = size_bytes
+        self.trusted.truncate(size_bytes)
         self._tail_is_torn = False
         self.rebuild_index()
         with FailsAs(OpKind.FLUSH):
@@ -279,6 +287,12 @@ class LogSegment:
             self.file = self._vfs.open(self.path, OpenMode.READ_WRITE)
         return self.file
 
+    def read_at(self, position: int, size: int) -> bytes | bytearray:
+        """Read from the file, and from the disk if need be; nothing of it is trusted afterwards."""
+        file = self.open()
+        self.trusted.doubt(position, size, self.size_bytes)
+        return file.read_at(position, size)
+
     def indexes(self) -> SegmentIndexes:
         """Both, from their files or made anew."""
         if self._indexes is None:
@@ -316,7 +330,7 @@ class LogSegment:
         if position == 0:
             return True
         try:
-            header = read_header(self.open().read_at(position, HEADER_BYTES))
+            header = read_header(self.read_at(position, HEADER_BYTES))
         except CorruptRecordError:
             return False
         return index.position_before(header.last_offset) == position
@@ -400,7 +414,7 @@ class LogSegment:
         """
         fresh, valid_bytes, next_offset = self.fresh_indexes(), 0, self.base_offset
         for located in sound_batches(
-            self.open().read_at,
+            self.read_at,
             position=0,
             end=self.size_bytes,
             next_offset=next_offset,
@@ -416,6 +430,9 @@ class LogSegment:
             valid_bytes += located.header.size_bytes
             next_offset = located.header.next_offset
         self.size_bytes = valid_bytes
+        self.trusted.truncate(valid_bytes)
+        if check_crc_of_each:
+            self.trusted.trust(0, valid_bytes)
         self.adopt(fresh)
         return Scanned(valid_bytes, next_offset)
 
@@ -430,7 +447,7 @@ class LogSegment:
         indexes, fresh = self._indexes, self.fresh_indexes()
         known = _nothing_known if indexes is None else indexes.offsets.positions_after
         for found in self.walk(
-            self.open().read_at,
+            self.read_at,
             known=known,
             check_crc_of_each=check_crc_of_each,
             end_offset=end_offset,
@@ -493,14 +510,14 @@ class LogSegment:
         """The offset after the last batch that begins below the position ``limit``."""
         position, found = self.indexes().offsets.position_at_most(limit - 1), self.base_offset
         while position < limit:
-            header = read_header(self.open().read_at(position, HEADER_BYTES))
+            header = read_header(self.read_at(position, HEADER_BYTES))
             position, found = position + header.size_bytes, header.next_offset
         return found
 
     def position_of(self, offset: int) -> Located | None:
         """The first batch that ends with or after ``offset``, or None."""
         position = self.indexes().offsets.position_before(offset)
-        return walk_to(self.open().read_at, position, self.size_bytes, offset)
+        return walk_to(self.read_at, position, self.size_bytes, offset)
 
     def batches_from(self, offset: int) -> list[Located]:
         """All batches that end with or after ``offset``, damaged ones left out."""
@@ -510,10 +527,10 @@ class LogSegment:
             while located is not None:
                 found.append(located)
                 position = located.position + located.header.size_bytes
-                located = walk_to(self.open().read_at, position, self.size_bytes, offset)
+                located = walk_to(self.read_at, position, self.size_bytes, offset)
         except CorruptRecordError:
             every = self.walk(
-                self.open().read_at,
+                self.read_at,
                 known=self.indexes().offsets.positions_after,
                 check_crc_of_each=False,
                 end_offset=NO_LIMIT,
@@ -531,6 +548,7 @@ class LogSegment:
         limit: int,
         max_bytes: int,
         min_one: bool,
+        is_checked: bool = False,
     ) -> memoryview | None:
         """Whole batches from the one that holds ``start_offset`` on, below ``max_offset``.
 
@@ -538,14 +556,18 @@ class LogSegment:
         first batch if ``min_one``. Empty if there is nothing to give; None if ``read_at`` could
         not say, or the index is not loaded while reading for the loop.
 
+        With ``is_checked``, in the dir's thread, each batch is verified and trusted from then on,
+        as are those before it that the index leads over.
+
         :raises CorruptRecordError: where the index points, or on the way from there, is no batch,
-            or the batch of ``start_offset`` is not to be found.
+            the batch of ``start_offset`` is not to be found, or one to be checked is not sound.
         """
         if self._indexes is None:
             return None
         index = self._indexes.offsets
+        begin = index.position_before(start_offset)
         try:
-            first = walk_to(read_at, index.position_before(start_offset), limit, start_offset)
+            first = walk_to(read_at, begin, limit, start_offset)
             if first is None or (
                 first.header.base_offset > start_offset and not self.may_have_gaps
             ):
@@ -561,20 +583,37 @@ class LogSegment:
                 nearest = min(
                     index.position_at_most(min(end, limit)), index.position_before(max_offset)
                 )
-                begin = max(first.position, nearest)
-                end = last_end(read_at, begin, min(end, limit), max_offset)
+                nearest = max(first.position, nearest)
+                end = last_end(read_at, nearest, min(end, limit), max_offset)
             end = min(end, limit)
         except WouldWait:
             return None
+        if is_checked:
+            return self._read_checked(index, begin, first.position, end)
         data = read_at(first.position, end - first.position)
         if data is None:
             return None
         view = memoryview(data)
         if len(view) < end - first.position:
-            # The page cache ends in the middle: give what is whole, or leave it to the thread.
+            # What is trusted ends in the middle: give what is whole, or leave it to the thread.
             view = view[: whole_bytes(view)]
             return view or None
         return view
+
+    def _read_checked(self, index: OffsetIndex, begin: int, position: int, end: int) -> memoryview:
+        """Return the batches from ``position`` to ``end``; from ``begin`` on all are verified.
+
+        Readers from memory go the same way from ``begin``, where the index leads them.
+        """
+        data = self.read_at(begin, end - begin)
+        if len(data) < end - begin:
+            raise CorruptRecordError(f"{self.path} ends before position {end}")
+        known = index.offset_at(begin)
+        if known is None:
+            known = self.base_offset - 1
+        require_sound(data, known, self.gaps_below(NO_LIMIT))
+        self.trusted.trust(begin, end)
+        return memoryview(data)[position - begin :]
 
     # -- time -------------------------------------------------------------------------------
 
@@ -585,7 +624,7 @@ class LogSegment:
     def first_timestamp(self) -> int | None:
         """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""
         if self._first_timestamp is None:
-            first = batch_at(self.open().read_at, 0, self.size_bytes)
+            first = batch_at(self.read_at, 0, self.size_bytes)
             self._first_timestamp = None if first is None else first.header.max_timestamp
         return self._first_timestamp
 

@@ -111,6 +111,7 @@ class SegmentScrub:
 
     def _read_at(self, position: int, size: int) -> bytes | bytearray:
         assert self._file is not None, self
+        self.segment.trusted.doubt(position, size, self.size_bytes)
         data = self._file.read_at(position, size)
         # The last page is needed once more if a batch goes on after it.
         whole = (position + len(data)) // _PAGE_BYTES * _PAGE_BYTES

@@ -9,6 +9,7 @@ from errno import EAGAIN
 import pytest
 
 from kraftjbod.core.errors import (
+    CorruptRecordError,
     KafkaStorageError,
     OffsetOutOfRangeError,
 )
@@ -17,6 +18,7 @@ from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -68,6 +70,96 @@ async def test_cold_pages_are_read_in_the_thread():
     vfs.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
     assert handle.read_cached(0, 1000, NO_LIMIT, True) is None
     assert len(headers_of((await read_log(handle, 0, 1000, NO_LIMIT, True)).records)) == 1
+
+
+LOG = "/d1/t-0/00000000000000000000.log"
+SIZE = len(batch(body=bytes(200)))
+
+
+def flip_bit(vfs: FaultVfs, position: int) -> None:
+    file = vfs.open(LOG, OpenMode.READ_WRITE)
+    file.write_at(position, [bytes([file.read_at(position, 1)[0] ^ 1])])
+
+
+async def restarted(
+    handle: LogHandle, manager: LogManager, vfs: FaultVfs, clock: ManualClock
+) -> LogHandle:
+    """The replica after a clean stop and start of the broker."""
+    await manager.close(1)
+    again = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
+    await again.load()
+    found = again.get(TP)
+    assert found is not None
+    assert found.log_end_offset == handle.log_end_offset
+    return found
+
+
+async def test_bytes_on_disk_from_before_a_restart_are_checked_before_they_are_served():
+    handle, manager, vfs, clock = await make()
+    for _ in range(3):
+        await append(handle)
+    handle = await restarted(handle, manager, vfs, clock)
+    flip_bit(vfs, SIZE + 100)
+    await handle.read_checked(2, SIZE, NO_LIMIT, True)
+    assert handle.read_cached(0, 1 << 20, NO_LIMIT, True) is None
+    sound = await handle.read_checked(0, 1 << 20, NO_LIMIT, True)
+    assert [h.base_offset for h in headers_of(sound.records)] == [0]
+    with pytest.raises(CorruptRecordError):
+        await handle.read_checked(1, 1 << 20, NO_LIMIT, True)
+
+
+async def test_checked_bytes_and_new_ones_are_served_from_memory():
+    """Each byte is checked once, as long as it stays in memory."""
+    handle, manager, vfs, clock = await make()
+    for _ in range(3):
+        await append(handle)
+    handle = await restarted(handle, manager, vfs, clock)
+    await append(handle)
+    await handle.read_checked(1, SIZE, NO_LIMIT, True)
+    await handle.read_checked(2, SIZE, NO_LIMIT, True)
+    for offset, expected in ((1, [1, 2]), (2, [2]), (3, [3])):
+        found = handle.read_cached(offset, 1 << 20, NO_LIMIT, True)
+        assert found is not None
+        assert [h.base_offset for h in headers_of(found.records)] == expected
+    assert handle.read_cached(0, 1 << 20, NO_LIMIT, True) is None
+
+
+async def test_bytes_that_left_memory_are_checked_once_more():
+    """Readahead brings in more than a reader asked for; none of it was checked yet."""
+    handle, _, vfs, _ = await make()
+    for _ in range(3):
+        await append(handle)
+    # The kernel has the pages of the first batch no more. It reads all three from the disk.
+    vfs.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"}), sticky=False))
+    assert handle.read_cached(0, SIZE, NO_LIMIT, True) is None
+    flip_bit(vfs, SIZE + 100)
+    assert handle.read_cached(1, SIZE, NO_LIMIT, True) is None
+    await handle.read_checked(0, SIZE, NO_LIMIT, True)
+    assert handle.read_cached(0, SIZE, NO_LIMIT, True) is not None
+    assert handle.read_cached(1, SIZE, NO_LIMIT, True) is None
+
+
+async def test_reader_in_the_thread_puts_what_it_may_have_read_ahead_in_doubt():
+    handle, _, vfs, _ = await make()
+    for _ in range(3):
+        await append(handle)
+    await handle.read_checked(0, SIZE, NO_LIMIT, True)
+    flip_bit(vfs, SIZE + 100)
+    assert handle.read_cached(1, SIZE, NO_LIMIT, True) is None
+    assert handle.read_cached(0, SIZE, NO_LIMIT, True) is not None
+    await append(handle)
+    assert handle.read_cached(3, SIZE, NO_LIMIT, True) is not None
+
+
+async def test_wrong_base_offset_of_a_single_batch_is_damage():
+    """The CRC does not cover the offset; the index and the batches before it say what it is."""
+    handle, manager, vfs, clock = await make()
+    for _ in range(3):
+        await append(handle, records=4)
+    handle = await restarted(handle, manager, vfs, clock)
+    flip_bit(vfs, SIZE + 7)
+    with pytest.raises(CorruptRecordError):
+        await handle.read_checked(5, SIZE, NO_LIMIT, True)
 
 
 async def test_unpublished_batches_are_not_read():

@@ -143,19 +143,20 @@ def test_batch_at():
 
 
 @pytest.mark.parametrize(
-    ("data", "offset"),
+    ("data", "known"),
     [
-        pytest.param(data_of(2), 4, id="another offset"),
-        pytest.param(data_of(2)[:-1], 0, id="torn"),
-        pytest.param(batch(2) + batch(2, base_offset=4), 0, id="gap"),
-        pytest.param(data_of(1)[:-1] + b"\xff", 0, id="wrong crc"),
-        pytest.param(bytes(100), 0, id="zeros"),
+        pytest.param(data_of(2), 0, id="another offset"),
+        pytest.param(data_of(2)[:-1], 1, id="torn"),
+        pytest.param(batch(2) + batch(2, base_offset=4), 1, id="gap"),
+        pytest.param(data_of(1)[:-1] + b"\xff", 1, id="wrong crc"),
+        pytest.param(bytes(100), -1, id="zeros"),
     ],
 )
-def test_what_is_not_sound_is_refused(data: bytes, offset: int):
+def test_what_is_not_sound_is_refused(data: bytes, known: int):
     require_sound(data_of(2), 1)
+    require_sound(data_of(2), -1)
     with pytest.raises(CorruptRecordError) as caught:
-        require_sound(data, offset)
+        require_sound(data, known)
     assert caught.value.offset is None
 
 
@@ -193,10 +194,10 @@ def test_offsets_never_go_back_and_never_beyond_the_end():
 def test_what_is_read_may_begin_after_a_gap_where_gaps_may_be():
     data = gapped(10, 20)
     require_sound(data, 5, 100)
-    require_sound(data, 10, 100)
-    for offset, gaps_below in [(5, None), (12, 100), (10, None)]:
+    require_sound(data, 11, 100)
+    for known, gaps_below in [(5, None), (12, 100), (11, None)]:
         with pytest.raises(CorruptRecordError):
-            require_sound(data, offset, gaps_below)
+            require_sound(data, known, gaps_below)
 
 
 def test_what_a_leader_sends_goes_on_where_the_log_ends():

@@ -1,0 +1,88 @@
+"""DISK. ``TrustedBytes``: which bytes of a segment file may be sent from memory without a check.
+
+* Trusted are bytes that this process wrote, and bytes that it verified, CRC included, since it
+  opened the file.
+* A reader that may wait for the disk calls :meth:`~TrustedBytes.doubt` before it reads: for what
+  it reads, and for what the kernel may read ahead. So pages that left memory are not trusted when
+  they come back. After a check the reader calls :meth:`~TrustedBytes.trust`.
+* A reader from memory asks :meth:`~TrustedBytes.end_from` after its read, too: another thread may
+  have read ahead meanwhile.
+* There are at most :data:`MAX_RANGES` ranges. One that is forgotten costs a check and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+#: Largest readahead of the kernel that is expected (``read_ahead_kb``; the default is 128 KiB).
+READ_AHEAD_BYTES: Final = 16 * 1024 * 1024
+MAX_RANGES: Final = 8
+#: End of the last range: what is appended next is trusted.
+_OPEN: Final = 2**63
+
+
+class TrustedBytes:
+    """Ranges of file positions. Any thread may call any method."""
+
+    __slots__ = ("_mutex", "_ranges")
+
+    def __init__(self, written_from: int) -> None:
+        """Trust what this process writes from the position ``written_from`` on."""
+        #: Rising, disjoint, and replaced as a whole; the last one is open at its end.
+        self._ranges: tuple[tuple[int, int], ...] = ((written_from, _OPEN),)
+        self._mutex = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<TrustedBytes {self._ranges}>"
+
+    def end_from(self, position: int) -> int:
+        """Where the trusted range ends that holds ``position``; ``position`` if there is none."""
+        for low, high in reversed(self._ranges):
+            if low <= position:
+                return max(high, position)
+        return position
+
+    def trust(self, begin: int, end: int) -> None:
+        """Add a verified range; it touches only bytes of the file as it is now."""
+        with self._mutex:
+            apart = []
+            for low, high in self._ranges:
+                if high < begin or end < low:
+                    apart.append((low, high))
+                else:
+                    begin, end = min(begin, low), max(end, high)
+            self._ranges = _fewest([*apart, (begin, end)])
+
+    def doubt(self, begin: int, size: int, file_size: int) -> None:
+        """Trust neither ``size`` bytes from ``begin`` on, nor what may be read ahead after them.
+
+        What is appended after ``file_size``, the size of the file, stays trusted.
+        """
+        end = min(begin + size + READ_AHEAD_BYTES, file_size)
+        if begin >= end:
+            return
+        with self._mutex:
+            kept = []
+            for low, high in self._ranges:
+                if low < begin:
+                    kept.append((low, min(high, begin)))
+                if high > end:
+                    kept.append((max(low, end), high))
+            self._ranges = _fewest(kept)
+
+    def truncate(self, file_size: int) -> None:
+        """Forget what lay after ``file_size``; what is appended there next is trusted."""
+        with self._mutex:
+            kept = [(low, min(high, file_size)) for low, high in self._ranges if low < file_size]
+            self._ranges = (*kept, (file_size, _OPEN))
+            if kept and kept[-1][1] == file_size:
+                self._ranges = (*kept[:-1], (kept[-1][0], _OPEN))
+
+
+def _fewest(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """At most :data:`MAX_RANGES` of them, rising, without the shortest; the open one stays."""
+    rising = sorted(ranges)
+    while len(rising) > MAX_RANGES:
+        rising.remove(min(rising[:-1], key=lambda found: found[1] - found[0]))
+    return tuple(rising)
