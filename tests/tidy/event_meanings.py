@@ -158,6 +158,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "replica_moved": "The copy has taken the replica's place.",
     # broker: replicas
     "alter_partition_failed": "Wishes for in-sync sets did not arrive; they are sent again.",
+    "damaged_replica_leaves_in_sync_set": (
+        "A start found that a part of its log is gone: it leaves before it leads, and fetches "
+        "the log again."
+    ),
     "damaged_follower_leaves_in_sync_set": (
         "Its log is damaged: it leaves, cuts the damage off and fetches anew."
     ),

@@ -1,6 +1,7 @@
 """LOOP. ``DoubtfulCopies``: copies that may lack what others count on leave the in-sync set first.
 
 * Such a copy is reported LOST and then where it is (KIP-858): as a follower it catches up again.
+* A copy that is known to be damaged when it is found leaves, too, if another one is in sync.
 * Metadata lags behind the disks, or is ahead of them. A controller judges an unclean directory by
   the replicas that metadata has in it (KIP-966 by the directory); what is found in another one is
   judged here: it is whole only if its directory was closed cleanly by the incarnation before.
@@ -56,6 +57,16 @@ class DoubtfulCopies:
                 flushed_to=handle.checkpointed_recovery_point,
             )
             self.leave_in_sync_set(replica, handle)
+            return
+        others = [one for one in replica.registration.isr if one != self._broker_id]
+        if handle.damaged_from is not None and others:
+            if replica.registration.counts_on(self._broker_id):
+                self._log.error(
+                    "damaged_replica_leaves_in_sync_set",
+                    partition=str(replica.topic_partition),
+                    offset=handle.damaged_from,
+                )
+                self.leave_in_sync_set(replica, handle)
             return
         if named == found or named.is_reserved:
             return

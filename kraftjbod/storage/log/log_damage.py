@@ -23,11 +23,16 @@ T = TypeVar("T")
 class LogDamage:
     """Of the log that ``segments`` belong to: the list itself, as it changes."""
 
-    def __init__(self, segments: list[LogSegment], log_end: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        segments: list[LogSegment],
+        log_end: Callable[[], int],
+        damages: tuple[Damage, ...] = (),
+    ) -> None:
         self._segments = segments
         self._log_end = log_end
         #: Rising.
-        self.damages: tuple[Damage, ...] = ()
+        self.damages = damages
         self.indexes_mended = 0
 
     def open(self, segment: LogSegment) -> None:

@@ -1,6 +1,9 @@
 """DISK. Bringing replicas into being: listing a log dir, loading a replica, creating one.
 
-* After a clean stop nothing but names and two small files is read.
+* After a clean stop only names, a few small files and the end of the newest segment are read. The
+  last batch has to be sound and to end where the checkpoint says.
+* After a clean stop the oldest segment has to hold the log's start. If it is lost, the log keeps
+  its start, and what is missing is damage.
 * After any other, every segment from the recovery point on is checked batch by batch; the log
   ends before the first byte that is not sound, and later segments go.
 * A replica whose ``partition.metadata`` or leader epochs can't be read is reported by
@@ -56,6 +59,7 @@ from kraftjbod.storage.log.producer_state import (
     ProducerState,
 )
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import finish_swaps
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
@@ -154,17 +158,20 @@ class LogLoader:
         config: TopicConfig,
         was_clean: bool,
         recovery_point: int = 0,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
         producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
+        """``log_start_offset`` as a checkpoint says it; None if none does."""
         self._vfs = vfs
         self._directory = directory
         self._topic_partition = topic_partition
         self._config = config
         self._was_clean = was_clean
         self._recovery_point = recovery_point
-        self._log_start_offset = log_start_offset
+        self._log_start_offset = log_start_offset or 0
+        #: A clean stop wrote where the log starts. Otherwise it may start later.
+        self._is_start_known = was_clean and log_start_offset is not None
         self._producer_limits = producer_limits
         self._on_progress = on_progress
         self._epochs: EpochEntries = ()
@@ -208,7 +215,11 @@ class LogLoader:
         end = self._clean_end(segments) if self._was_clean else None
         if end is None:
             end = self._recover(segments)
-        start = max(self._log_start_offset, segments[0].base_offset)
+        oldest, start, damages = segments[0], self._log_start_offset, tuple[Damage, ...]()
+        if start < oldest.base_offset and self._is_start_known:
+            damages = (Damage(start, oldest.base_offset, 0),)
+        elif start < oldest.base_offset:
+            start = oldest.base_offset
         if end < start:
             return self._start_over(segments, start)
         epochs = truncate_epochs_before(truncate_epochs_from(self._epochs, end), start)
@@ -219,6 +230,7 @@ class LogLoader:
             recovery_point=max(start, min(self._recovery_point, end)),
             epochs=epochs,
             epochs_on_disk=self._epochs_on_disk,
+            damages=damages,
             producers=load_producers(
                 self._vfs,
                 self._directory,
@@ -292,11 +304,16 @@ class LogLoader:
         return found
 
     def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
-        """The log's end as the clean stop left it; None if the files say otherwise."""
+        """The log's end as the clean stop left it; None if the files say otherwise.
+
+        The checkpoint has no checksum, and a segment or its tail may be lost: so the last batch
+        has to end there. Otherwise the log is recovered, and ends before its recovery point, which
+        takes the replica out of the in-sync set (broker/replicas/doubtful_copies.py).
+        """
         active, end = segments[-1], self._recovery_point
         if active.size_bytes == 0:
             return end if end == active.base_offset else None
-        return end if end > active.base_offset else None
+        return end if active.sound_end(self._on_progress) == end else None
 
     def _recover(self, segments: list[LogSegment]) -> int:
         """Scan from the recovery point on, truncate what is not sound; the log's end."""

@@ -13,6 +13,7 @@ from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.leader_epochs import EpochEntries
 from kraftjbod.storage.log.log_view import LogView
 from kraftjbod.storage.log.producer_state import ProducerState
+from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.vfs import Vfs, VfsFile
 
@@ -72,6 +73,8 @@ class LogContent:
     producers: ProducerState
     #: Compaction has taken offsets away, or may have: see ``dir_names.GAPS_MARK``.
     may_have_gaps: bool = False
+    #: What is known to be lost, rising.
+    damages: tuple[Damage, ...] = ()
 
 
 def carry_out(vfs: Vfs, plan: FlushPlan) -> None:

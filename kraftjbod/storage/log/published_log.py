@@ -48,6 +48,8 @@ class PublishedLog:
         #: Its copy took its place: what is here may be read, for a while.
         self.is_replaced = False
         self.is_closed = False
+        if self.view.damages:
+            self._report_damage(self.view._replace(damages=()), self.view)
 
     def __repr__(self) -> str:
         return f"<PublishedLog {self.log!r}>"

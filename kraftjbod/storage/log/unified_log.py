@@ -116,7 +116,7 @@ class UnifiedLog:
         self.high_watermark = content.log_start_offset
         self.beat: Callable[[], None] = lambda: None  # Of who watches the dir.
         self._truncation: Truncation | None = None
-        self._damage = LogDamage(self.segments.all, lambda: self._end)
+        self._damage = LogDamage(self.segments.all, lambda: self._end, content.damages)
 
     def __repr__(self) -> str:
         return f"<UnifiedLog {self.directory} [{self._start}, {self._end})>"
@@ -504,7 +504,8 @@ class UnifiedLog:
                 return located.position, min(offset, located.header.base_offset)
         if damage is not None and damage.offset <= offset:
             return damage.position, damage.offset
-        return segment.size_bytes, offset
+        # No batch reaches that far. A tail may be lost that nobody has missed yet.
+        return segment.size_bytes, min(offset, segment.next_offset(segment.size_bytes))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Lose everything; the log is empty and goes on at ``offset``, without a new file."""
@@ -518,6 +519,7 @@ class UnifiedLog:
             self._forget_from(oldest.base_offset, Truncation(0, 0))
         self._producers = ProducerState()
         self._epochs = ()
+        self._damage.damages = ()
         self._go_on_in_place(offset)
         self._write_epochs(self._epochs)
 

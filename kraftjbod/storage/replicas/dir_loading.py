@@ -206,7 +206,7 @@ class DirLoading:
             config=self._registry.config_of(tp.topic),
             was_clean=was_clean,
             recovery_point=recovery_point,
-            log_start_offset=offsets.log_starts.get(tp, 0),
+            log_start_offset=offsets.log_starts.get(tp),
             producer_limits=self._producer_limits,
             on_progress=lambda size_bytes: log_dir.beat(),
         )

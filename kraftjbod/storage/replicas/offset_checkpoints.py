@@ -103,14 +103,14 @@ class OffsetCheckpoints:
         """As they are when that is asked of the dir, which does one thing after the other.
 
         Those at which the first segment begins are among them: until its dir is synced, a removed
-        segment comes back with a crash.
+        segment comes back with a crash. Zeros are among them, too: a clean start knows by them
+        that the oldest segment is lost.
         """
         here = self._registry.every_handle_in(log_dir)
         starts = {handle: handle.claimable_log_start for handle in here}
         said = {handle.topic_partition: start for handle, start in starts.items()}
         said |= self._announced[log_dir]
-        later = {tp: start for tp, start in said.items() if start > 0}
-        await self._write(log_dir, LOG_START_CHECKPOINT, later)
+        await self._write(log_dir, LOG_START_CHECKPOINT, said)
         for handle, start in starts.items():
             handle.checkpointed_log_start = start
 

@@ -104,10 +104,11 @@ def around_damage(
     chunk_bytes: int = WALK_BYTES,
     gaps_below: int | None = None,
 ) -> Iterator[Located | Damage]:
-    """All of a segment in order: its sound batches, and the damage between them.
+    """All of a segment in order: its sound batches, and the damage between and behind them.
 
-    ``known`` gives positions after one where an index says that batches begin; ``gaps_below`` as
-    in :func:`sound_batches`.
+    What is missing before ``end_offset``, where the segment should end, is damage too. ``known``
+    gives positions after one where an index says that batches begin; ``gaps_below`` as in
+    :func:`sound_batches`.
     """
     position, next_offset = 0, begin_offset
     while True:
@@ -125,6 +126,8 @@ def around_damage(
             position = located.position + located.header.size_bytes
             next_offset = located.header.next_offset
         if position >= end:
+            if next_offset < end_offset:
+                yield Damage(next_offset, end_offset, position)  # A tail is lost, or all of it.
             return
         resumed = _first_sound(read_at, position, known(position), end, next_offset)
         if resumed is None:

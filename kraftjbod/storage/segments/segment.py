@@ -55,7 +55,7 @@ from kraftjbod.storage.segments.batch_walk import (
     sound_batches,
     walk_to,
 )
-from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry
+from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, TimeEntry
 from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.segments.trusted_bytes import TrustedBytes
@@ -513,6 +513,49 @@ class LogSegment:
             header = read_header(self.read_at(position, HEADER_BYTES))
             position, found = position + header.size_bytes, header.next_offset
         return found
+
+    def sound_end(self, on_progress: Callable[[int], None]) -> int | None:
+        """The offset after the last batch; None if the file does not end with a sound batch.
+
+        For loading: it reads the last entry of the index file and the batches from there on, and
+        leaves no file open.
+        """
+        begin = self._last_indexed()
+        try:
+            first = batch_at(self.read_at, begin, self.size_bytes)
+            end, next_offset = (
+                begin,
+                self.base_offset if first is None else first.header.base_offset,
+            )
+            for position, header in sound_batches(
+                self.read_at,
+                position=begin,
+                end=self.size_bytes,
+                next_offset=next_offset,
+                check_crc_of_each=True,
+                on_progress=on_progress,
+                gaps_below=self.gaps_below(NO_LIMIT),
+            ):
+                end, next_offset = position + header.size_bytes, header.next_offset
+        finally:
+            self.close()
+        self.trusted.trust(begin, end)
+        return next_offset if end == self.size_bytes else None
+
+    def _last_indexed(self) -> int:
+        """Where the last batch begins that the index file names; 0 if it names none."""
+        with FailsAs(OpKind.INDEX):
+            file = self._vfs.open_if_exists(self._path(INDEX_SUFFIX))
+            if file is None:
+                return 0
+            try:
+                entries = file.size() // OFFSET_ENTRY_BYTES
+                if entries == 0:
+                    return 0
+                entry = file.read_at((entries - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+            finally:
+                file.close()
+        return int.from_bytes(entry[OFFSET_ENTRY_BYTES // 2 :], "big")
 
     def position_of(self, offset: int) -> Located | None:
         """The first batch that ends with or after ``offset``, or None."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR, Uuid
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.vfs import OpenMode
@@ -16,6 +18,7 @@ from tests.unit.broker.broker_rig import (
     assigned,
     brokers,
     dir_of,
+    fetch,
     only,
     partition,
     produce,
@@ -100,7 +103,10 @@ async def test_a_move_that_was_agreed_to_goes_on_though_its_source_was_not_close
         assert assigned(rig) == [LOST_DIR, dir_of(1, 2)]
 
 
-async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_calls_itself_clean():
+@pytest.mark.parametrize("batches_left", [0, 2])
+async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_calls_itself_clean(
+    batches_left: int,
+):
     vfs = MemVfs()
     both = {"replicas": (1, 2), "isr": (1, 2)}
     async with brokers(1, vfs) as (rig,):
@@ -109,13 +115,47 @@ async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_ca
             await rig.ask(produce(batch(), acks=1), 9)
     assert vfs.exists(MARKS[0])
     (path,) = (f"/d1/t-0/{e.name}" for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".log"))
-    vfs.open(path, OpenMode.READ_WRITE).truncate(0)
+    vfs.open(path, OpenMode.READ_WRITE).truncate(batches_left * len(batch()))
     async with brokers(1, vfs, opens=False) as (rig,):
         rig.replay(topic(), partition(**both))
         with capture_logs() as logged:
             rig.parts.publisher.open()
             await until(lambda: assigned(rig) == [LOST_DIR, dir_of(1, 1)])
         assert [entry["event"] for entry in logged] == ["replica_lost_flushed_records"]
+
+
+@pytest.mark.parametrize("has_heir", [True, False])
+async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_leads(has_heir: bool):
+    vfs = MemVfs()
+    both = {"replicas": (1, 2), "isr": (1, 2) if has_heir else (1,)}
+    small = ConfigRecord(
+        resource_type=ResourceType.TOPIC,
+        resource_name="t",
+        name="segment.bytes",
+        value="1048576",
+    )
+    async with brokers(1, vfs) as (rig,):
+        await rig.follow(topic(), small, partition(**both))
+        for _ in range(3):
+            await rig.ask(produce(batch(body=bytes(600_000)), acks=1), 9)
+    vfs.unlink_if_exists("/d1/t-0/00000000000000000000.log")
+    async with brokers(1, vfs, opens=False) as (rig,):
+        rig.controller.may_answer.clear()
+        rig.replay(topic(), small, partition(**both))
+        with capture_logs() as logged:
+            rig.parts.publisher.open()
+            if has_heir:
+                await until(lambda: assigned(rig) == [LOST_DIR])
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None and replica.partition is not None
+        assert replica.partition.is_leader is not has_heir
+        expected = ["damaged_replica_leaves_in_sync_set"] if has_heir else []
+        assert [entry["event"] for entry in logged] == expected
+        if not has_heir:
+            # It serves what it has, and says so where it has nothing.
+            refused = only(await rig.ask(fetch(0), 12))
+            assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
+            assert only(await rig.ask(fetch(1), 12)).error_code == ErrorCode.NONE
 
 
 async def test_a_copy_that_took_its_place_while_the_broker_stopped_is_as_whole_as_what_was_served():

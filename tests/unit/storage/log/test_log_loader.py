@@ -8,9 +8,11 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.log.log_loader import LoadedLog, LogLoader, create_log, list_log_dir
 from kraftjbod.storage.log.unified_log import UnifiedLog
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.segments.batch_walk import Damage
+from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
 
@@ -136,3 +138,110 @@ def test_epochs_that_recovery_found_are_there_after_the_next_clean_stop():
     ).load()
     assert clean.scanned_bytes == 0
     assert clean.log.view().epochs == epochs
+
+
+def closed() -> tuple[MemVfs, list[int]]:
+    """A log of four segments after a clean stop; their base offsets."""
+    vfs, log = make()
+    bases = [segment.base_offset for segment in log.view().segments]
+    log.close()
+    return vfs, bases
+
+
+def load_cleanly(vfs: Vfs, recovery_point: int = 12, log_start: int | None = 0) -> LoadedLog:
+    return LogLoader(
+        vfs=vfs,
+        directory="/d1/t-0",
+        topic_partition=TP,
+        config=CONFIG,
+        was_clean=True,
+        recovery_point=recovery_point,
+        log_start_offset=log_start,
+    ).load()
+
+
+def path_of(base: int) -> str:
+    return f"/d1/t-0/{base:020}.log"
+
+
+def cut(vfs: MemVfs, base: int, batches: int) -> None:
+    """The file of a segment lost all behind its first ``batches`` batches."""
+    vfs.open(path_of(base), OpenMode.READ_WRITE).truncate(batches * len(batch(body=bytes(200))))
+
+
+def test_clean_start_reads_only_the_end_of_the_newest_segment():
+    vfs, _ = closed()
+    loaded = load_cleanly(vfs)
+    assert (loaded.log.view().log_end_offset, loaded.scanned_bytes) == (12, 0)
+    assert loaded.log.view().damages == ()
+
+
+def test_clean_start_notices_tail_lost_at_batch_boundary():
+    vfs, bases = closed()
+    cut(vfs, bases[-1], 1)
+    assert load_cleanly(vfs).log.view().log_end_offset == bases[-1] + 1
+
+
+def test_clean_start_notices_rotten_last_batch():
+    vfs, bases = closed()
+    file = vfs.open(path_of(bases[-1]), OpenMode.READ_WRITE)
+    file.write_at(file.size() - 1, [b"\xff"])
+    assert load_cleanly(vfs).log.view().log_end_offset == 11
+
+
+def test_clean_start_notices_lost_newest_segment():
+    vfs, bases = closed()
+    vfs.unlink_if_exists(path_of(bases[-1]))
+    assert load_cleanly(vfs).log.view().log_end_offset == bases[-1]
+
+
+@pytest.mark.parametrize("recovery_point", [11, 13])
+def test_clean_start_believes_the_log_before_a_wrong_checkpoint(recovery_point: int):
+    vfs, _ = closed()
+    assert load_cleanly(vfs, recovery_point).log.view().log_end_offset == 12
+
+
+def test_clean_start_without_index_of_newest_segment_walks_it():
+    vfs, bases = closed()
+    vfs.unlink_if_exists(path_of(bases[-1]).replace(".log", ".index"))
+    assert load_cleanly(vfs).log.view().log_end_offset == 12
+
+
+def test_clean_start_reports_lost_oldest_segment_as_damage():
+    vfs, bases = closed()
+    vfs.unlink_if_exists(path_of(0))
+    log = load_cleanly(vfs).log
+    assert (log.view().log_start_offset, log.view().damages) == (0, (Damage(0, bases[1], 0),))
+    assert len(headers_of(log.read(bases[1], 1 << 20, 100, True))) == bases[2] - bases[1]
+    log.truncate_to(0)
+    assert (log.view().log_end_offset, log.view().damages) == (0, ())
+
+
+@pytest.mark.parametrize("is_whole_lost", [True, False])
+def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_lost: bool):
+    """A file shrank, or went, in the middle of the log: only a reader or the scrub notices."""
+    mem, bases = closed()
+    if is_whole_lost:
+        mem.unlink_if_exists(path_of(bases[1]))
+    else:
+        cut(mem, bases[1], 1)
+    vfs, lost = FaultVfs(mem), bases[2] - 1
+    log = load_cleanly(vfs).log
+    assert bytes(log.read(lost, 1 << 20, 100, True)) == b""
+    begin = bases[1] if is_whole_lost else bases[1] + 1
+    (damage,) = log.view().damages
+    assert (damage.offset, damage.next_offset) == (begin, bases[2])
+    reads = Fault(kinds=frozenset({"read_at", "read_cached_at"}), nth=1_000_000)
+    vfs.inject(reads)
+    assert bytes(log.read(lost, 1 << 20, 100, True)) == b""
+    assert reads.seen == 0
+    log.truncate_to(lost)
+    assert log.view().log_end_offset == begin
+
+
+def test_truncation_into_lost_batches_ends_the_log_where_its_last_batch_does():
+    vfs, bases = closed()
+    cut(vfs, bases[1], 1)
+    log = load_cleanly(vfs).log
+    log.truncate_to(bases[2] - 1)
+    assert log.view().log_end_offset == bases[1] + 1

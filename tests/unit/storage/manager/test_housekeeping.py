@@ -88,7 +88,7 @@ async def test_checkpoint_of_recovery_points():
     await handle.flush()
     await checkpoint(manager)
     assert vfs.read_if_exists("/d1/recovery-point-offset-checkpoint") == b"0\n1\nt 0 1\n"
-    assert vfs.read_if_exists("/d1/log-start-offset-checkpoint") == b"0\n0\n"
+    assert vfs.read_if_exists("/d1/log-start-offset-checkpoint") == b"0\n1\nt 0 0\n"
     await handle.truncate_to(0)
     assert vfs.read_if_exists("/d1/recovery-point-offset-checkpoint") == b"0\n1\nt 0 0\n"
 

@@ -24,7 +24,7 @@ async def test_what_was_written_is_read():
     await checkpoint(node.manager)
     await node.manager.checkpoint_high_watermarks({TP: 3})
     offsets = await read_offsets(node.source)
-    assert offsets == ({TP: 4}, {}, {TP: 3})
+    assert offsets == ({TP: 4}, {TP: 0}, {TP: 3})
     assert handle.checkpointed_recovery_point == 4
 
 
@@ -35,7 +35,7 @@ async def test_a_replica_to_be_is_announced_beside_those_that_are():
     other = TP._replace(partition=1)
     await node.manager._checkpoints.announce(node.source, other, handle.view, 4)
     offsets = await read_offsets(node.source)
-    assert offsets == ({TP: 0, other: 4}, {}, {TP: 1, other: 4})
+    assert offsets == ({TP: 0, other: 4}, {TP: 0, other: 0}, {TP: 1, other: 4})
 
 
 async def test_a_replica_to_be_is_named_until_it_is_one_whatever_else_is_written():

@@ -45,7 +45,7 @@ def walk(data: bytes | bytearray, **more: int) -> list[int]:
 
 
 def around(
-    data: bytes | bytearray, known: tuple[int, ...] = (), end_offset: int = 99
+    data: bytes | bytearray, known: tuple[int, ...] = (), end_offset: int = 10
 ) -> list[int | Damage]:
     found = around_damage(
         read_at_of(data),
@@ -132,6 +132,12 @@ def test_the_last_batch_and_the_only_one():
     assert around(data[:SIZE], end_offset=2) == [0]
     assert around(bytes(200), end_offset=2) == [Damage(0, 2, 0)]
     assert around(b"", end_offset=0) == []
+
+
+def test_batches_missing_before_the_expected_end_are_damage():
+    """The file is cut where a batch ends, so that nothing in it is wrong."""
+    assert around(data_of(2), end_offset=10) == [0, 2, Damage(4, 10, 2 * SIZE)]
+    assert around(b"", end_offset=4) == [Damage(0, 4, 0)]
 
 
 def test_batch_at():
