@@ -71,7 +71,7 @@ class LogDamage:
         segment.adopt(scrub.fresh)
         self._note(segment.base_offset, end_offset, scrub.damages)
         if scrub.is_index_wrong and not scrub.damages:
-            segment.write_indexes()
+            segment.write_indexes(sync=True)
             self.indexes_mended += 1
         return True
 

@@ -44,8 +44,8 @@ class FlushPlan(NamedTuple):
     end_offset: int
     #: How often the log had been truncated; a plan from before a truncation says nothing.
     truncations: int
-    #: Index files that nobody can make anew without reading all of the log; a name that is gone
-    #: is no longer needed.
+    #: Index files that loading trusts once all below ``end_offset`` is certain; a name that is
+    #: gone is no longer needed.
     index_paths: tuple[str, ...] = ()
 
 
@@ -83,11 +83,12 @@ def carry_out(vfs: Vfs, plan: FlushPlan) -> None:
         for file in plan.files:
             file.sync()
         for path in plan.index_paths:
-            _sync_if_exists(vfs, path)
+            sync_if_exists(vfs, path)
         vfs.sync_dir(plan.directory)
 
 
-def _sync_if_exists(vfs: Vfs, path: str) -> None:
+def sync_if_exists(vfs: Vfs, path: str) -> None:
+    """Bring the bytes of the file to the disk; its name is the caller's part."""
     file = vfs.open_if_exists(path)
     if file is not None:
         try:

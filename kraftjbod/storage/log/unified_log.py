@@ -282,6 +282,8 @@ class UnifiedLog:
         if is_flush_due:
             # While nothing is appended: it may find no space, which no append may do half-way.
             self._write_epochs(epochs)
+            for closed in self.segments.from_recovery_at(self._recovery_point)[:-1]:
+                closed.write_indexes()
         self.segments.append(buffers, headers, size_bytes)
         self._epochs = epochs
         self._end = next_offset
@@ -320,8 +322,10 @@ class UnifiedLog:
         """
         active = self._open(len(self.segments.all) - 1)
         active.truncate_torn_tail()
-        active.write_transactions(sync=self._recovery_point >= self._end)
-        active.write_indexes()
+        # What is flushed to its end is in no flush plan any more.
+        is_flushed = self._recovery_point >= self._end
+        active.write_transactions(sync=is_flushed)
+        active.write_indexes(sync=is_flushed)
         with FailsAs(OpKind.CHECKPOINT):
             self._write_snapshot(sync=False)
         self.segments.begin(self._end, self.config.index_interval_bytes)
@@ -351,22 +355,28 @@ class UnifiedLog:
 
     # -- flush ------------------------------------------------------------------------------
 
-    def flush_plan(self) -> FlushPlan:
+    def flush_plan(self, *, is_last: bool = False) -> FlushPlan:
         """Files that hold what is not certain yet; leader epochs are written out now.
 
-        So are indexes of transactions: what is certain to its end is not gone through again.
+        So are the indexes of closed segments, and of transactions: what is certain to its end is
+        not gone through again. ``is_last``: the active segment is about to be closed, too.
         """
-        segments = self.segments.from_recovery_at(self._recovery_point)
+        *closed, active = segments = self.segments.from_recovery_at(self._recovery_point)
         for segment in segments:
             segment.write_transactions()
-        aborting = tuple(one.transactions_path for one in segments if one.transactions)
+        paths = [one.transactions_path for one in segments if one.transactions]
+        for segment in closed:
+            segment.write_indexes()
+            paths.extend(segment.index_paths)
+        if is_last and active.write_indexes():
+            paths.extend(active.index_paths)
         self._write_epochs(self._epochs)
         return FlushPlan(
             tuple(segment.open() for segment in segments),
             self.directory,
             self._end,
             self.segments.truncations,
-            aborting,
+            tuple(paths),
         )
 
     def flushed(self, plan: FlushPlan) -> None:
@@ -374,9 +384,9 @@ class UnifiedLog:
         if plan.truncations == self.segments.truncations:
             self._recovery_point = max(self._recovery_point, plan.end_offset)
 
-    def flush(self) -> None:
-        """All of it, here and now."""
-        plan = self.flush_plan()
+    def flush(self, *, is_last: bool = False) -> None:
+        """All of it, here and now; ``is_last`` as in :meth:`flush_plan`."""
+        plan = self.flush_plan(is_last=is_last)
         carry_out(self._vfs, plan)
         self.flushed(plan)
 
@@ -609,11 +619,9 @@ class UnifiedLog:
         """
         try:
             self.segments.name_compacted()
-            self.segments.active.truncate_torn_tail()
-            self.flush()
-            active = self._open(len(self.segments.all) - 1)
-            active.write_transactions(sync=True)
-            active.write_indexes()
+            self._open(len(self.segments.all) - 1).truncate_torn_tail()
+            self.flush(is_last=True)
+            self.segments.active.write_transactions(sync=True)
             if self._end > 0:
                 self._write_snapshot(sync=True)
         finally:

@@ -40,7 +40,7 @@ from kraftjbod.storage.dir_names import (
     parse_offset_file,
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
-from kraftjbod.storage.log.log_values import CarriedState, LogContent
+from kraftjbod.storage.log.log_values import CarriedState, LogContent, sync_if_exists
 from kraftjbod.storage.log.log_view import LogView, Truncation
 from kraftjbod.storage.log.producer_snapshots import write_snapshot
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
@@ -113,6 +113,8 @@ class FutureLog:
         self._has_new_names = False
         #: Segments that hold more than was copied, because copying broke off.
         self._torn: set[int] = set()
+        #: Index files that were written since the last sync.
+        self._unsynced_indexes: set[str] = set()
         #: Sealed segments whose index files were copied.
         self._indexed: set[int] = set()
         #: What is being read of the source: path, position and size.
@@ -345,9 +347,12 @@ class FutureLog:
             for base_offset, file in self._files.items():
                 file.sync()
                 file.forget_cached(0, self._copied[base_offset])
+            for path in self._unsynced_indexes:
+                sync_if_exists(self._vfs, path)
             if self._has_new_names:
                 self._vfs.sync_dir(self.directory)
         self._has_new_names = False
+        self._unsynced_indexes = set()
         newest = max(self._files, default=-1)
         for base_offset in [base for base in self._files if base != newest]:
             self._files.pop(base_offset).close()
@@ -528,7 +533,12 @@ class FutureLog:
         self._indexed.discard(base_offset)
 
     def _write(self, name: str, data: Buffer, *, sync: bool = False) -> None:
-        write_atomically(self._vfs, f"{self.directory}/{name}", bytes(data), sync=sync)
+        """Without ``sync`` it is certain with the next :meth:`sync` of the copy."""
+        path = f"{self.directory}/{name}"
+        write_atomically(self._vfs, path, bytes(data), sync=sync)
+        if not sync:
+            self._unsynced_indexes.add(path)
+            self._has_new_names = True
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(base_offset, suffix)}"

@@ -80,6 +80,7 @@ class LogSegment:
         "_first_timestamp",
         "_index_interval_bytes",
         "_indexes",
+        "_indexes_on_disk",
         "_tail_is_torn",
         "_transactions_on_disk",
         "_vfs",
@@ -117,6 +118,8 @@ class LogSegment:
         self._index_interval_bytes = index_interval_bytes
         #: None until first needed; replaced as a whole, because the loop reads by it.
         self._indexes: SegmentIndexes | None = None
+        #: The index files say the same, or will do for a segment whose files were not read yet.
+        self._indexes_on_disk = size_bytes > 0
         if size_bytes == 0:
             self._indexes = SegmentIndexes(base_offset, index_interval_bytes)
         #: None while it is in its file alone; replaced as a whole, or appended to.
@@ -183,7 +186,7 @@ class LogSegment:
         except BaseException:
             self.truncate_torn_tail()
             raise
-        self._tail_is_torn = False
+        self._tail_is_torn = self._indexes_on_disk = False
         for header in headers:
             self.size_bytes += indexes.note(header, self.size_bytes)
         if self._first_timestamp is None:
@@ -195,15 +198,27 @@ class LogSegment:
             self.open().truncate(self.size_bytes)
             self._tail_is_torn = False
 
-    def write_indexes(self) -> None:
-        """Bring the indexes to their files; each is the old one or the new one, never a part.
+    def write_indexes(self, *, sync: bool = False) -> bool:
+        """Bring the indexes to their files, unless these say the same; whether that was needed.
 
-        A part of a time index would look like a whole one that ends with an earlier time.
+        Each is the old one or the new one, never a part. Loading trusts the files of a segment
+        below the recovery point, so they have to be synced before that passes: without ``sync``
+        it is the caller's part. Of a time index that was not, a power cut may leave a part, which
+        looks like a whole one that ends with an earlier time, and retention goes by it.
         """
-        for suffix, data in self.indexes().to_files().items():
-            with FailsAs(OpKind.INDEX):
-                write_atomically(self._vfs, self._path(suffix), data, sync=False)
+        is_needed = not self._indexes_on_disk
+        if is_needed:
+            for suffix, data in self.indexes().to_files().items():
+                with FailsAs(OpKind.INDEX):
+                    write_atomically(self._vfs, self._path(suffix), data, sync=sync)
+            self._indexes_on_disk = True
         self.write_transactions()
+        return is_needed
+
+    @property
+    def index_paths(self) -> tuple[str, str]:
+        """Of the index files that :meth:`write_indexes` writes."""
+        return self._path(INDEX_SUFFIX), self._path(TIME_INDEX_SUFFIX)
 
     def truncate(self, size_bytes: int, end_offset: int) -> None:
         """Truncate the file to ``size_bytes``, the beginning of a batch; certain once this returns.
@@ -318,22 +333,27 @@ class LogSegment:
             times=time_data,
             segment_bytes=self.size_bytes,
         )
-        if indexes is None or not self._fits(indexes.offsets):
+        if indexes is None or not self._fits(indexes):
             self.rebuild_index()
             return False
         self._indexes = indexes
         return True
 
-    def _fits(self, index: OffsetIndex) -> bool:
-        """Does the last entry point at a batch of this segment?"""
+    def _fits(self, indexes: SegmentIndexes) -> bool:
+        """Do the last entries of both speak of batches of this segment?"""
+        index, largest = indexes.offsets, indexes.largest
+        assert largest is not None, "files without any are not believed"
         position = index.position_at_most(self.size_bytes)
-        if position == 0:
-            return True
+        begin = index.position_before(largest.offset)
         try:
-            header = read_header(self.read_at(position, HEADER_BYTES))
-        except CorruptRecordError:
+            if position != begin:
+                header = read_header(self.read_at(position, HEADER_BYTES))
+                if index.position_before(header.last_offset) != position:
+                    return False
+            newest = walk_to(self.read_at, begin, self.size_bytes, largest.offset)
+        except (CorruptRecordError, WouldWait):
             return False
-        return index.position_before(header.last_offset) == position
+        return newest is not None and newest.header.max_timestamp == largest.timestamp
 
     def rebuild_index(self) -> None:
         """Make both indexes anew from the headers in the file."""
@@ -461,6 +481,7 @@ class LogSegment:
         """Go on by indexes that were made from the whole segment as it is now."""
         self._first_timestamp = fresh.first_timestamp
         self._indexes = fresh.indexes
+        self._indexes_on_disk = False
 
     def walk(
         self,

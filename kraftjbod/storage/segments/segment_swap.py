@@ -130,7 +130,7 @@ class SegmentSwap:
             if self._vfs.exists(transactions + SWAP_SUFFIX):
                 self._vfs.rename(transactions + SWAP_SUFFIX, transactions)
             self._vfs.rename(path + SWAP_SUFFIX, path)
-        self.target.write_indexes()
+        self.target.write_indexes(sync=True)
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self.target.directory)
 

@@ -44,7 +44,8 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
     handle = await manager.create(TP, TOPIC_ID)
     epoch = 0
     for step in range(24):
-        data = batch(rng.randint(1, 3), body=rng.randbytes(rng.randint(10, 300)))
+        body = rng.randbytes(rng.randint(10, 300))
+        data = batch(rng.randint(1, 3), body=body, timestamp=1_000_000 + step)
         result = handle.append_as_leader(data, headers_of(data), epoch)
         # Known before it is done: the write itself may be what survives.
         base_offset = handle.log_end_offset
@@ -98,6 +99,13 @@ async def check(vfs: MemVfs, written: Written) -> None:
                 assert stored in written.batches[header.base_offset]
                 position += header.size_bytes
                 offset = header.next_offset
+        for segment in handle.view.segments:
+            # Retention goes by it: an index that says less deletes what is young.
+            newest = max(
+                (one.header.max_timestamp for one in segment.batches_from(0)), default=None
+            )
+            largest = segment.largest_timestamp()
+            assert newest == (None if largest is None else largest.timestamp), segment
         epochs = [entry.epoch for entry in handle.view.epochs]
         assert epochs == sorted(epochs)
         data = batch()

@@ -177,7 +177,8 @@ async def test_the_copy_needs_no_scan_and_no_index_is_made_anew():
     assert segment.load_indexes()
     for was, now in zip(old.view.segments, new.view.segments, strict=True):
         assert now.indexes().to_files() == was.indexes().to_files()
-    assert fault.seen < 2 * len(new.view.segments)
+    # Each index file is compared with one batch.
+    assert fault.seen <= 2 * len(new.view.segments)
 
 
 async def test_a_copy_follows_a_configuration_that_came_while_it_took_the_replicas_place():

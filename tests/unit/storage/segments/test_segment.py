@@ -6,6 +6,7 @@ from errno import EMFILE, ENOSPC
 
 import pytest
 
+from kraftjbod.storage.segments.offset_index import TIME_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -174,6 +175,24 @@ def test_an_empty_time_index_is_not_believed():
     largest = again.largest_timestamp()
     assert largest is not None
     assert largest.timestamp == 77
+
+
+def test_time_index_of_zeros_is_not_believed():
+    """A power cut leaves them of a file that was not synced. They say 1970."""
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    for i in range(5):
+        add(segment, batch(base_offset=i, timestamp=1_000_000 + i, body=bytes(200)))
+    segment.write_indexes()
+    file = vfs.open("/t/00000000000000000000.timeindex", OpenMode.READ_WRITE)
+    file.truncate(0)
+    file.write_at(0, [bytes(TIME_ENTRY_BYTES)])
+    again = make(vfs, segment.size_bytes)
+    largest = again.largest_timestamp()
+    assert largest is not None
+    assert largest.timestamp == 1_000_004
+    assert largest.offset == 4
 
 
 def test_a_segment_goes_without_another_name():
