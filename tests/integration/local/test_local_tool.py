@@ -97,7 +97,7 @@ def test_up_with_a_value_that_a_daemon_refuses_makes_nothing(local: Local, tmp_p
     port = ("--port", str(reserve_port().port))
     wrong = local("up", *SHAPE, *port, "--config", "log.retention.ms=soon")
     assert wrong.returncode == 1
-    assert "broker-1.properties: log.retention.ms: Input should be a valid integer" in wrong.stderr
+    assert "broker-1.properties: log.retention.ms: 'soon' is no LONG" in wrong.stderr
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["local.lock"]
     right = document(local("up", *SHAPE, *port, "--config", "log.retention.ms=5000", "--json"))
     assert (right["isNew"], right["serves"]) == (True, True)
