@@ -375,9 +375,9 @@ class ControlManagers:
         """How long until the next broker is gone whose connection is closed."""
         return self._heartbeats.until_gone_ms(now_ms)
 
-    def connection_closed(self, connection: ConnectionId, now_ms: int) -> None:
+    def connection_closed(self, connection: ConnectionId, now_ms: int, *, is_reset: bool) -> None:
         """Its other side closed it."""
-        self._heartbeats.connection_closed(connection, now_ms)
+        self._heartbeats.connection_closed(connection, now_ms, is_reset=is_reset)
 
     def take_suspects(self) -> list[BrokerRegistration]:
         """Unfenced brokers that may be dead, each once: whoever asks sees whether they are."""

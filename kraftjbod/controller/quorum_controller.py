@@ -317,9 +317,12 @@ class QuorumController:
             self._decisions.note_foreign_metadata(e)
             raise
 
-    def connection_closed(self, connection: ConnectionId) -> None:
-        """The other side closed it: whose last request came on it may have died."""
-        self._sessions.connection_closed(connection)
+    def connection_closed(self, connection: ConnectionId, is_reset: bool = False) -> None:
+        """The other side closed it: whose last request came on it may have died.
+
+        :param is_reset: its process may live and not know of it.
+        """
+        self._sessions.connection_closed(connection, is_reset=is_reset)
 
     async def _handle(self, request: RpcRequest, connection: ConnectionId | None) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):

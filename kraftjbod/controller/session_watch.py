@@ -53,9 +53,10 @@ class SessionWatch:
         )
         self._log = get_logger(component="controller")
 
-    def connection_closed(self, connection: ConnectionId) -> None:
+    def connection_closed(self, connection: ConnectionId, *, is_reset: bool) -> None:
         """Its other side closed it."""
-        self._managers().connection_closed(connection, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        self._managers().connection_closed(connection, now_ms, is_reset=is_reset)
         self._probe.wake()
 
     def fenced(self, broker_id: BrokerId) -> None:

@@ -100,9 +100,10 @@ class Connection(asyncio.BufferedProtocol):
         self.is_privileged = False
         #: Loop time of the last byte from the peer, in seconds.
         self.last_heard_s = 0.0
-        #: Called last if the peer closed it, as the kernel does for a process that dies. Not for a
-        #: reset: a firewall sends one as well, and the peer need not know of it.
-        self.on_peer_closed: Callable[[], None] | None = None
+        #: Called last if this side did not close it; with False if the stream ended, as the peer's
+        #: kernel ends it for a process that dies, with True if it was reset: a firewall does that
+        #: as well, and the peer need not know of it.
+        self.on_peer_closed: Callable[[bool], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer} {self._close_reason or 'open'}>"
@@ -207,9 +208,11 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.writing_resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        peer_closed = self._close_reason is None and (
+            exc is None or isinstance(exc, ConnectionError)
+        )
         # A pipe is broken where the end of the stream came first.
-        is_end = exc is None or isinstance(exc, BrokenPipeError)
-        peer_closed = self._close_reason is None and is_end
+        is_reset = exc is not None and not isinstance(exc, BrokenPipeError)
         if self._close_reason is None:
             self._close_reason = str(exc) if exc is not None else "closed by the peer"
         self._transport = None
@@ -220,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._receiver is not None:
             self._receiver.connection_closed(self._close_reason)
         if peer_closed and self.on_peer_closed is not None:
-            self.on_peer_closed()
+            self.on_peer_closed(is_reset)
 
     # --- memory
 

@@ -50,7 +50,11 @@ def _nobody(_request: RpcRequest) -> bool:
     return False
 
 
-def _ignore(_connection_id: ConnectionId) -> None:
+PeerClosed = Callable[[ConnectionId, bool], None]
+"""Given a connection that its peer closed, and whether it was reset: see ``Connection``."""
+
+
+def _ignore(_connection_id: ConnectionId, _is_reset: bool) -> None:
     """Nobody wants to know."""
 
 
@@ -68,7 +72,7 @@ def rpc_server(
     handler: RpcHandler,
     admit: RpcAdmission = _admit_all,
     is_broker: IsBroker = _nobody,
-    on_peer_closed: Callable[[ConnectionId], None] = _ignore,
+    on_peer_closed: PeerClosed = _ignore,
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,
 ) -> Listener:

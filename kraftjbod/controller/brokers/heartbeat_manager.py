@@ -106,6 +106,8 @@ class _Contact:
     connection: ConnectionId | None = None
     #: When its side closed that; None if nothing is wrong.
     closed_ms: int | None = None
+    #: That was reset: a broker that lives may not know of it, so its session goes on.
+    is_reset: bool = False
     #: Not heard by this controller yet, which took over at ``last_ms``.
     is_inherited: bool = False
     #: Somebody was sent to see whether it is still there; and nobody listens at its address.
@@ -142,14 +144,23 @@ class BrokerHeartbeatManager:
         contact.until_ms = max(contact.until_ms, now_ms + self.session_timeout_ms)
         contact.is_probed = contact.is_refused = False
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
-        contact.connection, contact.closed_ms, contact.is_inherited = connection, None, False
+        contact.connection, contact.closed_ms = connection, None
+        contact.is_inherited = contact.is_reset = False
 
-    def connection_closed(self, connection: ConnectionId, now_ms: int) -> None:
-        """The other side closed it. Whoever was heard on another one since is not concerned."""
-        if self._reconnect_grace_ms:
-            for contact in self._contacts.values():
-                if contact.connection == connection:
-                    contact.connection, contact.closed_ms = None, now_ms
+    def connection_closed(
+        self, connection: ConnectionId, now_ms: int, *, is_reset: bool = False
+    ) -> None:
+        """The other side closed it. A broker that was heard on another one since is not concerned.
+
+        :param is_reset: perhaps by a firewall: it lets another incarnation take its place, and does
+            not end the session.
+        """
+        if not self._reconnect_grace_ms:
+            return
+        for contact in self._contacts.values():
+            if contact.connection == connection:
+                contact.connection, contact.is_reset = None, is_reset
+                contact.closed_ms = None if is_reset else now_ms
 
     def end_session(self, broker_id: BrokerId) -> None:
         """The broker said goodbye: its next incarnation need not wait."""
@@ -229,7 +240,7 @@ class BrokerHeartbeatManager:
     def _is_suspect(self, contact: _Contact, now_ms: int) -> bool:
         grace_ms = self._reconnect_grace_ms
         stays_away = contact.is_inherited and 0 < grace_ms <= now_ms - contact.last_ms
-        return contact.closed_ms is not None or stays_away
+        return contact.closed_ms is not None or contact.is_reset or stays_away
 
     def may_be_replaced(self, broker_id: BrokerId, now_ms: int) -> bool:
         """Whether another incarnation may register: nothing shows that the last one lives."""

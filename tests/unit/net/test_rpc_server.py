@@ -175,8 +175,12 @@ async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
 
 async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -> None:
     """Once, with the id that the handler had; nothing is begun for its requests after that."""
-    closed: asyncio.Queue[ConnectionId] = asyncio.Queue()
-    async with serving(on_peer_closed=closed.put_nowait) as (server, client, handler):
+    closed: asyncio.Queue[tuple[ConnectionId, bool]] = asyncio.Queue()
+    async with serving(on_peer_closed=lambda *end: closed.put_nowait(end)) as (
+        server,
+        client,
+        handler,
+    ):
         lost: list[str] = []
         leaving = new_client(server.port, on_lost=lambda: lost.append("by this side"))
         assert answered(await leaving.call(ask(7), timeout_ms=5000)) == 7
@@ -185,10 +189,10 @@ async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -
             await asyncio.sleep(0)
         assert seen[1] != seen[7]
         leaving.close()
-        assert await closed.get() == seen[7]
+        assert await closed.get() == (seen[7], False)
         waiting.cancel()
         client.close()
-        assert await closed.get() == seen[1]
+        assert await closed.get() == (seen[1], False)
         stays = new_client(server.port, on_lost=lambda: lost.append("by the other side"))
         assert answered(await stays.call(ask(8), timeout_ms=5000)) == 8
         await server.close(timeout_ms=1_000)
@@ -199,10 +203,14 @@ async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -
         stays.close()
 
 
-async def test_reset_connection_is_not_reported_as_closed_by_its_peer() -> None:
+async def test_reset_connection_is_reported_as_one_that_its_peer_may_not_know_of() -> None:
     """A firewall sends resets too, and the peer need not know; only its own kernel sends an end."""
-    closed: asyncio.Queue[ConnectionId] = asyncio.Queue()
-    async with serving(on_peer_closed=closed.put_nowait) as (server, client, handler):
+    closed: asyncio.Queue[tuple[ConnectionId, bool]] = asyncio.Queue()
+    async with serving(on_peer_closed=lambda *end: closed.put_nowait(end)) as (
+        server,
+        client,
+        handler,
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(encode_request(0, ask(7)))
         await reader.readexactly(4)
@@ -210,11 +218,9 @@ async def test_reset_connection_is_not_reported_as_closed_by_its_peer() -> None:
         reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
         assert answered(await client.call(ask(8), timeout_ms=5000)) == 8
-        while server.connection_count > 1:
-            await asyncio.sleep(0)
+        assert await closed.get() == (handler.connections[BrokerId(7)], True)
         client.close()
-        assert await closed.get() == handler.connections[BrokerId(8)]
-        assert closed.empty()
+        assert await closed.get() == (handler.connections[BrokerId(8)], False)
 
 
 async def test_closing_answers_what_is_in_flight() -> None:

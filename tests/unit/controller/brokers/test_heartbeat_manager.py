@@ -175,6 +175,8 @@ class _Process:
     """Its session lasts as long as any controller announced."""
     cut_off_ms: int | None = None
     """Since when what it was heard on last is closed."""
+    is_reset: bool = False
+    """That was reset: it may not know."""
     is_heard: bool = True
     """By the controller of now."""
     is_probed: bool = False
@@ -246,9 +248,11 @@ class _Brokers:
             process = self.rng.choice(able)
             connection = self.rng.choice(process.connections)
             process.connections.remove(connection)
-            self.heartbeats.connection_closed(connection, self.now_ms)
+            is_reset = self.rng.random() < 0.3
+            self.heartbeats.connection_closed(connection, self.now_ms, is_reset=is_reset)
             if connection == process.last_on:
-                process.last_on, process.cut_off_ms = None, self.now_ms
+                process.last_on, process.is_reset = None, is_reset
+                process.cut_off_ms = None if is_reset else self.now_ms
 
     def register(self) -> None:
         """Another process of a broker tries; refused while the one before it may live."""
@@ -272,7 +276,7 @@ class _Brokers:
         process.last_on, process.cut_off_ms = connection, None
         process.last_heard_ms, process.is_heard = self.now_ms, True
         process.until_ms = max(process.until_ms, self.now_ms + SESSION_MS)
-        process.is_probed = process.is_refused = False
+        process.is_probed = process.is_refused = process.is_reset = False
 
     def restart_controller(self) -> None:
         """Nobody is connected to it, and none of them is fenced."""
@@ -280,7 +284,7 @@ class _Brokers:
             process.connections, process.last_on, process.cut_off_ms = [], None, None
             process.last_heard_ms, process.is_heard = self.now_ms, False
             process.until_ms = self.now_ms + LIMIT_MS
-            process.is_probed = process.is_refused = False
+            process.is_probed = process.is_refused = process.is_reset = False
         self.former.clear()
         registered = [_registration(b, p.epoch) for b, p in self.current.items()]
         self.heartbeats.restart(registered, self.now_ms, LIMIT_MS)
@@ -305,9 +309,10 @@ class _Brokers:
             process.is_refused |= process.epoch == epoch and process.is_probed
 
     def _is_suspect(self, process: _Process | None) -> bool:
-        """Cut off, or not come to a controller that took over long enough ago."""
+        """Cut off, reset, or not come to a controller that took over long enough ago."""
         return process is not None and (
             process.cut_off_ms is not None
+            or process.is_reset
             or (not process.is_heard and self.now_ms - process.last_heard_ms >= GRACE_MS)
         )
 
