@@ -77,8 +77,10 @@ def random_uuid(answer: Answer) -> None:
 @click.option(
     "--replace-lost",
     is_flag=True,
-    help="Of a controller whose metadata is gone for good: begin an empty log for a cluster that "
-    "exists. Its brokers refuse that until each was asked to forget the lost one.",
+    help="Of a controller whose metadata is lost permanently: begin an empty log for a cluster "
+    "that exists. Its brokers refuse that until each was asked to forget the lost one. "
+    "Of a broker whose log directories are all lost permanently: give them up, and format what is "
+    "in their place.",
 )
 @click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
 @click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")
@@ -342,13 +344,25 @@ class Formatter:
         return read_known_dirs(self._vfs, ensemble.metadata_dir)
 
     def _refuse_missing_disks(self, ensemble: MetaPropertiesEnsemble, known: KnownDirs) -> None:
+        """Pass if no disk is missing, or if all are and the operator says that they are lost.
+
+        A broker with one directory left starts, and ``--forget`` knows whose last copies are gone.
+        """
+        are_all_lost = ensemble.loaded.keys().isdisjoint(self._settings.data_dirs)
+        if are_all_lost and self._replace_lost:
+            return
+        instead = (
+            "use --replace-lost to give all of them up"
+            if are_all_lost
+            else "start the broker and run kraftjbod-log-dirs --forget BROKER:{path}"
+        )
         present = {found.directory_id for found in ensemble.loaded.values()}
         for path in ensemble.empty:
             if path in known.ids and known.ids[path] not in present:
                 raise StartupError(
                     f"Log directory {path} held directory {known.ids[path]} and is empty now: its "
-                    f"disk is not mounted or was wiped. Mount it; or, if it is gone for good, "
-                    f"start the broker and run kraftjbod-log-dirs --forget BROKER:{path}."
+                    f"disk is not mounted or was wiped. Mount it; or, if it is lost permanently, "
+                    f"{instead.format(path=path)}."
                 )
 
     def _refuse_lost_controller(self, metadata_dir: str) -> None:

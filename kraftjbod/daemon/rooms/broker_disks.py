@@ -92,4 +92,8 @@ def _require_any(dirs: Sequence[LogDir]) -> None:
     """:raises NoLogDirError: saying of each why it cannot be used."""
     if not any(log_dir.is_online for log_dir in dirs):
         reasons = "; ".join(f"{log_dir.path}: {log_dir.offline_reason}" for log_dir in dirs)
-        raise NoLogDirError(f"none of the log directories can be used: {reasons}")
+        raise NoLogDirError(
+            f"none of the log directories can be used: {reasons}. Bring one of them back. Only if "
+            f"all are lost permanently, mount empty disks and run `kraftjbod-storage format "
+            f"--ignore-formatted --replace-lost` (docs/losses.md)"
+        )

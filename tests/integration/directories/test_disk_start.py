@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kraftjbod.local.cluster_process import BROKER_COMMAND
 from kraftjbod.local.daemon_process import DaemonProcess
+from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS
 from kraftjbod.testing import mounts
+from tests.checkout import BIN
 from tests.integration import clients
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster
@@ -21,6 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.clients]
 BROKER = 1
 EXIT_STARTUP = 1
 EXIT_INCONSISTENT_STORAGE = 65
+EXIT_LOG_DIRS_LOST = 73
 META = "meta.properties"
 
 
@@ -99,6 +103,50 @@ def test_links_in_a_directory_never_cost_the_only_replica_its_records(
     cluster.start_daemon(daemon)
     assert clients.read_confluent(cluster.bootstrap, "kept", 10) == values
     assert not list(replica.parent.glob("*-stray"))
+
+
+def test_broker_whose_log_directories_are_all_lost_is_formatted_again(stopped: Cluster) -> None:
+    """Its metadata directory is kept. What the errors and docs/losses.md say is what works."""
+    daemon = stopped.brokers[BROKER]
+    stopped.start_daemon(daemon)
+    stopped.create_topic("alone", assignments={0: [BROKER]})
+    clients.write_confluent(stopped.bootstrap, "alone", [b"lost"])
+    stopped.stop_daemon(daemon)
+    for number in (1, 2):
+        shutil.rmtree(_dir(stopped, number))
+        _dir(stopped, number).mkdir()
+        stopped.local.privileges.give(_dir(stopped, number))
+    said_before = daemon.files.telemetry_path.read_text()
+    daemon.start()
+    assert stopped.wait_exit(daemon) == EXIT_LOG_DIRS_LOST
+    said = daemon.files.telemetry_path.read_text()[len(said_before) :]
+    assert "kraftjbod-storage format --ignore-formatted --replace-lost" in said
+
+    words = ("format", "-g", "-t", stopped.local.cluster_id, "-c", str(daemon.files.config_path))
+    refused = _storage_tool(*words)
+    assert refused.returncode == 1
+    assert "use --replace-lost" in refused.stderr
+    assert _storage_tool(*words, "--replace-lost").returncode == 0
+    for path in (
+        _dir(stopped, 1) / META,
+        _dir(stopped, 2) / META,
+        daemon.files.metadata_dir / KNOWN_LOG_DIRS,
+    ):
+        stopped.local.privileges.give(path)
+    stopped.start_daemon(daemon)
+    stopped.wait_whole("kept")
+    assert clients.read_confluent(stopped.bootstrap, "kept", 3) == [b"a", b"b", b"c"]
+    assert stopped.partitions("alone")[0].leader == -1, "nothing takes the place of lost records"
+    assert not [path for n in (1, 2) for path in _dir(stopped, n).glob("alone-*")]
+
+
+def _storage_tool(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        (BIN / "kraftjbod-storage", *words),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_disk_that_vanished_is_not_formatted_again(stopped: Cluster) -> None:
