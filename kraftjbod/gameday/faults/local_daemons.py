@@ -2,6 +2,10 @@
 
 Brokers are proven by local_broker.py; controllers are known by the cluster's own files, and by the
 broker of that cluster that was proven.
+
+What ``examine`` needs to ask a controller is imported here, before any load flows. An import in the
+middle of it takes up to a second of the event loop that produces, too, and would be measured as a
+gap of the cluster.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+import kraftjbod.cli.clients.controller_client
+import kraftjbod.protocol.rpc_config_messages
+import kraftjbod.protocol.rpc_quorum_messages  # noqa: F401
 from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.cli.clients.replica_admin import describe_log_dirs
 from kraftjbod.cli.health_tool import examine

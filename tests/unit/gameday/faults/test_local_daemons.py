@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +34,21 @@ async def test_controllers_of_a_cluster_that_is_not_ours_are_not_known() -> None
 
 def test_a_process_that_no_local_cluster_knows(tmp_path: Path) -> None:
     assert local_daemons.local_cluster_of(1, 1) is None
+
+
+def test_first_question_to_a_controller_imports_nothing() -> None:
+    """An import under load stops this process, which produces, and counts as the cluster's gap."""
+    program = (
+        "import asyncio, sys\n"
+        "import kraftjbod.gameday.gameday_tool\n"
+        "from kraftjbod.cli import health_tool\n"
+        "before = set(sys.modules)\n"
+        "asyncio.run(health_tool._ask_controller('127.0.0.1:1', 'nobody', 50))\n"
+    )
+    report = "except health_tool.OperatingError: print(sorted(set(sys.modules) - before))"
+    lines = program.splitlines()
+    lines[-1:] = ["try: " + lines[-1], report]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], check=True, capture_output=True, text=True
+    )
+    assert [name for name in ast.literal_eval(done.stdout) if name.startswith("kraftjbod")] == []
