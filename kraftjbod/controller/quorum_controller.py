@@ -88,6 +88,13 @@ _RETRY_S: Final = 0.2
 _LOOK_MS: Final = 1000
 _MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
 
+#: Exported as 0 before they count anything.
+_COUNTERS: Final = (
+    "ElectionFromEligibleLeaderReplicasPerSec",
+    "NewActiveControllersCount",
+    "UnreplayableDecisionCount",
+)
+
 
 class QuorumController:
     """The controller of the cluster. All methods are for the loop's thread."""
@@ -160,9 +167,8 @@ class QuorumController:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._decisions.publish_figures(lambda: driver.committed_offset)
         metrics.gauge("ActiveControllerCount", lambda: int(self._is_active))
-        metrics.count("ElectionFromEligibleLeaderReplicasPerSec", 0)
-        metrics.count("NewActiveControllersCount", 0)
-        metrics.count("UnreplayableDecisionCount", 0)
+        for name in _COUNTERS:
+            metrics.count(name, 0)
 
     def _make_fetches(self) -> MetadataFetches:
         return MetadataFetches(
