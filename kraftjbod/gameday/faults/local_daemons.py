@@ -18,7 +18,7 @@ from typing import Final
 
 import kraftjbod.cli.clients.controller_client
 import kraftjbod.protocol.rpc_config_messages
-import kraftjbod.protocol.rpc_quorum_messages  # noqa: F401
+import kraftjbod.protocol.rpc_quorum_messages  # noqa: F401 - so that it is there
 from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata
 from kraftjbod.cli.clients.replica_admin import describe_log_dirs
 from kraftjbod.cli.health_tool import examine
