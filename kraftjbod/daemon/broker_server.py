@@ -53,6 +53,8 @@ _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
 #: How long a broker without disks tries to report to the controller before it ends.
 _FAREWELL_TIMEOUT_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
+#: A client that said something within so long of the end of an outage was not cut off by it.
+_SILENT_S: Final = 2.0
 
 _FEATURES: Final = {**SUPPORTED_FEATURES, KRAFT_VERSION: KRAFT_VERSIONS}
 
@@ -220,11 +222,26 @@ class BrokerServer:
         for door in self._doors.values():
             await door.start()
         self._is_open = True
+        self._tasks.keep(partial(self._reset_lost, rooms.cluster.lifecycle), "lost_connections")
         if self._config.storage_telemetry_enable:
             self._tasks.keep(rooms.apis.telemetry.run, "storage_telemetry")
         if self._config.group_telemetry_enable:
             self._tasks.keep(rooms.apis.group_telemetry.run, "group_telemetry")
         self._log.info("broker_started", ports=self.ports, replicas=len(rooms.replicas.hosted))
+
+    async def _reset_lost(self, lifecycle: BrokerLifecycleManager) -> None:
+        """After an outage of this broker's network, reset the connections that it silenced.
+
+        Other brokers lead by now what this one led. A client that waits for a response learns so
+        by the reset at once; retransmissions are as far apart as the outage was long.
+        """
+        while True:
+            since_s = await lifecycle.session_regained()
+            since_s = min(since_s, asyncio.get_running_loop().time() - _SILENT_S)
+            for door in list(self._doors.values()):
+                count = await door.reset_silent(since_s)
+                if count:
+                    self._log.info("silent_connections_reset", port=door.port, connections=count)
 
     def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._tasks.start(work, name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from kraftjbod.protocol.framing import SCRATCH_BYTES, Buffer, Frame, FrameSplitt
 
 _log = get_logger()
 _of_thread: Final = threading.local()
+#: ``struct linger``: on, for no time, so that closing resets the connection.
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 def _shared_scratch() -> bytearray:
@@ -154,6 +157,20 @@ class Connection(asyncio.BufferedProtocol):
             self._close_reason = reason
         if self._transport is not None:
             self._transport.abort()
+
+    def reset(self, reason: str) -> None:
+        """Close at once by a TCP reset, which is sent even if earlier bytes are unacknowledged.
+
+        The end of stream that :meth:`abort` sends waits behind the retransmission of such bytes:
+        after a network outage, for as long again as the outage lasted.
+        """
+        if self._transport is not None and (own := self._transport.get_extra_info("socket")):
+            try:
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            except OSError as e:
+                # The socket is closed already: the kernel has answered the peer.
+                reason = f"{reason} ({e})"
+        self.abort(reason)
 
     def refuse(self, error: RemoteProtocolError) -> None:
         """The peer broke the protocol: say so once, and have done with it."""

@@ -5,6 +5,7 @@
   brokers: who comes when the others are taken is pending, where the oldest goes for the next one,
   and has a few seconds to show itself as a broker, who then stays.
 * A connection that has nothing in flight and said nothing for ``max_idle_ms`` is closed.
+* Connections that were silent during a network outage are reset when asked for (``reset_silent``).
 * Closing stops the port first, then lets sessions finish until a deadline, then aborts the rest.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.connection import (
     Connection,
@@ -208,6 +210,19 @@ class Listener:
             if self.quotas.has_pending
             else None
         )
+
+    async def reset_silent(self, since_s: float) -> int:
+        """Reset the connections that have been open and silent since ``since_s``.
+
+        :param since_s: event loop time.
+        :return: how many connections were reset.
+        """
+        count = 0
+        async for connection in in_slices(list(self._sessions)):
+            if connection.is_open and connection.last_heard_s < since_s:
+                connection.reset("silent during a network outage")
+                count += 1
+        return count
 
     def _watch_idle(self) -> None:
         loop = asyncio.get_running_loop()

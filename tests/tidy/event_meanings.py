@@ -283,6 +283,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connection_turned_away": (
         "There is no place for more connections, in all or from that address."
     ),
+    "silent_connections_reset": (
+        "The broker is back from an outage in which its session ended. It reset the connections "
+        "that were silent throughout, so that their clients look for the present leaders at once."
+    ),
     "connections_aborted_at_stop": "These did not end in time at the stop.",
     "listener_shutdown_failed": "A listening socket could not be shut down at the stop.",
     "memory_reclaimed": "Slow connections were ended, because their memory was needed.",

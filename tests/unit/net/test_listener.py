@@ -12,6 +12,7 @@ from kraftjbod.net.connection import Connection
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
+from tests.unit.broker.gates import until
 
 
 def listener(limits: ListenerLimits, hold: asyncio.Event, port: int = 0) -> Listener:
@@ -49,6 +50,30 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
     assert door.connection_count == 0
     for writer in (idle_writer, busy_writer):
         writer.close()
+    await door.close(timeout_ms=0)
+
+
+async def test_reset_silent_resets_connections_that_said_nothing_since_then() -> None:
+    """A reset, not an end of stream: that waits for what the peer has not acknowledged."""
+    hold = asyncio.Event()
+    door = listener(ListenerLimits(), hold)
+    await door.start()
+    silent_reader, silent_writer = await asyncio.open_connection("127.0.0.1", door.port)
+    silent_writer.write(b"\x00\x00\x00\x01x")
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    await until(lambda: door.connection_count == 2)
+    loop = asyncio.get_running_loop()
+    await until(lambda: loop.time() > max(one.last_heard_s for one in door._sessions))
+    since_s = loop.time()
+    writer.write(b"\x00\x00\x00\x01x")
+    await until(lambda: any(one.last_heard_s >= since_s for one in door._sessions))
+    assert await door.reset_silent(since_s) == 1
+    with pytest.raises(ConnectionResetError):
+        await silent_reader.read()
+    hold.set()
+    assert await reader.readexactly(2) == b"ok"
+    for one in (silent_writer, writer):
+        one.close()
     await door.close(timeout_ms=0)
 
 

@@ -87,6 +87,7 @@ class BrokerLifecycleManager:
     ``is_session_over`` says whether the controller may have fenced this broker, and
     ``await session()`` waits until it is not; ``may_be_deposed`` whether others may lead by now
     what this broker leads, which is so for a moment longer.
+    ``await session_regained()`` waits for the end of an outage in which the session ended.
     """
 
     def __init__(
@@ -138,6 +139,11 @@ class BrokerLifecycleManager:
         self._failed_heartbeats = 0
         #: The controller answered.
         self._heard = asyncio.Event()
+        #: Loop time of the first heartbeat that failed since the controller's last answer.
+        self._failing_since_s: float | None = None
+        #: The same of an outage that is over, and in which the session ended.
+        self._lost_since_s: float | None = None
+        self._regained = asyncio.Event()
         self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
 
     def __repr__(self) -> str:
@@ -166,6 +172,17 @@ class BrokerLifecycleManager:
         while self.is_session_over:
             self._heard.clear()
             await self._heard.wait()
+
+    async def session_regained(self) -> float:
+        """Wait until the controller answers after the session had ended.
+
+        :return: loop time of the first heartbeat that failed.
+        """
+        while self._lost_since_s is None:
+            self._regained.clear()
+            await self._regained.wait()
+        since_s, self._lost_since_s = self._lost_since_s, None
+        return since_s
 
     @property
     def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
@@ -307,10 +324,20 @@ class BrokerLifecycleManager:
     async def _consume(self) -> None:
         async for event in self._queue:
             self._log_event(event)
+            was_over = self.is_session_over
             for action in self._state.handle(event, self._clock.now_ms()):
                 self._perform(action)
             if isinstance(event, HeartbeatAnswered | RegistrationAnswered):
-                self._heard.set()
+                self._note_answer(was_over=was_over)
+            elif isinstance(event, HeartbeatFailed) and self._failing_since_s is None:
+                self._failing_since_s = asyncio.get_running_loop().time()
+
+    def _note_answer(self, *, was_over: bool) -> None:
+        if was_over and self._failing_since_s is not None:
+            self._lost_since_s = self._failing_since_s
+            self._regained.set()
+        self._failing_since_s = None
+        self._heard.set()
 
     def _perform(self, action: Action) -> None:
         match action:

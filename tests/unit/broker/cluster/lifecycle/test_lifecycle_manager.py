@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -37,6 +37,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )
+from tests.unit.broker.gates import until
 from tests.unit.broker.scripted_controller import (
     RealClock,
     ScriptedController,
@@ -232,6 +233,19 @@ async def test_a_broker_that_the_controller_forgot_registers_again() -> None:
         assert manager.broker_epoch == 100
         (failed,) = [e for e in logged if e["event"] == "broker_heartbeat_failed"]
         assert failed["code"] == "STALE_BROKER_EPOCH"
+
+
+async def test_session_regained_waits_for_an_answer_after_the_session_had_ended() -> None:
+    cluster = Cluster()
+    async with living(cluster, replace(QUICK, session_timeout_ms=50)) as (manager, _):
+        await come_up(manager)
+        regained = asyncio.ensure_future(manager.session_regained())
+        cluster.heartbeat_code = ErrorCode.UNKNOWN_SERVER_ERROR
+        await until(lambda: manager.is_session_over)
+        ended_s = asyncio.get_running_loop().time()
+        assert not regained.done()
+        cluster.heartbeat_code = None
+        assert await regained < ended_s, "the first heartbeat that failed"
 
 
 async def test_a_shutdown_that_the_controller_does_not_grant_ends_with_its_time() -> None:
