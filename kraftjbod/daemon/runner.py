@@ -15,8 +15,8 @@ those of BSD's sysexits.h as far as they fit. "Again" says whether another start
 code again meaning, and what to do
 ==== ===== =======================================================================================
 0    -     stopped as asked
-1    yes   could not start for now: an address in use, a directory that another process holds or
-           that has no space for its reserve; the line on stderr says which
+1    yes   could not start for now: an address in use, a directory that another process holds, a
+           new controller's that has no space for its reserve; the line on stderr says which
 2    no    wrong command line
 65   no    a disk holds what does not belong there: not formatted, of another cluster or node, two
            directories with one id, damaged metadata; mount the right one, format or restore

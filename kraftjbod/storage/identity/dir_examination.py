@@ -49,7 +49,7 @@ class Examination:
 async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     """What the dir says, which is locked then if it is a log dir; None if it is OFFLINE now.
 
-    :raises StartupError: another process holds it, or it has no space for the lock.
+    :raises StartupError: another process holds it.
     """
     try:
         asked: asyncio.Future[Examination] = log_dir.submit(OpKind.START, lambda: _examine(log_dir))
@@ -59,7 +59,8 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     except KafkaStorageError as e:
         log_dir.go_offline(e.message, report=False)
     except LogDirImpairedError as e:
-        raise no_space(log_dir.path, e) from e
+        # There was none for its lock.
+        log_dir.go_offline(str(no_space(log_dir.path, e)), report=False)
     return None
 
 

@@ -7,8 +7,9 @@
 * A path that this node never had and that holds no file is a new disk and gets an id. A path
   that had one is a disk that went missing: nothing is written there.
 * Dirs that were added at run time are opened as well, whether ``log.dirs`` names them or not.
-* Every dir has its reserve before anything is recovered (KIP-928). Without space for it, a dir that
-  holds replicas is SATURATED from the start, and for any other one the operator must free some.
+* Every dir has its reserve before anything is recovered (KIP-928). Without space for it a broker's
+  dir is SATURATED from the start, and one without space for its id is OFFLINE. A controller has one
+  dir and does not start without space for its log.
 """
 
 from __future__ import annotations
@@ -94,12 +95,12 @@ class DirOpener:
         return cluster_id
 
     async def _secure_reserve(self, log_dir: LogDir) -> None:
-        """:raises StartupError: there is no space for it, and nothing that would be served."""
+        """:raises StartupError: there is no space for it, nor for a new controller's log."""
         try:
             try:
                 await log_dir.secure_reserve()
             except LogDirImpairedError as e:
-                if not await log_dir.run(
+                if self._make_log_dir is None and not await log_dir.run(
                     OpKind.LOAD, lambda: holds_replicas(log_dir.vfs, log_dir.path)
                 ):
                     raise no_space(log_dir.path, e) from e
@@ -212,7 +213,8 @@ class DirOpener:
             log_dir.go_offline(e.message, report=False)
             return
         except LogDirImpairedError as e:
-            raise no_space(log_dir.path, e) from e
+            log_dir.go_offline(str(no_space(log_dir.path, e)), report=False)
+            return
         log_dir.identify(drawn, answer.device)
 
     async def _remember(self, known: KnownDirs) -> None:

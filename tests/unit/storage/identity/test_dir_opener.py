@@ -322,18 +322,33 @@ async def test_every_dir_has_its_reserve_once_it_is_open():
         assert dirs[path].reserve_bytes == RESERVE
 
 
-@pytest.mark.parametrize("formatted", [True, False])
-async def test_a_fresh_disk_without_space_is_the_operators_to_mend(formatted: bool):
-    vfss = disks(1, *([2] if formatted else []))
+@pytest.mark.parametrize("number", [1, 2], ids=["metadata", "data"])
+async def test_formatted_directory_without_space_starts_saturated(number: int):
+    """It blocked the first start of the whole broker."""
+    vfss = disks(1, 2)
+    path = f"/d{number}"
+    full = vfss[path]
+    full.capacity_bytes = full.used_bytes() + RESERVE - 1
+    with capture_logs() as logged:
+        dirs, _ = await open_all(vfss)
+    states = {path: log_dir.state for path, log_dir in dirs.items()}
+    assert states == {"/d1": LogDirState.ONLINE, "/d2": LogDirState.ONLINE} | {
+        path: LogDirState.SATURATED
+    }
+    (event,) = [line for line in logged if line["event"] == "log_dir_saturated"]
+    assert f"reserve of {RESERVE} bytes" in event["reason"]
+    assert not full.exists(f"{path}/{RESERVE_FILE}")
+
+
+async def test_new_directory_without_space_for_its_id_starts_offline():
+    vfss = disks(1)
     full = vfss["/d2"]
-    full.capacity_bytes = full.used_bytes() + (RESERVE - 1 if formatted else 1)
-    with pytest.raises(StartupError, match="/d2 has no space to start with") as refused:
-        await open_all(vfss)
-    assert "log.dir.reserve.bytes" in str(refused.value)
-    if formatted:
-        assert f"reserve of {RESERVE} bytes" in str(refused.value)
-        assert f"{RESERVE - 1} free bytes" in str(refused.value)
-        assert not full.exists(f"/d2/{RESERVE_FILE}")
+    full.capacity_bytes = full.used_bytes() + 1
+    dirs, _ = await open_all(vfss)
+    assert dirs["/d1"].state is LogDirState.ONLINE
+    assert dirs["/d2"].state is LogDirState.OFFLINE
+    assert "/d2 has no space to start with" in dirs["/d2"].offline_reason
+    assert "log.dir.reserve.bytes" in dirs["/d2"].offline_reason
 
 
 async def test_a_full_disk_with_replicas_is_saturated_from_the_start():
