@@ -2,7 +2,8 @@
 
 * One question about metadata and one to each leader, whatever the number of partitions.
 * No question creates a topic.
-* Leaders that are being elected are waited for, up to :data:`PATIENCE_S`.
+* Leaders that are being elected are waited for, up to :data:`PATIENCE_S`. A cluster that was never
+  reached is given up after :data:`FIRST_CONTACT_S`: the hosts or the security settings are wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ _Spec: Any = client_admin.OffsetSpec  # type: ignore[attr-defined] # re-exported
 
 #: How long the driver waits for partitions without a leader, and for brokers that do not answer.
 PATIENCE_S: Final = 30.0
+#: How long it waits for the first broker to answer, while connections fail.
+FIRST_CONTACT_S: Final = 5.0
 _REQUEST_S: Final = 15.0
+#: The client library reports what it complains of only to who polls.
+_POLL_S: Final = 0.05
 _BACKOFF_S: Final = 0.1
 #: Errors of the client library itself that may pass.
 _TRANSIENT: Final = frozenset(
@@ -112,6 +117,9 @@ class OffsetLookup:
         self._request_s = min(_REQUEST_S, patience_s)
         #: What the client library complained of last.
         self._trouble = ""
+        #: A broker has answered something.
+        self._is_reached = False
+        self._began_s = time.monotonic()
         is_committed = options.kafka.get("isolation.level") == "read_committed"
         self._isolation = (
             IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
@@ -223,6 +231,7 @@ class OffsetLookup:
             case Assign(partitions=partitions):
                 return {partition.topic for partition in partitions}
             case SubscribePattern(pattern=pattern):
+                self._ask("topics", self._reach)
                 listed = self._ask(
                     "topics", lambda: self._admin.list_topics(timeout=self._request_s)
                 )
@@ -237,6 +246,7 @@ class OffsetLookup:
             futures = self._admin.describe_topics(
                 TopicCollection(sorted(topics)), request_timeout=self._request_s
             )
+            self._wait(futures.values())
             return {name: _result(future, None) for name, future in futures.items()}
 
         found = self._ask("topics", attempt)
@@ -257,6 +267,7 @@ class OffsetLookup:
                 isolation_level=self._isolation,
                 request_timeout=self._request_s,
             )
+            self._wait(futures.values())
             try:
                 return {
                     TopicPartition(p.topic, p.partition): _given(future.result().offset)
@@ -280,6 +291,32 @@ class OffsetLookup:
         for partition in asked.keys() - there:
             del asked[partition]
 
+    def _reach(self) -> None:
+        """Have any broker answer; :meth:`_wait` says why none does, which no listing would."""
+        future = self._admin.describe_cluster(request_timeout=self._request_s)
+        self._wait([future])
+        future.result()
+
+    def _wait(self, futures: Iterable[Any]) -> None:
+        """Until all have ended.
+
+        :raises RequestTimedOutError: if connections fail and no broker has ever answered.
+        """
+        for future in futures:
+            while not future.done():
+                self._admin.poll(_POLL_S)
+                self._require_contact()
+
+    def _require_contact(self) -> None:
+        patience_s = min(FIRST_CONTACT_S, self._patience_s)
+        is_over = time.monotonic() - self._began_s >= patience_s
+        if is_over and self._trouble and not self._is_reached:
+            raise RequestTimedOutError(
+                f"{self._options.kafka['bootstrap.servers']} cannot be reached (see the options "
+                f"kafka.bootstrap.servers, kafka.security.protocol and kafka.ssl.*): "
+                f"{self._trouble}"
+            )
+
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
         """What ``attempt`` returns, tried until it works, each time by a new client.
 
@@ -291,7 +328,7 @@ class OffsetLookup:
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
-                return attempt()
+                answer = attempt()
             except KafkaException as e:
                 error = e.args[0]
                 if not is_transient(error):
@@ -301,6 +338,9 @@ class OffsetLookup:
                         f"{self._options.kafka['bootstrap.servers']} did not give {what} in "
                         f"{self._patience_s:g} s: {self._trouble or error.str()}"
                     ) from e
+            else:
+                self._is_reached = True
+                return answer
             time.sleep(_BACKOFF_S)
             self._admin = self._connect()
 
@@ -309,7 +349,9 @@ class OffsetLookup:
         return make_client(client_admin.AdminClient, settings)
 
     def _on_error(self, error: Any) -> None:
-        self._trouble = error.str()
+        # That all brokers are down says less than why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._trouble:
+            self._trouble = error.str()
 
 
 def _given(offset: int) -> int:

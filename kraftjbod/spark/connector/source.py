@@ -14,10 +14,11 @@ Writing is the business of sink.py.
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.spark.connector.offset_lookup import OffsetLookup
 from kraftjbod.spark.connector.offsets import (
@@ -67,11 +68,29 @@ from kraftjbod.spark.connector.sink import KraftjbodStreamWriter, KraftjbodWrite
 from kraftjbod.spark.tables.schemas import RECORD_WITH_HEADERS
 
 Json = dict[str, Any]
+M = TypeVar("M", bound=Callable[..., Any])
 
 
 def register(spark: SparkSession) -> None:
     """Let ``spark`` know the format ``kraftjbod``."""
     spark.dataSource.register(KraftjbodDataSource)
+
+
+def without_frames(method: M) -> M:
+    """Let this package's errors leave ``method`` without the frames below it.
+
+    Spark prints the traceback of its Python worker before the message: sixteen lines for a mistake
+    in an option, and none of them helps.
+    """
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except KraftJbodError as e:
+            raise e.with_traceback(None) from None
+
+    return cast(M, call)
 
 
 class KraftjbodDataSource(DataSource):
@@ -86,20 +105,25 @@ class KraftjbodDataSource(DataSource):
     def name(cls) -> str:
         return "kraftjbod"
 
+    @without_frames
     def schema(self) -> StructType:
         return _schema(parse_source_options(self.options, is_streaming=None))
 
+    @without_frames
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_source_options(self.options, is_streaming=False)
         return KraftjbodReader(options, _checked(schema, options), self._suffix)
 
+    @without_frames
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_source_options(self.options, is_streaming=True)
         return KraftjbodStreamReader(options, _checked(schema, options), self._suffix)
 
+    @without_frames
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return KraftjbodWriter(self.options, schema, overwrite)
 
+    @without_frames
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return KraftjbodStreamWriter(self.options, schema)
 
@@ -185,6 +209,7 @@ class KraftjbodReader(DataSourceReader):
         self._options = options
         self._ranges = _Ranges(options, schema, suffix)
 
+    @without_frames
     def partitions(self) -> list[InputPartition]:
         lookup = OffsetLookup(self._options)
         there = lookup.assigned(must_exist=True).partitions
@@ -223,6 +248,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __getstate__(self) -> Json:
         return {**self.__dict__, "_lookup": None}
 
+    @without_frames
     def initialOffset(self) -> Json:
         if self._initial is None:
             lookup = self._asking()
@@ -245,6 +271,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_available_now = True
 
+    @without_frames
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         begun = StreamOffset.from_json(start)
         if self._target is None:
@@ -262,6 +289,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def reportLatestOffset(self) -> Json | None:
         return None if self._latest is None else self._latest.to_json()
 
+    @without_frames
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         if self._is_empty_due and start == self._initial:
             # Begun again before the empty batch was done: it is empty, whatever has come since.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from kraftjbod.core.errors import ConfigError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.spark.connector.offsets import DataLossError
 from kraftjbod.spark.connector.options import COLUMNS, EARLIEST, LATEST
-from kraftjbod.spark.connector.source import register
+from kraftjbod.spark.connector.source import KraftjbodDataSource, register
 from kraftjbod.spark.tables.schemas import RECORD, RECORD_WITH_HEADERS
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -609,3 +610,13 @@ def test_a_stream_that_fails_says_what_is_lost(
     run_to_end(session, cluster.bootstrap, tmp_path, **options, failOnDataLoss="false")
     found = session.read.parquet(str(tmp_path / "rows")).orderBy("value").collect()
     assert [int(row["value"]) for row in found] == [0, 1, 2, 3, 4, *range(100, 107)]
+
+
+def test_errors_in_options_leave_the_source_without_frames_below_it() -> None:
+    """Spark prints the traceback of its Python worker before the message."""
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingOffsets": "{"}
+    with pytest.raises(ConfigError, match=r"option startingOffsets is '\{'") as refused:
+        KraftjbodDataSource(options).schema()
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "options.py" not in shown
+    assert "JSONDecodeError" not in shown
