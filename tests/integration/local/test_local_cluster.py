@@ -156,8 +156,10 @@ def test_report_of_a_failed_test_names_partitions_that_refuse_writes() -> None:
     with LocalCluster(brokers=2, dirs=1, disks="plain") as cluster:
         cluster.create_topic("pairs", replication_factor=2)
         cluster.broker(2).kill()
-        with pytest.raises(ClusterTimeoutError, match="NOT_ENOUGH_REPLICAS") as timed_out:
-            cluster.wait_in_sync("pairs", timeout_s=10)
+        refused = "NOT_ENOUGH_REPLICAS"
+        cluster.wait("broker 2 to be missed", lambda: refused in cluster.last_words(), timeout_s=30)
+        with pytest.raises(ClusterTimeoutError) as timed_out:
+            cluster.wait_in_sync("pairs", timeout_s=1)
         assert (
             "pairs-0 has 1 of 2 replicas in sync and needs 2 (min.insync.replicas): writes with "
             "acks=all are refused with NOT_ENOUGH_REPLICAS"
