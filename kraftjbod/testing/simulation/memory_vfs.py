@@ -26,7 +26,8 @@ from typing import Any, Final
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
 
-_ONE_BIT: Final = 0x10
+#: The bit that rots.
+ONE_BIT: Final = 0x10
 #: What a disk writes whole or not at all.
 _SECTOR_BYTES: Final = 512
 
@@ -87,10 +88,10 @@ class MemFile:
 
     def rot(self, position: int) -> None:
         """One bit of what is on the disk is another one from now on, and nobody is told."""
-        self.data[position] ^= _ONE_BIT
+        self.data[position] ^= ONE_BIT
         if position < len(self.synced):
             synced = bytearray(self.synced)
-            synced[position] ^= _ONE_BIT
+            synced[position] ^= ONE_BIT
             self.synced = bytes(synced)
 
     def after_crash(self, rng: random.Random) -> MemFile:

@@ -64,13 +64,14 @@ _VOTERS: Final = (1, 1, 1, 3, 3, 5)
 #: A light run has little of everything, and faults that follow each other quickly.
 _LIGHT_GAP_MS: Final = 400
 _LIGHT_PAUSE_MS: Final = 800
-#: Of bits that rotted: that they were noticed, by the scrub or by who read them.
+#: Of bits that rotted: that they were noticed, by the scrub or by a read.
 _DAMAGE_EVENTS: Final = frozenset(
     {
         "log_damage_found_by_scrub",
         "damaged_leader_steps_down",
         "damaged_follower_leaves_in_sync_set",
         "damaged_leader_has_no_heir",
+        "metadata_snapshot_damaged",
     }
 )
 #: Where clients, and whoever breaks things, run.
@@ -95,8 +96,11 @@ CONFIG: Final = {
     "log.flush.offset.checkpoint.interval.ms": "3000",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
-    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.log.segment.bytes": "16384",
+    # So that brokers and controllers that come back read from disks, and snapshots.
+    "metadata.log.retained.entries": "10",
+    "metadata.max.cached.bytes": "2048",
     "storage.telemetry.enable": "false",
     "group.telemetry.enable": "false",
     "offsets.topic.num.partitions": "1",

@@ -32,7 +32,7 @@ _OF_A_PROCESS: Final = frozenset(
     {Kind.KILL, Kind.STOP, Kind.POWER_CUT, Kind.REMOVED, Kind.SWAPPED, *OF_ALL_BROKERS}
 )
 #: The controller is away during these.
-_CONTROLLER_AWAY: Final = OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}
+_CONTROLLER_AWAY: Final = (OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}) - {Kind.METADATA_ROT}
 
 
 class Budget:

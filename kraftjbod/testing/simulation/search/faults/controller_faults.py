@@ -8,7 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from kraftjbod.raft.log.snapshot_files import SNAPSHOT_FILE
+from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.simulation.memory_vfs import ONE_BIT
 from kraftjbod.testing.simulation.search.faults.link_faults import REJECTS
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
@@ -44,6 +48,8 @@ class ControllerFaults:
     def __init__(self, stage: Stage, laws: CutOffs) -> None:
         self._stage = stage
         self._laws = laws
+        #: Bits that rotted so far.
+        self.rotted = 0
 
     def plays(self) -> Plays:
         return {
@@ -51,6 +57,7 @@ class ControllerFaults:
             Kind.CONTROLLER_STAND_STILL: self._stand_still,
             **dict.fromkeys(_DISK_FAULTS, self._disturb_disk),
             Kind.METADATA_LOST_TAIL: self._lose_tail,
+            Kind.METADATA_ROT: self._rot_snapshot,
             Kind.QUORUM_CUT: self._cut,
             Kind.QUORUM_ONE_WAY: self._cut,
             Kind.CONTROLLER_ISOLATED: self._cut,
@@ -95,6 +102,32 @@ class ControllerFaults:
             host.kill()
             host.metadata_disk.power_cut()
             host.metadata_disk.faults.heal(DiskFault.EIO)
+
+    async def _rot_snapshot(self, fault: Fault) -> None:
+        """A restart passes the snapshot over, and any other read has to find it damaged.
+
+        The bit is restored, because two snapshots of one controller must not rot.
+        """
+        async with self._stage.struck_controller(fault) as host:
+            disk = host.metadata_disk
+            directory = f"{disk.path}/{CLUSTER_METADATA_DIR}"
+            names = [entry.name for entry in disk.vfs.list_dir(directory)]
+            found = sorted(name for name in names if SNAPSHOT_FILE.fullmatch(name))
+            if not found:
+                self._stage.note(f"{host.name} has no snapshot")
+                return
+            path = f"{directory}/{found[-1]}"
+            file = disk.vfs.open(path, OpenMode.READ)
+            at = fault.rng().randrange(file.size())
+            right = file.data[at]
+            file.rot(at)
+            self.rotted += 1
+            self._stage.note(f"{path} is rotten at {at}")
+            await wait(fault)
+            # A power cut has made another file of it, and a newer snapshot has taken its place.
+            for left in {file, disk.vfs.open_if_exists(path) or file}:
+                if at < left.size() and left.data[at] == right ^ ONE_BIT:
+                    left.rot(at)
 
     # --- network ---------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ class FaultPlayer:
         self._stage = stage
         self._dirs = dirs
         self._dir_faults = DirFaults(stage, operator)
+        self._controllers = controllers
         self._plays: Plays = {
             **HostFaults(stage, operator).plays(),
             **self._dir_faults.plays(),
@@ -62,7 +63,7 @@ class FaultPlayer:
     @property
     def rotted(self) -> int:
         """Bits so far."""
-        return self._dir_faults.rotted
+        return self._dir_faults.rotted + self._controllers.rotted
 
     async def play(self, schedule: Schedule) -> None:
         """Return when the last fault is over."""

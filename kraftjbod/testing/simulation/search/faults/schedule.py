@@ -69,6 +69,8 @@ class Kind(StrEnum):
     METADATA_SLOW = "slow metadata disk"
     METADATA_FULL = "full metadata disk"
     METADATA_VANISH = "unmounted metadata disk"
+    METADATA_ROT = "bit rot in a metadata snapshot"
+    """Of the newest snapshot of one controller. The bit is right again when the fault is over."""
     QUORUM_CUT = "controller cut off from other controllers"
     QUORUM_ONE_WAY = "controller cut off from other controllers, one way"
     CONTROLLER_ISOLATED = "controller cut off from everybody"
@@ -140,6 +142,7 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.METADATA_SLOW: 3,
         Kind.METADATA_FULL: 4,
         Kind.METADATA_VANISH: 2,
+        Kind.METADATA_ROT: 5,
         Kind.QUORUM_CUT: 7,
         Kind.QUORUM_ONE_WAY: 6,
         Kind.CONTROLLER_ISOLATED: 6,
@@ -191,7 +194,7 @@ OF_A_DIR: Final = frozenset(
         Kind.REATTACH,
     }
 )
-#: What takes the controller away, or one of several, as far as the others can see.
+#: What strikes the controller, or one of several.
 OF_THE_CONTROLLER: Final = frozenset(
     {
         Kind.CONTROLLER_KILL,
@@ -205,6 +208,7 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.METADATA_SLOW,
         Kind.METADATA_FULL,
         Kind.METADATA_VANISH,
+        Kind.METADATA_ROT,
         Kind.QUORUM_CUT,
         Kind.QUORUM_ONE_WAY,
         Kind.CONTROLLER_ISOLATED,
