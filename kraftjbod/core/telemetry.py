@@ -56,6 +56,7 @@ def configure(
     :param peer_warnings: decides which warnings and errors with a ``peer`` are logged.
     """
     out: Stream = stream if stream is not None else sys.stderr
+    is_console = sink is None and not json_lines
     renderer: Any
     if sink is not None:
         renderer = functools.partial(_hand_over, sink)
@@ -69,6 +70,7 @@ def configure(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *([_escape_controls] if is_console else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
@@ -121,6 +123,24 @@ def _limit_peers(
         if left_out:
             event["left_out"] = left_out
     return event
+
+
+def _escape_controls(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """What a client calls itself must not speak to the operator's terminal."""
+    return {
+        key: "\n".join(map(_escaped, value.split("\n"))) if key == "exception" else _escaped(value)
+        for key, value in event.items()
+    }
+
+
+def _escaped(value: Any) -> Any:
+    """``value``, or its text if that has characters that are not printed as they are."""
+    text = value if isinstance(value, str) else repr(value)
+    if text.isprintable():
+        return value
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _hand_over(

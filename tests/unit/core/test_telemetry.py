@@ -62,6 +62,22 @@ def test_console_lines_are_for_people() -> None:
     assert "who=you" in out.getvalue()
 
 
+def test_console_lines_escape_control_characters() -> None:
+    """What a peer calls itself must not clear the operator's terminal or forge a line."""
+    out = io.StringIO()
+    configure(json_lines=False, level="debug", stream=out)
+    hostile = "a\x1b[2J\r\nb\x7f\x9b1m\u202e\u2028c"
+    log = get_logger(name=hostile)
+    try:
+        {}[hostile, lambda: None]
+    except KeyError:
+        log.exception("seen", names=[hostile], by={hostile: 1}, error=ValueError(hostile))
+    text = out.getvalue()
+    assert [c for c in text if not c.isprintable() and c != "\n"] == []
+    assert "a\\x1b[2J\\r\\nb\\x7f\\x9b1m\\u202e\\u2028c" in text
+    assert "Traceback" in text.splitlines()[1], "the traceback keeps its lines"
+
+
 def test_figures_are_counted_or_read() -> None:
     metrics = Metrics()
     metrics.count("b")
