@@ -408,7 +408,7 @@ def _dropped_line(count: int, *, is_json: bool) -> str:
 
 def _open_telemetry(path: str) -> int:
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
     except OSError as e:
         raise ConfigError(f"telemetry.path: {e}") from e
 

@@ -495,8 +495,10 @@ def _write_config(files: DaemonFiles, values: Mapping[str, str], privileges: Pri
         path.mkdir(parents=True, exist_ok=True)
         privileges.give(path)
     text = format_properties(values, f"{files.name} of a local kraftjbod cluster")
+    files.config_path.touch(mode=0o600)
+    files.config_path.chmod(0o600)
     files.config_path.write_text(text, encoding="utf-8")
-    files.config_path.chmod(0o644)
+    privileges.give(files.config_path)
 
 
 async def _sees(address: str, expected: frozenset[int]) -> bool:

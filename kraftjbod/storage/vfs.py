@@ -30,7 +30,8 @@ from kraftjbod.protocol.framing import Buffer
 
 #: ``pwritev`` takes at most IOV_MAX (1024 on Linux) buffers.
 _MAX_BUFFERS: Final = 1024
-_FILE_MODE: Final = 0o644
+#: Records are nobody's but the daemon's and its group's.
+_FILE_MODE: Final = 0o640
 #: What ``st_blocks`` counts, whatever the file system's own blocks are.
 _BLOCK_BYTES: Final = 512
 

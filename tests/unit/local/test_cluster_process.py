@@ -38,6 +38,7 @@ def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
         values = read_config(daemon.files.config_path)
         model = BrokerConfig if daemon.files.role == "broker" else ControllerConfig
         assert unknown_keys(model, values) == []
+        assert daemon.files.config_path.stat().st_mode & 0o777 == 0o600
     path = cluster.controller.files.config_path
     controller = ControllerConfig.from_properties(
         read_config(path), source=str(path), base_dir=str(tmp_path)

@@ -40,6 +40,21 @@ def test_write_read_truncate(place: tuple[Vfs, str]):
     file.close()
 
 
+def test_real_files_are_not_for_other_users(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        vfs = RealVfs()
+        vfs.open(f"{tmp_path}/log", OpenMode.CREATE).close()
+        lock = vfs.try_lock(f"{tmp_path}/lock")
+        assert lock is not None
+        lock.close()
+        write_atomically(vfs, f"{tmp_path}/notes", b"")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"log": 0o640, "lock": 0o640, "notes": 0o640}
+
+
 def test_more_buffers_than_one_call_takes(place: tuple[Vfs, str]):
     vfs, root = place
     file = vfs.open(f"{root}/f", OpenMode.CREATE)
