@@ -9,10 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import threading
 from pathlib import Path
 
 from kraftjbod.core.telemetry import Metrics, get_logger
+
+
+def _open_draft(path: str, flags: int) -> int:
+    """Open the draft, but no file that somebody linked to in its place."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o640)
 
 
 class MetricsSnapshots:
@@ -50,7 +56,8 @@ class MetricsSnapshots:
         error = None
         try:
             fresh = self._path.with_name(self._path.name + ".tmp")
-            fresh.write_text(json.dumps(figures), encoding="utf-8")
+            with open(fresh, "w", encoding="utf-8", opener=_open_draft) as draft:
+                draft.write(json.dumps(figures))
             fresh.replace(self._path)
         except OSError as e:
             error = e

@@ -51,3 +51,22 @@ async def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_pat
         while not path.exists():
             await asyncio.sleep(0.001)
     running.cancel()
+
+
+async def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
+    """Whoever may write in the directory must not choose which file the daemon overwrites."""
+    victim, path = tmp_path / "victim", tmp_path / "figures.json"
+    victim.write_text("precious")
+    (tmp_path / "figures.json.tmp").symlink_to(victim)
+    running = asyncio.create_task(MetricsSnapshots(path, Metrics(), interval_ms=1).run())
+    with capture_logs() as logged:
+        while not path.exists() and not any(
+            event["event"] == "metrics_snapshot_failed" for event in logged
+        ):
+            await asyncio.sleep(0.001)
+        assert victim.read_text() == "precious"
+        (tmp_path / "figures.json.tmp").unlink(missing_ok=True)
+        while not path.exists():
+            await asyncio.sleep(0.001)
+    running.cancel()
+    assert path.stat().st_mode & 0o007 == 0, "others cannot read it"
