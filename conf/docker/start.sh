@@ -12,6 +12,7 @@ set -eu
 daemon=$1
 config=/run/kraftjbod/$daemon.properties
 sed -e "s/@NODE_ID@/${NODE_ID:-}/g" -e "s/@HOST_PORT@/${HOST_PORT:-}/g" \
+  -e "s|@CLUSTER_HOSTS@|${CLUSTER_HOSTS:?is not set: say the hosts of all brokers and controllers}|g" \
   -e "s/@CONTROLLER_VOTERS@/${CONTROLLER_VOTERS:?is not set: say ID@HOST:PORT of each controller}/g" \
   "/etc/kraftjbod/$daemon.properties" >"$config"
 

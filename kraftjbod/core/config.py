@@ -16,7 +16,6 @@ from __future__ import annotations
 import posixpath
 import sys
 from collections.abc import Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -56,13 +55,6 @@ CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
 _RETENTION: Final = "retention.ms"
 _UNITS_MS: Final = {"minutes": MINUTE_MS, "hours": HOUR_MS}
 STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not contain other values"
-
-
-def _network(text: str) -> IPv4Network | IPv6Network:
-    try:
-        return ip_network(text, strict=False)
-    except ValueError as e:
-        raise ValueError(f"{text!r} is no address or network such as 10.0.0.0/8") from e
 
 
 class DynamicControllerConfig(DynamicNodeConfig):
@@ -130,19 +122,6 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
     """
     controller_quorum_max_queued_bytes: int = Field(default=16 * MIB, ge=MIB)
     """Likewise."""
-
-    cluster_action_allowed_hosts: tuple[IPv4Network | IPv6Network, ...] | None = None
-    """Addresses and networks that brokers may speak from; any if not set."""
-
-    @field_validator("cluster_action_allowed_hosts", mode="before")
-    @classmethod
-    def _networks(cls, value: object) -> object:
-        parts = split_list(value)
-        if parts == ():
-            raise ValueError("it names no host; remove it to let brokers speak from anywhere")
-        if isinstance(parts, tuple):
-            return tuple(_network(part) if isinstance(part, str) else part for part in parts)
-        return parts
 
     @model_validator(mode="after")
     def _is_voter(self) -> Self:

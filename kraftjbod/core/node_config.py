@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from kraftjbod.core.allowed_hosts import AllowedHosts
 from kraftjbod.core.config_model import (
     KIB,
     MAX_INT,
@@ -208,6 +209,10 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused."""
     security_inter_broker_protocol: str = PLAINTEXT
     """PLAINTEXT; anything else is refused."""
+    cluster_action_allowed_hosts: tuple[str, ...] | None = None
+    """Addresses, networks and names of hosts that may act as members of the cluster, or ``*`` for
+    every host, see [cluster-members.md](cluster-members.md). If not set: this host, and those of
+    registered brokers and of the controllers."""
 
     telemetry_format: Literal["json", "console"] = "json"
     """How events are written: one JSON object per line, or for people."""
@@ -277,6 +282,20 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
         if isinstance(parts, tuple):
             return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
         return parts
+
+    @field_validator("cluster_action_allowed_hosts", mode="before")
+    @classmethod
+    def _hosts(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            AllowedHosts.parse(parts)
+        return parts
+
+    @property
+    def allowed_hosts(self) -> AllowedHosts | None:
+        """``cluster.action.allowed.hosts``, parsed; None if it is not set."""
+        hosts = self.cluster_action_allowed_hosts
+        return None if hosts is None else AllowedHosts.parse(hosts)
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:

@@ -42,7 +42,10 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
+from kraftjbod.daemon.rooms.member_hosts import hosts_known_to_broker
 from kraftjbod.daemon.runner import run_daemon
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener
@@ -69,6 +72,9 @@ class BrokerServer:
         self._disks: BrokerDisks | None = None
         self._rooms: BrokerRooms | None = None
         self._memory = memory_budget(config)
+        self._peers = ClusterPeers(
+            config.allowed_hosts, known_hosts=hosts_known_to_broker(config, self._state)
+        )
         #: By listener name.
         self._doors: dict[str, Listener] = {}
         self._is_open = False
@@ -121,6 +127,7 @@ class BrokerServer:
             self._advertised(),
             self._tasks,
             answers=self._memory.answers,
+            peers=self._peers,
         )
         self._parts.add(*self._hosting(rooms), *self._serving(rooms, self._disks))
 
@@ -182,6 +189,7 @@ class BrokerServer:
 
     async def _follow_metadata(self, rooms: BrokerRooms) -> None:
         self._begin(rooms.replicas.loader.run(), "metadata_loader")
+        self._tasks.keep(self._peers.run, "cluster_peers")
         await rooms.replicas.loader.caught_up(await rooms.cluster.lifecycle.registered())
         await rooms.cluster.memory.write()
         self._tasks.keep(rooms.cluster.memory.run, "metadata_memory")
@@ -254,6 +262,7 @@ class BrokerServer:
             listener_name=endpoint.name,
             features=self._features,
             is_broker=self._is_broker,
+            peers=self._peers,
             memory=self._memory,
             limits=broker_door(self._config, self._around.max_open_files),
         )
@@ -268,6 +277,10 @@ class BrokerServer:
 
     def _is_broker(self, header: RequestHeader, body: Message) -> bool:
         return self._rooms is not None and self._rooms.apis.kafka.is_of_broker(header, body)
+
+    def _state(self) -> MetadataState:
+        """The metadata as this broker knows it; none before its parts are built."""
+        return MetadataState() if self._rooms is None else self._rooms.cluster.cache.state
 
     def _features(self) -> ApiFeatures:
         rooms = self._rooms

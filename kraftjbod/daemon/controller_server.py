@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NoReturn
 
-from kraftjbod.controller.brokers.cluster_action import ClusterActionGuard
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.quorum.controller_registration import ControllerRegistration
 from kraftjbod.controller.quorum.described_settings import described_settings
@@ -32,9 +31,11 @@ from kraftjbod.daemon.process.collector import Collector
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
+from kraftjbod.daemon.rooms.member_hosts import hosts_known_to_controller
 from kraftjbod.daemon.rooms.quorum_room import QuorumRoom
 from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.metadata.state import MetadataState
+from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection import is_refused
 from kraftjbod.net.listener import Listener
 from kraftjbod.net.rpc_server import rpc_server
@@ -77,6 +78,10 @@ class ControllerServer:
         self._controller: QuorumController | None = None
         self._quorum: QuorumRoom | None = None
         self._registration: ControllerRegistration | None = None
+        self._peers = ClusterPeers(
+            config.allowed_hosts,
+            known_hosts=hosts_known_to_controller(config, self._state, self._quorum_hosts),
+        )
         self._door: Listener | None = None
         self._cluster_id = ""
         self._parts = PartList(
@@ -84,6 +89,7 @@ class ControllerServer:
                 Part(name="metadata dir", start=self._open_dir, close=self._close_dir),
                 Part(name="controller", start=self._start_controller, close=self._stop_controller),
                 Part(name="door", start=self._open_door, close=self._close_door, failed=self._lost),
+                Part(name="cluster peers", failed=self._peers.run),
                 Part(name="registration", failed=self._register),
             )
         )
@@ -276,6 +282,9 @@ class ControllerServer:
         assert self._controller is not None, "nobody asks before"
         return self._controller.state
 
+    def _quorum_hosts(self) -> Iterable[str]:
+        return () if self._quorum is None else self._quorum.hosts()
+
     def _alone(self) -> VoterSet:
         """This controller, and nobody else."""
         key = ReplicaKey(self._config.node_id, self._log_dir.directory_id)
@@ -343,7 +352,7 @@ class ControllerServer:
             host=config.endpoint.host,
             port=config.endpoint.port,
             handler=self._handle,
-            admit=ClusterActionGuard(config.cluster_action_allowed_hosts).admit,
+            peers=self._peers,
             is_broker=self._is_of_cluster,
             on_peer_closed=controller.connection_closed,
             memory=memory_budget(config),

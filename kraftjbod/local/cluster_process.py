@@ -35,6 +35,7 @@ from typing import Any
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.storage_tool import Formatter, load_settings
 from kraftjbod.cli.terminal.command import Answer
+from kraftjbod.core.allowed_hosts import ALLOWED_HOSTS_KEY
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import require_known
 from kraftjbod.core.errors import KraftJbodError, OperatingError, StartupError
@@ -150,7 +151,7 @@ class ClusterProcesses:
         run_dir.mkdir(parents=True, exist_ok=True)
         privileges = privileges or choose_privileges(run_dir)
         taken, reserved = set[int](), list[PortReservation]()
-        addresses = iter(network_hosts.plan(controllers + brokers) if hosts else ())
+        addresses = _plan_hosts(controllers + brokers, config) if hosts else iter(())
         quorum = _quorum(run_dir, controller_ids, controller_port, taken, reserved, addresses)
         nodes = [
             lay_out(
@@ -557,6 +558,14 @@ def directory_id(path: Path) -> str | None:
         return parse_properties(meta.read_text(encoding="utf-8"), str(meta)).get("directory.id")
     except OSError:
         return None
+
+
+def _plan_hosts(count: int, config: dict[str, str]) -> Iterator[str]:
+    """Addresses of so many hosts, which ``config`` then allows to form a cluster."""
+    planned = network_hosts.plan(count)
+    # Brokers register from hosts that no controller knows yet, and tools ask from this one.
+    config.setdefault(ALLOWED_HOSTS_KEY, network_hosts.allowed_hosts(planned[0]))
+    return iter(planned)
 
 
 def _of_internal_topics(brokers: int) -> dict[str, str]:

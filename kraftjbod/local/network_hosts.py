@@ -56,6 +56,11 @@ def further(addresses: Sequence[str], count: int) -> list[str]:
     return [f"{network}.{first + index}" for index in range(count)]
 
 
+def allowed_hosts(address: str) -> str:
+    """``cluster.action.allowed.hosts`` for all hosts of the network of ``address``."""
+    return f"127.0.0.0/8,::1,{_NETWORKS}.{_number(address)}.0/24"
+
+
 def is_own_host(address: str) -> bool:
     """Whether the address is of a host that :func:`plan` made."""
     return address.startswith(f"{_NETWORKS}.")

@@ -28,6 +28,7 @@ _log = get_logger()
 _of_thread: Final = threading.local()
 #: ``struct linger``: on, for no time, so that closing resets the connection.
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
+_NO_SUCH_HOST: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 
 
 def _shared_scratch() -> bytearray:
@@ -339,6 +340,22 @@ async def is_refused(host: str, port: int, *, timeout_ms: int = 500) -> bool:
         return e.errno == errno.ECONNREFUSED
     transport.abort()
     return False
+
+
+async def addresses_of(host: str, *, timeout_ms: int) -> tuple[str, ...] | None:
+    """Resolve a host name, in a thread of the loop's.
+
+    :returns: its addresses, none if there is no such host; None if nobody answers that in time.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        return ()  # No name can be like that.
+    except OSError as e:  # TimeoutError is one.
+        return () if e.errno in _NO_SUCH_HOST else None
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 async def listen(

@@ -16,5 +16,7 @@ class ConnectionContext:
     #: "host:port" of the client.
     peer: str
     listener_name: str
+    #: Numeric address of the client.
+    peer_host: str = "?"
     security_protocol: str = "PLAINTEXT"
     principal: str = ANONYMOUS

@@ -2,6 +2,8 @@
 
 Decodes requests, hands them to the one injected handler and encodes what it gives back.
 ApiVersions is answered here: it says what the codec speaks, and the features that it is handed.
+What only members of the cluster may ask (cluster_actions.py) is refused here to all other hosts
+(cluster_peers.py), without a look at its body where that is possible.
 
 A handler maps every expected error to a response of its own.
 An exception that leaves it is a bug: ``request_handler_failed``, and that connection is closed.
@@ -14,8 +16,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from kraftjbod.core.errors import RemoteProtocolError
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.net.authentication import AuthenticationLimits, HeldRequests, MakeAuthenticator
+from kraftjbod.net.cluster_actions import (
+    fetching_replica,
+    is_cluster_action,
+    refusal_text,
+    refuse_fetch,
+    refuse_markers,
+    refuse_undecoded,
+)
+from kraftjbod.net.cluster_peers import EVERY_HOST_ALLOWED, ClusterPeers
 from kraftjbod.net.connection import Connection
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.connection_quotas import ConnectionQuotas
@@ -33,9 +45,11 @@ from kraftjbod.protocol.kafka_codec import (
     api_name,
     api_versions_response,
     decode_request,
+    decode_request_header,
     encode_long_arrays,
     encode_response,
 )
+from kraftjbod.protocol.messages import FetchRequest, WriteTxnMarkersRequest
 
 Handler = Callable[[RequestHeader, Message, ConnectionContext], Awaitable[Message | None]]
 """Answers one request; None if the client expects no response (Produce with acks=0).
@@ -48,7 +62,7 @@ _HOT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 #: A smaller request is decoded, and answered if it is a hot one, in one go.
 _LARGE_FRAME_BYTES: Final = 32 * 1024
 IsBroker = Callable[[RequestHeader, Message], bool]
-"""Whether only a broker of this cluster can have sent the request, which is a Fetch."""
+"""Whether the request, a Fetch of a member, names a broker that is registered."""
 _PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")
 
 
@@ -76,16 +90,23 @@ class _Requests:
         features: Callable[[], ApiFeatures],
         is_broker: IsBroker,
         listener_name: str,
+        peers: ClusterPeers,
     ) -> None:
         self._connection = connection
+        self._peers = peers
         self._quotas = quotas
         self._handler = handler
         self._features = features
         self._is_broker = is_broker
-        self._context = ConnectionContext(peer=connection.peer, listener_name=listener_name)
+        self._context = ConnectionContext(
+            peer=connection.peer, listener_name=listener_name, peer_host=connection.peer_host
+        )
 
     def answer(self, request: PendingRequest) -> Awaitable[Any]:
-        is_hot = api_key_of(request.frame) in _HOT
+        api_key = api_key_of(request.frame)
+        if is_cluster_action(api_key, request.frame) and not self._is_member:
+            return self._answer_unknown_host(request)
+        is_hot = api_key in _HOT
         if not is_hot or len(request.frame) > _LARGE_FRAME_BYTES:
             return self._answer_in_slices(request, is_hot=is_hot)
         header, body = _decode(request)
@@ -129,10 +150,50 @@ class _Requests:
         return _encode(header, response)
 
     def _hand_on(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
-        is_fetch = header.api_key == ApiKey.FETCH
-        if is_fetch and not self._connection.is_privileged and self._is_broker(header, body):
-            self._quotas.note_broker(self._connection)
+        if isinstance(body, FetchRequest) and fetching_replica(body, header.api_version) >= 0:
+            if not self._is_member:
+                return self._fetch_of_unknown_host(header, body)
+            self._note_member(header, body)
         return self._handler(header, body, self._context)
+
+    # --- members of the cluster ------------------------------------------------------------------
+
+    @property
+    def _is_member(self) -> bool:
+        return self._peers.allows(self._connection.peer_host)
+
+    def _note_member(self, header: RequestHeader, body: FetchRequest) -> None:
+        if not self._connection.is_privileged and self._is_broker(header, body):
+            self._quotas.note_broker(self._connection)
+
+    async def _fetch_of_unknown_host(
+        self, header: RequestHeader, body: FetchRequest
+    ) -> Message | None:
+        if await self._peers.admits(self._connection.peer_host):
+            self._note_member(header, body)
+            return await self._handler(header, body, self._context)
+        self._note_refused(header)
+        return refuse_fetch(body, header.api_version)
+
+    async def _answer_unknown_host(self, request: PendingRequest) -> Sequence[Buffer] | None:
+        """Refuse what only members may ask, if the host turns out to be none."""
+        if await self._peers.admits(self._connection.peer_host):
+            return await self._answer_in_slices(request, is_hot=False)
+        header = decode_request_header(request.frame)
+        request.api = api_name(header.api_key)
+        self._note_refused(header)
+        text = refusal_text(request.api, self._connection.peer_host)
+        response = refuse_undecoded(header.api_key, text)
+        if response is None:
+            if len(request.frame) > _LARGE_FRAME_BYTES:
+                raise RemoteProtocolError(text)
+            _, body = _decode(request)
+            assert isinstance(body, WriteTxnMarkersRequest), body
+            response = refuse_markers(body)
+        return _encode(header, response)
+
+    def _note_refused(self, header: RequestHeader) -> None:
+        self._peers.note_refused(api_name(header.api_key), self._connection.peer)
 
 
 def _decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
@@ -153,6 +214,7 @@ def kafka_server(
     listener_name: str = "PLAINTEXT",
     features: Callable[[], ApiFeatures] = lambda: NO_FEATURES,
     is_broker: IsBroker = _nobody,
+    peers: ClusterPeers = EVERY_HOST_ALLOWED,
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,
     authenticator: MakeAuthenticator | None = None,
@@ -162,14 +224,17 @@ def kafka_server(
 
     :param listener_name: which the handler is given with each request.
     :param features: what ApiVersions says of them when it is asked.
-    :param is_broker: who shows itself as one has a place of its own.
+    :param is_broker: connections of such brokers have places of their own.
+    :param peers: the hosts that may ask what only members of the cluster may ask.
     :param memory: of the daemon, if it has several doors.
     :param authenticator: makes one per connection, which is held until it knows who is there;
         without it everybody is ``User:ANONYMOUS`` at once.
     """
 
     def make_session(connection: Connection) -> RequestSession:
-        requests = _Requests(connection, door.quotas, handler, features, is_broker, listener_name)
+        requests = _Requests(
+            connection, door.quotas, handler, features, is_broker, listener_name, peers
+        )
         answer, is_large = requests.answer, may_be_large
         if authenticator is not None:
             held = requests.held_until_known(authenticator, authentication_limits)

@@ -6,8 +6,9 @@ not hold up a heartbeat; each answer leaves when it is there.
 The handler is told which connection a request came on, and ``on_peer_closed`` which ones their
 peers closed: nothing is begun for a request after that.
 
-An :class:`OperatingError` from the handler, or from the rule who may ask, becomes an error
-envelope.
+Only members of the cluster are served (cluster_peers.py); others are refused by the head of their
+request, whose body is not decoded.
+An :class:`OperatingError` from the handler becomes an error envelope.
 Any other exception is a bug: ``request_handler_failed``, and that connection is closed.
 """
 
@@ -19,6 +20,8 @@ from functools import partial
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import ConnectionId
+from kraftjbod.net.cluster_actions import REFUSED, refusal_text
+from kraftjbod.net.cluster_peers import EVERY_HOST_ALLOWED, ClusterPeers
 from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
@@ -30,20 +33,13 @@ from kraftjbod.protocol.rpc_codec import (
     encode_error,
     encode_response,
     may_be_answered_at_length,
+    request_head,
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
 RpcHandler = Callable[[RpcRequest, ConnectionId], Awaitable[RpcResponse]]
-RpcAdmission = Callable[[RpcRequest, str], None]
-"""Given a request and the host it comes from; raises :class:`OperatingError` to refuse it."""
-
-
-def _admit_all(request: RpcRequest, peer_host: str) -> None:
-    """No rule: everybody may ask everything."""
-
-
 IsBroker = Callable[[RpcRequest], bool]
-"""Whether only a broker of this cluster can have sent the request."""
+"""Whether the request, of a member, names a broker or controller that is registered."""
 
 
 def _nobody(_request: RpcRequest) -> bool:
@@ -58,6 +54,13 @@ def _ignore(_connection_id: ConnectionId, _is_reset: bool) -> None:
     """Nobody wants to know."""
 
 
+def _refuse(pending: PendingRequest, connection: Connection, peers: ClusterPeers) -> Buffer:
+    correlation_id, pending.api = request_head(pending.frame)
+    peers.note_refused(pending.api, connection.peer)
+    text = refusal_text(pending.api, connection.peer_host)
+    return encode_error(correlation_id, OperatingError(text, code=REFUSED))
+
+
 DEFAULT_LIMITS = ListenerLimits(
     connection=ConnectionLimits(max_frame_bytes=16 * 1024 * 1024),
     session=SessionLimits(max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024),
@@ -70,7 +73,7 @@ def rpc_server(
     host: str,
     port: int,
     handler: RpcHandler,
-    admit: RpcAdmission = _admit_all,
+    peers: ClusterPeers = EVERY_HOST_ALLOWED,
     is_broker: IsBroker = _nobody,
     on_peer_closed: PeerClosed = _ignore,
     memory: MemoryBudget | None = None,
@@ -78,7 +81,8 @@ def rpc_server(
 ) -> Listener:
     """A listener, not started yet, that speaks our RPC on one port.
 
-    :param is_broker: who shows itself as one has a place of its own.
+    :param peers: the hosts that are served.
+    :param is_broker: connections of such brokers have places of their own.
     :param on_peer_closed: not called for connections that this side closed.
     :param memory: of the daemon, if it has several doors.
     """
@@ -88,6 +92,8 @@ def rpc_server(
     async def answer(
         connection: Connection, connection_id: ConnectionId, pending: PendingRequest
     ) -> Sequence[Buffer]:
+        if not await peers.admits(connection.peer_host):
+            return [_refuse(pending, connection, peers)]
         request = decode_request(pending.frame)
         pending.api = request.api
         if request.body is None:
@@ -97,7 +103,6 @@ def rpc_server(
             )
             return [encode_error(request.correlation_id, unknown)]
         try:
-            admit(request.body, connection.peer_host)
             if not connection.is_privileged and is_broker(request.body):
                 door.quotas.note_broker(connection)
             response = await handler(request.body, connection_id)

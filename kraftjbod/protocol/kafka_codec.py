@@ -368,11 +368,9 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
     try:
         header, position = _read_request_header(view)
         api_key, version, _, _ = header
-        least, greatest = SUPPORTED.get(api_key, (0, -1))
-        if not least <= version <= greatest:
-            if api_key == ApiKey.API_VERSIONS and version > greatest:
-                return header, None
-            raise RemoteProtocolError(f"{api_name(api_key)} v{version} is not served here")
+        if api_key == ApiKey.API_VERSIONS and version > SUPPORTED[api_key][1]:
+            return header, None
+        _require_served(header)
         if is_flexible(api_key, version):
             # Nobody sends any, and then it is one byte.
             position = position + 1 if view[position] == 0 else _skip_tags(view, position)
@@ -385,6 +383,33 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
 def api_key_of(frame: Buffer) -> int:
     """The API that a request frame says it is for; -1 if it is too short to say."""
     return int.from_bytes(frame[:2], "big") if len(frame) >= _REQUEST_HEAD.size else -1
+
+
+def api_version_of(frame: Buffer) -> int:
+    """The version of the API, as a request frame says it; -1 if it is too short to say."""
+    is_whole = len(frame) >= _REQUEST_HEAD.size
+    return int.from_bytes(frame[2:4], "big", signed=True) if is_whole else -1
+
+
+def decode_request_header(frame: Buffer) -> RequestHeader:
+    """Only the header of a request frame, for a request that is refused.
+
+    :raises RemoteProtocolError: malformed bytes, or an API or version that we do not serve.
+    """
+    try:
+        header, _ = _read_request_header(memoryview(frame))
+    except _MALFORMED as e:
+        raise RemoteProtocolError(f"a request header is malformed: {e}") from e
+    _require_served(header)
+    return header
+
+
+def _require_served(header: RequestHeader) -> None:
+    least, greatest = SUPPORTED.get(header.api_key, (0, -1))
+    if not least <= header.api_version <= greatest:
+        raise RemoteProtocolError(
+            f"{api_name(header.api_key)} v{header.api_version} is not served here"
+        )
 
 
 def _read_request_header(view: memoryview) -> tuple[RequestHeader, int]:

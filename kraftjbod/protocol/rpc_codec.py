@@ -206,6 +206,26 @@ def decode_response(frame: bytes | memoryview) -> IncomingResponse:
             raise RemoteProtocolError("a response envelope has fields of wrong types")
 
 
+def request_head(frame: bytes | memoryview) -> tuple[int, str]:
+    """Correlation id and api of a request whose body is not decoded.
+
+    :raises RemoteProtocolError: if ``frame`` does not begin as a request.
+    """
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(bytes(frame[:_HEAD_BYTES]))
+    try:
+        if unpacker.read_array_header() != _ENVELOPE_FIELDS:
+            raise RemoteProtocolError("a frame is no envelope of a request")
+        kind, correlation_id, api = unpacker.unpack(), unpacker.unpack(), unpacker.unpack()
+    except (ValueError, TypeError, msgpack.UnpackException) as e:
+        raise RemoteProtocolError(f"a frame is no msgpack: {e or type(e).__name__}") from e
+    match kind, correlation_id, api:
+        case 0, int(), str() if 0 <= correlation_id <= _MAX_CORRELATION_ID:
+            return correlation_id, api
+        case _:
+            raise RemoteProtocolError("a request envelope has fields of wrong types")
+
+
 class _ElementCount:
     """Counts a frame's lists and maps, and what is in them, as soon as they are unpacked."""
 

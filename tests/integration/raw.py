@@ -12,22 +12,44 @@ from typing import Any, Final
 
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from kraftjbod.protocol import kafka_codec
+from kraftjbod.protocol import kafka_codec, rpc_codec
+from kraftjbod.protocol.rpc_messages import RpcRequest
 
 TIMEOUT_S: Final = 30
 _PRODUCE_VERSION: Final = 9
 
 
-def exchange(address: str, body: Any, version: int) -> Any:
-    """One request on a connection of its own, and its answer."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
-        connection.sendall(frame(body, version))
-        (size,) = struct.unpack(">i", receive(connection, 4))
-        answer = receive(connection, size)
+def exchange(address: str, body: Any, version: int, *, source: str = "") -> Any:
+    """Send one request on a connection of its own and return the response.
+
+    :param source: address of this machine to connect from; by default the system chooses.
+    """
+    with connected(address, source) as connection:
+        return exchange_on(connection, body, version)
+
+
+def exchange_on(connection: socket.socket, body: Any, version: int) -> Any:
+    """Send one request on a connection that is kept and return the response."""
+    connection.sendall(frame(body, version))
+    (size,) = struct.unpack(">i", receive(connection, 4))
+    answer = receive(connection, size)
     return kafka_codec.decode_response(
         answer, api_key=kafka_codec.request_api_key(body), version=version
     )
+
+
+def connected(address: str, source: str = "") -> socket.socket:
+    """A connection to ``host:port`` from the address ``source`` of this machine."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT_S, (source, 0))
+
+
+def rpc(address: str, request: RpcRequest, *, source: str = "") -> rpc_codec.IncomingResponse:
+    """Send one request of the RPC between brokers and controllers and return the response."""
+    with connected(address, source) as connection:
+        connection.sendall(rpc_codec.encode_request(0, request))
+        (size,) = struct.unpack(">I", receive(connection, 4))
+        return rpc_codec.decode_response(receive(connection, size))
 
 
 def frame(body: Any, version: int, *, correlation_id: int = 1) -> bytes:

@@ -278,7 +278,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "metrics_snapshot_waits": "The disk of that file does not answer.",
     "metrics_snapshots_go_on": "It does again.",
     "service_manager_unreachable": "systemd could not be told how the daemon is.",
+    "quorum_search_refused": (
+        "A controller does not allow the host of this one (cluster.action.allowed.hosts)."
+    ),
     # connections
+    "cluster_action_refused": (
+        "A host that is no member of the cluster asked what only members may ask "
+        "(cluster.action.allowed.hosts)."
+    ),
     "connection_broke_protocol": "A peer sent what is no request, and its connection was ended.",
     "connection_turned_away": (
         "There is no place for more connections, in all or from that address."

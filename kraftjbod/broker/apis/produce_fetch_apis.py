@@ -37,6 +37,7 @@ from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics, get_logger, shortened
+from kraftjbod.net.cluster_actions import fetching_replica
 from kraftjbod.net.memory_budget import Ledger
 from kraftjbod.protocol.messages import (
     FetchRequest,
@@ -73,6 +74,9 @@ _MAX_WAIT_MS: Final = 600_000
 _UNKNOWN_ID: Final = AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _CLOSED: Final = AppendOutcome(
     ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers alone write this topic; commit through a group"
+)
+_MEMBERS_ONLY: Final = AppendOutcome(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers of this cluster alone write this topic"
 )
 _TOO_MANY: Final = AppendOutcome(
     ErrorCode.INVALID_REQUEST,
@@ -121,10 +125,14 @@ class ProduceFetchApis:
         answers: Ledger,
         random_bytes: Callable[[int], bytes],
         closed_topics: frozenset[str] = frozenset(),
+        member_topics: frozenset[str] = frozenset(),
+        is_member: Callable[[str], bool] = lambda _host: False,
         selects_nearest: bool = False,
     ) -> None:
         """:param answers: of all clients; what is read for them is counted there.
-        :param closed_topics: which clients may only read.
+        :param closed_topics: topics without Produce: each leader writes them itself.
+        :param member_topics: topics that only members of the cluster may write.
+        :param is_member: whether an address is that of a member.
         :param selects_nearest: consumers that say their rack are sent to the nearest replica.
         """
         self._broker_id = broker_id
@@ -142,6 +150,8 @@ class ProduceFetchApis:
         self._answers = answers
         self._random_bytes = random_bytes
         self._closed_topics = closed_topics
+        self._member_topics = member_topics
+        self._is_member = is_member
         self._selects_nearest = selects_nearest
         self._log = get_logger(component="produce_fetch_apis")
 
@@ -166,12 +176,13 @@ class ProduceFetchApis:
         pending: list[PendingAppend] = []
         for topic in request.topic_data:
             name = self._name_of(topic.topic_id) if is_by_id else topic.name
+            closed = self._refuse_topic(name, context)
             for part in topic.partition_data:
                 partition = TopicPartition(name or "", part.index)
                 if len(pending) == MAX_ITEMS_PER_REQUEST:
                     refusal = _TOO_MANY
-                if refusal is not None or name is None or name in self._closed_topics:
-                    why = refusal or (_UNKNOWN_ID if name is None else _CLOSED)
+                why = refusal or closed
+                if why is not None:
                     pending.append(PendingAppend.refused(partition, why))
                 else:
                     pending.append(
@@ -184,6 +195,15 @@ class ProduceFetchApis:
                         )
                     )
         return pending
+
+    def _refuse_topic(self, name: str | None, context: RequestContext) -> AppendOutcome | None:
+        if name is None:
+            return _UNKNOWN_ID
+        if name in self._closed_topics:
+            return _CLOSED
+        if name in self._member_topics and not self._is_member(context.connection.peer_host):
+            return _MEMBERS_ONLY
+        return None
 
     def _hints(
         self,
@@ -482,10 +502,7 @@ class ProduceFetchApis:
 
 def _asker(request: FetchRequest, version: int) -> BrokerId:
     """Who fetches: a broker's id, or what says that it is none."""
-    if version < _REPLICA_STATE_SINCE:
-        return BrokerId(request.replica_id)
-    state = request.replica_state
-    return CONSUMER if state is None else BrokerId(state.replica_id)
+    return BrokerId(fetching_replica(request, version))
 
 
 def _without_storage_error(code: ErrorCode) -> ErrorCode:
@@ -520,12 +537,12 @@ def _transaction_refusal(code: ErrorCode, version: int) -> ErrorCode:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         case ErrorCode.TRANSACTION_ABORTABLE if version < _ABORTABLE_SINCE:
             return ErrorCode.INVALID_TXN_STATE
-        case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            return ErrorCode.INVALID_TXN_STATE
         case ErrorCode.CONCURRENT_TRANSACTIONS if is_old:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         case (
             ErrorCode.NETWORK_EXCEPTION
+            # Not as in Kafka: the coordinator may not know yet where this broker is.
+            | ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             | ErrorCode.COORDINATOR_NOT_AVAILABLE
             | ErrorCode.NOT_COORDINATOR

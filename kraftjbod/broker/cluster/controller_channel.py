@@ -328,6 +328,8 @@ def _is_about_the_voter(error: OperatingError) -> bool:
     return isinstance(error, ConnectionLostError) or error.code in (
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,
+        # Each controller goes by the hosts that its own file allows.
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     )
 
 

@@ -29,7 +29,8 @@ _ADDING_SINCE: Final = 5
 _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE,
+    # Not as in Kafka: the coordinator may not know yet where this broker is.
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 Committing = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 

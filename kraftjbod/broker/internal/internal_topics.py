@@ -28,7 +28,8 @@ class InternalTopic:
     """Where too few brokers are alive it is made with as many replicas as there can be, after some
     patience; else it is not made until there are enough."""
     is_closed: bool
-    """Brokers keep in memory what it holds, so that nobody else may write it."""
+    """Each leader keeps in memory what it holds and writes it itself: no Produce is taken. Without
+    this, Produce is taken from members of the cluster only."""
     schema: str
     """The module that says what its records hold, and reads and writes them."""
 
@@ -54,8 +55,13 @@ class InternalTopics:
 
     @property
     def closed(self) -> frozenset[str]:
-        """What clients may read and not write."""
+        """Topics that are written by their leaders, and never by Produce."""
         return frozenset(name for name, topic in self._topics.items() if topic.is_closed)
+
+    @property
+    def written_by_members(self) -> frozenset[str]:
+        """Topics whose leaders take Produce from members of the cluster only."""
+        return frozenset(self._topics) - self.closed
 
     def __getitem__(self, name: str) -> InternalTopic:
         return self._topics[name]

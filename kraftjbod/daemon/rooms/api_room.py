@@ -45,6 +45,7 @@ from kraftjbod.daemon.rooms.group_room import GroupRoom
 from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 from kraftjbod.daemon.rooms.transaction_room import TransactionRoom
+from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.memory_budget import Ledger
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class ApiRoom:
         groups: GroupRoom,
         transactions: TransactionRoom,
         answers: Ledger,
+        peers: ClusterPeers,
     ) -> None:
         self._config = config
         self._around = around
@@ -76,6 +78,7 @@ class ApiRoom:
         self._groups = groups
         self._transactions = transactions
         self._answers = answers
+        self._peers = peers
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
         self.group_telemetry = self._build_group_telemetry()
@@ -243,6 +246,8 @@ class ApiRoom:
             suspect_after_ms=config.log_dir_io_suspect_ms,
             answers=self._answers,
             closed_topics=self._internal.internal_topics.closed,
+            member_topics=self._internal.internal_topics.written_by_members,
+            is_member=self._peers.allows,
             selects_nearest=config.replica_selector_class is not None,
         )
 

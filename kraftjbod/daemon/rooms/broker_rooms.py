@@ -21,6 +21,7 @@ from kraftjbod.daemon.rooms.group_room import GroupRoom
 from kraftjbod.daemon.rooms.internal_room import InternalRoom
 from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 from kraftjbod.daemon.rooms.transaction_room import TransactionRoom
+from kraftjbod.net.cluster_peers import EVERY_HOST_ALLOWED, ClusterPeers
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 
 
@@ -45,12 +46,14 @@ def build_rooms(
     tasks: BackgroundTasks,
     *,
     answers: Ledger | None = None,
+    peers: ClusterPeers = EVERY_HOST_ALLOWED,
 ) -> BrokerRooms:
     """The parts of one broker.
 
     :param advertised: the addresses that clients are given.
     :param tasks: where what runs beside everything else will run.
     :param answers: what the doors may hold of them together.
+    :param peers: which hosts are members of the cluster.
     """
     answers = answers or MemoryBudget(MemoryLimits()).answers
     cluster = ClusterRoom(config, around, disks, advertised)
@@ -71,6 +74,7 @@ def build_rooms(
         groups,
         transactions,
         answers,
+        peers,
     )
     return BrokerRooms(
         cluster=cluster,

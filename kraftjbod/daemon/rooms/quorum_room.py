@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -149,6 +149,12 @@ class QuorumRoom:
     def _voters(self) -> VoterSet:
         assert self._driver is not None, "messages come and go once there is a driver"
         return self._driver.voters
+
+    def hosts(self) -> Iterable[str]:
+        """Hosts of the voters, and of the other controllers that said where they are."""
+        for key in self._voters:
+            yield from (Endpoint.parse(said).host for said in self._voters.endpoints_of(key))
+        yield from (endpoint.host for endpoint in self._heard.values())
 
     # --- out -------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.loop.task_end import raise_task_error
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
@@ -36,6 +36,8 @@ class QuorumSearch:
         self._interval_ms = interval_ms
         self._timeout_ms = timeout_ms
         self._found = found
+        #: What a controller said last against the host of this one.
+        self._refusal: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._log = get_logger(component="quorum")
 
@@ -61,10 +63,18 @@ class QuorumSearch:
                         DescribeQuorumRequest(of_any=True), timeout_ms=self._timeout_ms
                     )
                 except OperatingError as e:
-                    self._log.debug("quorum_search_failed", reason=e.message)
+                    self._note_failure(e)
                     continue
                 assert isinstance(answer, DescribeQuorumResponse), answer
                 self._ask(driver, answer)
+
+    def _note_failure(self, error: OperatingError) -> None:
+        """Failures come with every election; a refusal lasts until an operator has ended it."""
+        if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            self._log.debug("quorum_search_failed", reason=error.message)
+        elif error.message != self._refusal:
+            self._refusal = error.message
+            self._log.warning("quorum_search_refused", reason=error.message)
 
     def _ask(self, driver: RaftDriver, answer: DescribeQuorumResponse) -> None:
         endpoints = {

@@ -65,6 +65,8 @@ SIMULATION_CONFIG: Final[Mapping[str, str]] = {
     "log.cleaner.dedupe.buffer.size": "1048576",
     "storage.telemetry.enable": "false",
     "group.telemetry.enable": "false",
+    # No name is resolved here, and clients change the voters.
+    "cluster.action.allowed.hosts": "*",
 }
 
 

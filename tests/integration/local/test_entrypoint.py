@@ -50,6 +50,7 @@ class Container:
                 "CLUSTER_ID": CLUSTER_ID,
                 "NODE_ID": "100",
                 "CONTROLLER_VOTERS": "100@controller:9090",
+                "CLUSTER_HOSTS": "controller,broker-1",
                 **environment,
             },
         )

@@ -126,7 +126,7 @@ def test_a_wrong_broker_value_is_named(change: dict[str, str], message: str) -> 
         ({"node_id": "7"}, "not in controller.quorum.voters"),
         ({"process_roles": "broker"}, "must be controller"),
         ({"controller_quorum_voters": "100@a:1,100@b:1"}, "names a node twice"),
-        ({"cluster_action_allowed_hosts": "broker-1"}, "'broker-1' is no address or network"),
+        ({"cluster_action_allowed_hosts": "broker-1:9092"}, "'broker-1:9092' is no address"),
         ({"cluster_action_allowed_hosts": " "}, "names no host; remove it"),
     ],
 )
@@ -135,12 +135,15 @@ def test_a_wrong_controller_value_is_named(change: dict[str, str], message: str)
         controller(**change)
 
 
-def test_hosts_that_may_speak_as_brokers() -> None:
-    config = controller(cluster_action_allowed_hosts="127.0.0.1, 10.1.2.3/16,::1")
-    networks = config.cluster_action_allowed_hosts
-    assert networks is not None
-    assert list(map(str, networks)) == ["127.0.0.1/32", "10.1.0.0/16", "::1/128"]
-    assert controller().cluster_action_allowed_hosts is None
+def test_allowed_hosts_are_parsed_for_every_daemon() -> None:
+    for make in (controller, broker):
+        hosts = make(
+            cluster_action_allowed_hosts="127.0.0.1, 10.1.2.3/16,::1,Broker-1"
+        ).allowed_hosts
+        assert hosts is not None
+        assert list(map(str, hosts.networks)) == ["127.0.0.1/32", "10.1.0.0/16", "::1/128"]
+        assert hosts.names == ("broker-1",)
+        assert make().allowed_hosts is None
 
 
 def test_a_wildcard_is_advertised_as_this_host() -> None:

@@ -14,13 +14,16 @@ import msgpack
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.allowed_hosts import AllowedHosts
 from kraftjbod.core.errors import ConnectionLostError, ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import BrokerId, ConnectionId
 from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.request_session import SessionLimits
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.net.rpc_server import rpc_server
+from kraftjbod.protocol import rpc_codec
 from kraftjbod.protocol.rpc_codec import encode_request
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -100,17 +103,39 @@ async def test_errors_travel_with_code_and_message() -> None:
         assert server.connection_count == 1
 
 
-async def test_who_may_not_ask_does_not_reach_the_handler() -> None:
-    def admit(request: RpcRequest, peer_host: str) -> None:
-        if request == ask(8):
-            raise OperatingError(peer_host, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-
-    async with serving(admit=admit) as (_, client, handler):
-        with pytest.raises(OperatingError, match=r"^127\.0\.0\.1$") as caught:
+async def test_rpc_server_refuses_hosts_that_are_no_members() -> None:
+    members = ClusterPeers(AllowedHosts.parse(["127.0.0.66"]))
+    async with serving(peers=members) as (server, client, handler):
+        with pytest.raises(OperatingError, match=r"from 127\.0\.0\.1 is refused") as caught:
             await client.call(ask(8), timeout_ms=5000)
         assert caught.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert handler.started.empty()
-        assert answered(await client.call(ask(7), timeout_ms=5000)) == 7
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", server.port, local_addr=("127.0.0.66", 0)
+        )
+        writer.write(rpc_codec.encode_request(3, ask(7)))
+        (length,) = struct.unpack(">I", await reader.readexactly(4))
+        answer = rpc_codec.decode_response(await reader.readexactly(length))
+        assert answered(answer.parse(AllocateProducerIdsResponse)) == 7
+        writer.close()
+
+
+async def test_rpc_server_refuses_without_decoding_the_body() -> None:
+    """A body that is no msgpack is a breach of protocol for a member, and not looked at else."""
+    members = ClusterPeers(AllowedHosts.parse(["127.0.0.66"]))
+    async with serving(peers=members) as (server, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        frame = b"\x95\x00\x07" + msgpack.packb("BrokerHeartbeat") + b"\x01" + b"\xc1" * 100
+        with capture_logs() as logs:
+            writer.write(struct.pack(">I", len(frame)) + frame)
+            (length,) = struct.unpack(">I", await reader.readexactly(4))
+            answer = rpc_codec.decode_response(await reader.readexactly(length))
+        assert answer.correlation_id == 7
+        assert answer.error is not None
+        assert answer.error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        writer.close()
+    (logged,) = [event for event in logs if event["event"] == "cluster_action_refused"]
+    assert (logged["api"], logged["log_level"]) == ("BrokerHeartbeat", "warning")
 
 
 async def test_a_failing_handler_costs_its_connection_only() -> None:

@@ -120,6 +120,16 @@ async def test_it_goes_on_to_the_voter_that_is_active_and_stays_there() -> None:
     assert (len(inactive.seen), len(active.seen)) == (1, 2)
 
 
+async def test_call_passes_over_a_controller_that_does_not_allow_this_host() -> None:
+    def refuse(_: RpcRequest) -> RpcResponse:
+        raise OperatingError("not from here", code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    first, second = ScriptedController(refuse), ScriptedController(ids)
+    async with serving(first, second), channel_to(first.voter(), second.voter()) as channel:
+        response = await channel.call(ASK, timeout_ms=PATIENT_MS)
+        assert response.producer_id_start == 1_000
+
+
 async def test_it_asks_again_until_a_controller_becomes_active() -> None:
     controller = ScriptedController(standby)
     async with serving(controller), channel_to(controller.voter()) as channel:

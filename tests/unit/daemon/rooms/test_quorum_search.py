@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kraftjbod.cli.clients.cluster_admin import UpgradeType, create_topic, update_features
-from kraftjbod.core.errors import NotControllerError
+from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, KRAFT_VERSION
@@ -33,6 +34,33 @@ class Driver:
     def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
         if not self.asked.done():
             self.asked.set_result(list(of))
+
+
+async def test_search_says_once_that_its_host_is_not_allowed() -> None:
+    asked = asyncio.Semaphore(0)
+
+    def refuse(_: RpcRequest) -> RpcResponse:
+        asked.release()
+        raise OperatingError("not from here", code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    controller = ScriptedController(refuse)
+    async with serving(controller):
+        search = QuorumSearch(
+            addresses=[("127.0.0.1", controller.server.port)],
+            interval_ms=1,
+            timeout_ms=10_000,
+            backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
+            found=lambda _: None,
+        )
+        with capture_logs() as logs:
+            search.begin(Driver())  # type: ignore[arg-type] - as much of one as is needed
+            for _ in range(3):
+                await asked.acquire()
+            await search.stop()
+    said = [event for event in logs if event["log_level"] == "warning"]
+    assert [(event["event"], event["reason"]) for event in said] == [
+        ("quorum_search_refused", "not from here")
+    ]
 
 
 async def test_voters_are_found_where_one_of_the_addresses_answers() -> None:

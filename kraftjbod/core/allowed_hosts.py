@@ -1,0 +1,96 @@
+"""PURE. ``AllowedHosts``: the value of ``cluster.action.allowed.hosts``; and how addresses compare.
+
+The value lists addresses, networks (``10.1.0.0/16``) and host names, or is ``*`` for every host.
+An IPv4 address that a socket spells as IPv6 (``::ffff:10.1.2.3``) is the same address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, Self
+
+ALLOWED_HOSTS_KEY: Final = "cluster.action.allowed.hosts"
+EVERY_HOST: Final = "*"
+#: Names are resolved again and again, so there are not many.
+MAX_HOSTS: Final = 1000
+_MAX_NAME_CHARS: Final = 253
+#: Underscores stand in names of containers, though no RFC allows them.
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+#: Made of digits and dots, so that it was meant as an address.
+_NUMBERS: Final = re.compile(r"[0-9.]+")
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+LOOPBACK: Final[tuple[Network, ...]] = (ip_network("127.0.0.0/8"), ip_network("::1"))
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Hosts that an operator listed."""
+
+    networks: tuple[Network, ...] = ()
+    """Addresses and networks; an address is a network of one."""
+    names: tuple[str, ...] = ()
+    """Host names, to be resolved."""
+    is_every: bool = False
+    """Every host, whatever its address."""
+
+    @classmethod
+    def parse(cls, items: Sequence[str]) -> Self:
+        """:raises ValueError: an item is no address, network or host name, or none is given."""
+        if not items:
+            raise ValueError(
+                "it names no host; remove it to allow the hosts of registered brokers and "
+                f"controllers, or write {EVERY_HOST} to allow every host"
+            )
+        if len(items) > MAX_HOSTS:
+            raise ValueError(f"it names {len(items)} hosts; {MAX_HOSTS} may be: write networks")
+        if EVERY_HOST in items:
+            if len(items) > 1:
+                raise ValueError(f"{EVERY_HOST} allows every host, so it must stand alone")
+            return cls(is_every=True)
+        networks, names = list[Network](), list[str]()
+        for item in items:
+            network = _network_of(item)
+            if network is not None:
+                networks.append(network)
+            elif _is_name(item):
+                names.append(item.lower())
+            else:
+                raise ValueError(
+                    f"{item!r} is no address, network or host name: write for example 10.0.0.7, "
+                    f"10.1.0.0/16, broker-1.example.org, or {EVERY_HOST} alone; without a port"
+                )
+        return cls(tuple(networks), tuple(dict.fromkeys(names)))
+
+
+def address_of(text: str) -> Address | None:
+    """The address that ``text`` spells; None if it spells none."""
+    try:
+        # A link-local address may name its interface, which differs from host to host.
+        address = ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _network_of(text: str) -> Network | None:
+    address = address_of(text)
+    if address is not None:
+        return ip_network(address)
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _is_name(text: str) -> bool:
+    is_long = len(text) > _MAX_NAME_CHARS
+    return not is_long and not _NUMBERS.fullmatch(text) and _NAME.fullmatch(text) is not None

@@ -1,0 +1,123 @@
+"""PURE. What only members of the cluster may ask of a broker, and how others are refused.
+
+Kafka guards the same requests with the permissions CLUSTER_ACTION and ALTER of the cluster. All but
+Fetch are told by the first bytes of the frame, before anything of the body is decoded; a Fetch is a
+follower's or a consumer's by a field of its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from kraftjbod.core.allowed_hosts import ALLOWED_HOSTS_KEY
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.framing import Frame
+from kraftjbod.protocol.kafka_codec import ApiKey, Message, api_version_of
+from kraftjbod.protocol.messages import (
+    AddPartitionsToTxnResponse,
+    AddRaftVoterResponse,
+    FetchRequest,
+    FetchResponse,
+    RemoveRaftVoterResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+#: Fetch: since this version a field of its own says which replica asks.
+_REPLICA_STATE_SINCE: Final = 15
+#: Fetch: before this version a response has no error code of its own.
+_FETCH_ERROR_SINCE: Final = 7
+_CONSUMER: Final = -1
+#: By API, since which version only members ask: earlier AddPartitionsToTxn is a producer's.
+_FIRST_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
+    {
+        ApiKey.WRITE_TXN_MARKERS: 0,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 4,
+        ApiKey.ADD_RAFT_VOTER: 0,
+        ApiKey.REMOVE_RAFT_VOTER: 0,
+    }
+)
+
+
+def is_cluster_action(api_key: int, frame: Frame) -> bool:
+    """Whether a request frame asks what only members may ask; a Fetch is never told by this."""
+    first = _FIRST_VERSIONS.get(api_key)
+    return first is not None and api_version_of(frame) >= first
+
+
+def fetching_replica(request: FetchRequest, version: int) -> int:
+    """The broker whose replica fetches; negative for consumers and tools."""
+    if version < _REPLICA_STATE_SINCE:
+        return request.replica_id
+    state = request.replica_state
+    return _CONSUMER if state is None else state.replica_id
+
+
+def refusal_text(api: str, host: str) -> str:
+    """The error message for ``host``, which asked for ``api``."""
+    return (
+        f"{api} from {host} is refused: only brokers and controllers of this cluster may ask that. "
+        f"If {host} is one of them, name it in {ALLOWED_HOSTS_KEY} in the file of the daemon that "
+        "refuses it"
+    )
+
+
+def refuse_fetch(request: FetchRequest, version: int) -> FetchResponse:
+    if version >= _FETCH_ERROR_SINCE:
+        return FetchResponse(error_code=REFUSED)
+    kinds = FetchResponse
+    return kinds(
+        responses=[
+            kinds.FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    kinds.PartitionData(
+                        partition_index=part.partition, error_code=REFUSED, high_watermark=-1
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse_undecoded(api_key: int, text: str) -> Message | None:
+    """The response to a refused request whose body nobody decoded; None for WriteTxnMarkers."""
+    match api_key:
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            return AddPartitionsToTxnResponse(error_code=REFUSED)
+        case ApiKey.ADD_RAFT_VOTER:
+            return AddRaftVoterResponse(error_code=REFUSED, error_message=text)
+        case ApiKey.REMOVE_RAFT_VOTER:
+            return RemoveRaftVoterResponse(error_code=REFUSED, error_message=text)
+        case _:
+            return None
+
+
+def refuse_markers(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    """WriteTxnMarkers has no error code but those of its partitions."""
+    kinds = WriteTxnMarkersResponse
+    return kinds(
+        markers=[
+            kinds.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    kinds.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            kinds.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=REFUSED
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )

@@ -1,0 +1,194 @@
+"""LOOP. ``ClusterPeers``: which hosts are members of the cluster, judged by their addresses.
+
+* Either the hosts that ``cluster.action.allowed.hosts`` names, and no others; or this host
+  (loopback) and the hosts that the metadata and the configuration name (``known_hosts``).
+* Host names are resolved by :meth:`ClusterPeers.run`: at intervals, and at once when a host that is
+  not known asks for what only members may do, but at most once a second. A request waits for that
+  for a limited time; nothing blocks the loop.
+* A name that cannot be resolved for now keeps its addresses; a name that does not exist loses them.
+
+An address proves little: this keeps strangers out and is no authentication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from kraftjbod.core.allowed_hosts import LOOPBACK, MAX_HOSTS, Address, AllowedHosts, address_of
+from kraftjbod.core.telemetry import get_logger, shortened
+from kraftjbod.net.connection import addresses_of
+
+_log = get_logger()
+_INTERVAL_S: Final = 30.0
+#: A stranger cannot have names resolved more often than that.
+_LEAST_INTERVAL_S: Final = 1.0
+#: How long a request of an unknown host waits for names to be resolved.
+_PATIENCE_S: Final = 2.0
+#: Requests that wait at once; beyond them requests are refused without a wait.
+_MAX_WAITING: Final = 1000
+_RESOLVE_TIMEOUT_MS: Final = 5_000
+#: Names that are resolved at once: the loop has a few threads for that, which others need too.
+_RESOLVED_AT_ONCE: Final = 2
+_MAX_ADDRESSES_PER_NAME: Final = 64
+_MAX_VERDICTS: Final = 10_000
+
+Resolve = Callable[[str], Awaitable[Collection[str] | None]]
+"""The addresses of a host name; empty if there is no such host, None if that cannot be told now."""
+_NO_HOSTS: Final = frozenset[str]()
+
+
+async def _resolve(name: str) -> Collection[str] | None:
+    return await addresses_of(name, timeout_ms=_RESOLVE_TIMEOUT_MS)
+
+
+class ClusterPeers:
+    """For the loop's thread. Names are resolved while :meth:`run` runs."""
+
+    def __init__(
+        self,
+        allowed: AllowedHosts | None = None,
+        *,
+        known_hosts: Callable[[], frozenset[str]] = lambda: _NO_HOSTS,
+        resolve: Resolve = _resolve,
+    ) -> None:
+        """
+        :param allowed: those that an operator listed; if None, loopback and ``known_hosts``.
+        :param known_hosts: addresses and names; the same object as long as they are the same.
+        """
+        self._is_every = allowed is not None and allowed.is_every
+        self._networks = LOOPBACK if allowed is None else allowed.networks
+        named = _NO_HOSTS if allowed is None else frozenset(allowed.names)
+        self._known_hosts = known_hosts if allowed is None else lambda: named
+        self._resolve = resolve
+        #: What ``known_hosts`` gave last.
+        self._hosts = _NO_HOSTS
+        self._literal: frozenset[Address] = frozenset()
+        #: By name, as far as they were resolved.
+        self._resolved: dict[str, frozenset[Address]] = {}
+        self._members: frozenset[Address] = frozenset()
+        #: By host, as long as the members are the same: followers ask for each of their fetches.
+        self._verdicts: dict[str, bool] = {}
+        self._is_due = asyncio.Event()
+        #: Done when a name was resolved, or all were.
+        self._news: asyncio.Future[None] | None = None
+        self._is_resolving = False
+        self._resolved_at_s = float("-inf")
+        self._waiting = 0
+
+    def allows(self, host: str) -> bool:
+        """Whether the address ``host`` is known to be a member's."""
+        if self._is_every:
+            return True
+        verdict = self._verdicts.get(host)
+        if verdict is None:
+            if len(self._verdicts) >= _MAX_VERDICTS:
+                self._verdicts.clear()
+            verdict = self._verdicts[host] = self._judge(host)
+        return verdict
+
+    def _judge(self, host: str) -> bool:
+        address = address_of(host)
+        if address is None:
+            return False  # The peer was gone before its address could be asked for.
+        return address in self._members or any(address in one for one in self._networks)
+
+    async def admits(self, host: str) -> bool:
+        """As :meth:`allows`; a host that is not known may have become a member meanwhile.
+
+        Waits for names that are being resolved, or have to be, for a limited time.
+        """
+        if self.allows(host):
+            return True
+        has_new_names = self._take_hosts()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _PATIENCE_S
+        is_due = has_new_names or loop.time() - self._resolved_at_s >= _LEAST_INTERVAL_S
+        if is_due and self._names:
+            self._is_due.set()
+        if self._waiting < _MAX_WAITING:
+            self._waiting += 1
+            try:
+                while (self._is_due.is_set() or self._is_resolving) and not self.allows(host):
+                    if not await self._news_until(until_s):
+                        break
+            finally:
+                self._waiting -= 1
+        return self.allows(host)
+
+    def note_refused(self, api: str, peer: str) -> None:
+        """Log that ``peer``, ``host:port``, asked what only members may ask."""
+        _log.warning("cluster_action_refused", api=shortened(api), peer=peer)
+
+    async def run(self) -> None:
+        """Resolve names until cancelled."""
+        while True:
+            self._take_hosts()
+            self._is_due.clear()
+            self._is_resolving = True
+            self._resolved_at_s = asyncio.get_running_loop().time()
+            try:
+                await self._resolve_all()
+            finally:
+                self._is_resolving = False
+                self._tell_waiting()
+            try:
+                async with asyncio.timeout(_INTERVAL_S):
+                    await self._is_due.wait()
+            except TimeoutError:
+                continue
+
+    @property
+    def _names(self) -> list[str]:
+        return [host for host in self._hosts if address_of(host) is None][:MAX_HOSTS]
+
+    def _take_hosts(self) -> bool:
+        """Heed what is known by now; whether there are names that were not resolved yet."""
+        hosts = self._known_hosts()
+        if hosts is self._hosts:
+            return False
+        self._hosts = hosts
+        found = map(address_of, hosts)
+        self._literal = frozenset(address for address in found if address is not None)
+        self._resolved = {name: known for name, known in self._resolved.items() if name in hosts}
+        self._note_members()
+        return any(name not in self._resolved for name in self._names)
+
+    async def _resolve_all(self) -> None:
+        names = sorted(self._names)
+        slots = asyncio.Semaphore(_RESOLVED_AT_ONCE)
+
+        async def resolve_one(name: str) -> None:
+            async with slots:
+                found = await self._resolve(name)
+            if found is not None and name in self._hosts:
+                addresses = map(address_of, list(found)[:_MAX_ADDRESSES_PER_NAME])
+                self._resolved[name] = frozenset(one for one in addresses if one is not None)
+                self._note_members()
+                self._tell_waiting()
+
+        async with asyncio.TaskGroup() as resolving:
+            for name in names:
+                resolving.create_task(resolve_one(name))
+
+    def _note_members(self) -> None:
+        self._members = self._literal.union(*self._resolved.values())
+        self._verdicts.clear()
+
+    async def _news_until(self, until_s: float) -> bool:
+        """Wait for news; False if there were none in time."""
+        loop = asyncio.get_running_loop()
+        if self._news is None:
+            self._news = loop.create_future()
+        await asyncio.wait({self._news}, timeout=max(0.0, until_s - loop.time()))
+        return loop.time() < until_s
+
+    def _tell_waiting(self) -> None:
+        if self._news is not None:
+            self._news.set_result(None)
+            self._news = None
+
+
+#: Every host is a member: for a listener that only members reach.
+EVERY_HOST_ALLOWED: Final = ClusterPeers(AllowedHosts(is_every=True))
