@@ -34,7 +34,8 @@ print(os.path.realpath(sys.executable))' 2>/dev/null) || { echo "it is no Python
   if [[ $(id -u) != 0 ]]; then return; fi
   case $real in
     /root/* | /home/* | /run/user/*) echo "$real is in a home, where services see nothing" ;;
-    *) setpriv --reuid=65534 --regid=65534 --clear-groups "$real" -c '' 2>/dev/null \
+    # setpriv finds the program with root's capabilities still in hand; env has lost them.
+    *) setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all env "$real" -c '' 2>/dev/null \
          || echo "$real cannot be run by other users than root" ;;
   esac
 }
