@@ -24,7 +24,7 @@ from kraftjbod.testing.mounts import Disk, Kind
 from tests.integration import raw
 from tests.integration.checker import Load, judge, read
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
-from tests.integration.conftest import MakeCluster
+from tests.integration.conftest import RESERVE_BYTES, MakeCluster
 from tests.integration.full_disks import (
     logs_on,
     small_disks,
@@ -300,5 +300,32 @@ def test_all_brokers_full(
                 cluster.wait_whole(TOPIC)
                 _goes_on(cluster, load)
                 _end(cluster, load, "all brokers full")
+        finally:
+            cluster.local.kill()
+
+
+def test_formatted_directory_that_is_full_starts_saturated_beside_the_others(
+    make_cluster: MakeCluster,
+) -> None:
+    """It kept the broker from its first start."""
+    with small_disks(2) as disks:
+        full, well = logs_on(disks)
+        cluster = make_cluster(
+            brokers=1, dirs=2, log_dirs={1: [full, well]}, config=QUICK, start=False
+        )
+        filler = full.parent / "filler"
+        free = os.statvfs(full)
+        # It is formatted at the start, and has no space for its reserve.
+        filler.write_bytes(bytes(free.f_bavail * free.f_frsize - RESERVE_BYTES // 2))
+        try:
+            cluster.start()
+            assert states(cluster, 1) == {
+                str(full): LogDirState.SATURATED,
+                str(well): LogDirState.ONLINE,
+            }
+            cluster.create_topic("made")
+            assert cluster.replicas_by_dir(1, "made")[str(well)] == [0]
+            filler.unlink()
+            wait_state(cluster, 1, full, LogDirState.ONLINE)
         finally:
             cluster.local.kill()
