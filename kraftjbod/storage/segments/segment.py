@@ -544,10 +544,12 @@ class LogSegment:
         begin = self._last_indexed()
         try:
             first = batch_at(self.read_at, begin, self.size_bytes)
-            end, next_offset = (
-                begin,
-                self.base_offset if first is None else first.header.base_offset,
-            )
+            if first is None:
+                # The index is wrong, or the file was cut: only the whole of it can tell.
+                begin = 0
+                first = batch_at(self.read_at, begin, self.size_bytes)
+            next_offset = self.base_offset if first is None else first.header.base_offset
+            end = begin
             for position, header in sound_batches(
                 self.read_at,
                 position=begin,

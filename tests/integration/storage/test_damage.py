@@ -106,7 +106,7 @@ def restart_with(cluster: Cluster, broker: int, copies: list[Path], *, kill: boo
 def test_a_running_leader_learns_of_its_damage_from_a_follower(
     cluster: Cluster, topic: str
 ) -> None:
-    """Its pages are in memory and go out unchecked; a follower that starts anew cannot use them."""
+    """Its own pages are trusted while they are in memory; a follower that copies them is not."""
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     cluster.stop_daemon(cluster.brokers[3])
     shutil.rmtree(copies[2])

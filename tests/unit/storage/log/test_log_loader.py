@@ -201,10 +201,16 @@ def test_clean_start_believes_the_log_before_a_wrong_checkpoint(recovery_point: 
     assert load_cleanly(vfs, recovery_point).log.view().log_end_offset == 12
 
 
-def test_clean_start_without_index_of_newest_segment_walks_it():
+@pytest.mark.parametrize("index", [None, b"", b"\x5a" * 16])
+def test_clean_start_walks_newest_segment_whose_index_is_lost_or_wrong(index: bytes | None):
     vfs, bases = closed()
-    vfs.unlink_if_exists(path_of(bases[-1]).replace(".log", ".index"))
-    assert load_cleanly(vfs).log.view().log_end_offset == 12
+    path = path_of(bases[-1]).replace(".log", ".index")
+    vfs.unlink_if_exists(path)
+    if index is not None:
+        vfs.open(path, OpenMode.CREATE).write_at(0, [index])
+    loaded = load_cleanly(vfs)
+    assert (loaded.log.view().log_end_offset, loaded.scanned_bytes) == (12, 0)
+    assert len(headers_of(loaded.log.read(11, 1 << 20, 100, True))) == 1
 
 
 def test_clean_start_reports_lost_oldest_segment_as_damage():
