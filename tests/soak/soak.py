@@ -41,7 +41,9 @@ DIRS: Final = 2
 PARTITIONS: Final = 12
 #: Fewer, so that the markers of copiers leave room on small disks.
 COPIES_PARTITIONS: Final = 4
+#: Size of each disk: one disk may have to hold all records of the run while the other is replaced.
 DISK_BYTES: Final = 192 * 1024 * 1024
+DISK_BYTES_PER_S: Final = 256 * 1024
 #: Each partition goes on so far between two rounds.
 _RECORDS_BETWEEN: Final = 20
 #: About a hundred records a second and partition: what all of them are read back from is not long.
@@ -100,7 +102,7 @@ def soak(seed: int, seconds: float, *, report_line: Callable[[str], None] = prin
         controllers=1 if seed % 4 == 0 else 3,
         brokers=BROKERS,
         dirs=DIRS,
-        disk_bytes=DISK_BYTES,
+        disk_bytes=DISK_BYTES + int(seconds) * DISK_BYTES_PER_S,
         config=CONFIG,
     )
     cluster.start()
