@@ -23,7 +23,6 @@ from kraftjbod.cli.clients.cluster_client import (
 )
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.protocol.messages import (
     ApiVersionsRequest,
     CreatePartitionsRequest,
@@ -95,6 +94,9 @@ async def create_topic(
     response = await client.request_controller(
         CreateTopicsRequest(topics=[topic], timeout_ms=client.request_timeout_ms)
     )
+    # Imported late: it brings pydantic, which would double the cost of a health check.
+    from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
+
     (result,) = response.topics
     require_ok(result, f"topic {result.name}")
     needed = next((c.value for c in result.configs or () if c.name == MIN_INSYNC_REPLICAS), None)

@@ -235,7 +235,7 @@ async def test_a_directory_that_dies_again_on_the_way_is_offline_as_before():
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
         await die(rig)
-        vfs.inject(Fault(kinds=frozenset({"open"}), path="*.log"))
+        vfs.inject(Fault(kinds=frozenset({"list_dir"}), path="/d2/t-0"))
         assert "Input/output error" in await refused(rig, "reattach", "/d2")
         assert rig.logs.dirs()[1] is rig.dirs[1]
         assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
