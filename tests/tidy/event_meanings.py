@@ -261,6 +261,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "decision_not_replayable": "A bug: a decision was refused before it was written; report it.",
     # daemons
     "background_job_failed": "A bug ended one turn of that job, which begins anew; report it.",
+    "background_job_waits": "The process is at a limit, such as its file descriptors; the job is "
+    "started again later.",
     "broker_started": "It serves.",
     "controller_started": "It serves.",
     "daemon_crashed": "An error that nobody expected ends the process; report it.",

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.telemetry import get_logger
 
 #: A job that failed begins anew after this, doubled with each failure in a row up to the longest.
@@ -54,6 +54,11 @@ class JobGuard:
             began_s = loop.time()
             try:
                 await work()
+            except OverloadedError as e:
+                # A limit of this process, such as its file descriptors: no bug, and it passes.
+                self._log.info(
+                    "background_job_waits", job=job, reason=e.message, begins_anew_s=wait_s
+                )
             except Exception as e:
                 if loop.time() - began_s > _LONGEST_WAIT_S:
                     wait_s = self._first_wait_s

@@ -28,6 +28,23 @@ async def test_a_job_begins_anew_until_it_ends_and_each_failure_is_logged() -> N
     ]
 
 
+async def test_keep_waits_for_a_limit_of_the_process_without_counting_a_failure() -> None:
+    guard, turns = JobGuard(first_wait_s=0.0), 0
+
+    async def work() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            raise OverloadedError("too many open files")
+
+    with capture_logs() as logged:
+        await guard.keep("scrub", work)
+    assert (turns, guard.failures) == (2, 0)
+    assert [(e["event"], e["reason"]) for e in logged] == [
+        ("background_job_waits", "too many open files")
+    ]
+
+
 async def test_cancelling_ends_a_job_while_it_works_and_while_it_waits() -> None:
     guard, works = JobGuard(first_wait_s=3600.0), asyncio.Event()
 
