@@ -15,13 +15,14 @@ def test_a_power_cut_leaves_what_was_synced_and_some_beginning_of_the_rest() -> 
     vfs.sync_dir("/d")
     file.write_at(6, [b"-and-more"])
     vfs.open("/d/g", OpenMode.CREATE)
-    left = [vfs.crash_clone(seed) for seed in range(50)]
+    left = [vfs.crash_clone(seed) for seed in range(150)]
     whole = b"synced-and-more"
     bytes_left = [clone.read_if_exists("/d/f") or b"" for clone in left]
     assert all(found[: len(whole)].startswith(b"synced") for found in bytes_left)
     assert {len(found) for found in bytes_left} >= {len(b"synced"), len(whole)}
+    assert b"synced" + bytes(9) in bytes_left, "the new size, and zeros"
     assert {clone.exists("/d/g") for clone in left} == {True, False}
-    again = [vfs.crash_clone(seed).read_if_exists("/d/f") for seed in range(50)]
+    again = [vfs.crash_clone(seed).read_if_exists("/d/f") for seed in range(150)]
     assert again == bytes_left
     assert vfs.read_if_exists("/d/f") == whole
 

@@ -32,6 +32,19 @@ def test_time_jumps_from_timer_to_timer_and_order_holds() -> None:
         asyncio.get_running_loop()
 
 
+def test_iteration_cost_delays_only_the_process_that_computes() -> None:
+    world = World(seed=1)
+    busy, free = virtual_loop(world, "busy"), virtual_loop(world, "free")
+    busy.iteration_us = 400_000
+    ran: list[tuple[str, int]] = []
+    for loop in (busy, free):
+        for after_us in (100_000, 100_000, 200_000, 900_000):
+            loop.call_after_us(after_us, lambda name=loop.name: ran.append((name, world.now_us)))
+    world.run_until(2_000_000)
+    assert [at_us for name, at_us in ran if name == "free"] == [100_000, 100_000, 200_000, 900_000]
+    assert [at_us for name, at_us in ran if name == "busy"] == [100_000, 100_000, 500_000, 900_000]
+
+
 def test_a_dead_loop_runs_nothing() -> None:
     world = World(seed=1)
     loop = virtual_loop(world, "a")

@@ -19,6 +19,11 @@ from kraftjbod.testing.simulation.simulated_thread import Gate
 #: The latest operation of its kind that fails, if one does.
 _LATEST: Final = 12
 _SLOWNESS: Final = 40.0
+#: What a single operation may fail with: a sick medium, a file system that found itself damaged,
+#: and one that has gone read-only.
+_ERRNOS: Final = (errno.EIO, errno.EIO, errno.EUCLEAN, errno.EROFS)
+#: Operations on names may also miss a name that was listed before.
+_NAME_KINDS: Final = frozenset({"list_dir", "rename", "remove_tree"})
 #: What a single error may hit.
 _KINDS: Final = (
     "open",
@@ -58,6 +63,7 @@ class DiskFault(StrEnum):
 class _OneError:
     kind: str
     countdown: int
+    number: int
 
 
 class Breakable(Protocol):
@@ -88,7 +94,9 @@ class DiskFaults:
                 self._fails_all = True
             case DiskFault.EIO_ONCE:
                 kind, countdown = disk.rng.choice(_KINDS), disk.rng.randint(1, _LATEST)
-                self._one_error = _OneError(kind=kind, countdown=countdown)
+                may_miss = (errno.ENOENT,) if kind in _NAME_KINDS else ()
+                number = disk.rng.choice((*_ERRNOS, *may_miss))
+                self._one_error = _OneError(kind=kind, countdown=countdown, number=number)
             case DiskFault.HANG:
                 disk.gate.close()
             case DiskFault.HANG_AT_SWAP:
@@ -144,23 +152,26 @@ class DiskFaults:
             self._hangs_at_swap = False
             self._disk.gate.close()
             self._disk.gate.pass_through()
-        if self._fails_all or self._is_the_one(kind):
+        if self._fails_all:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        if number := self._one_error_of(kind):
+            raise OSError(number, os.strerror(number), path)
 
     def _is_replica(self, path: str) -> bool:
         """And not a file of the dir, of which there is a new one."""
         above, _, name = path.rpartition("/")
         return above == self._disk.path and not name.endswith(".tmp")
 
-    def _is_the_one(self, kind: str) -> bool:
+    def _one_error_of(self, kind: str) -> int:
+        """Return the errno of this operation if it is the one that fails, else 0."""
         error = self._one_error
         if error is None or error.kind != kind:
-            return False
+            return 0
         error.countdown -= 1
         if error.countdown > 0:
-            return False
+            return 0
         self._one_error = None
-        return True
+        return error.number
 
     def _empty(self) -> MemVfs:
         disk = self._disk

@@ -1,7 +1,8 @@
 """WIRE. ``MemVfs``: a file system in memory that knows what a crash would leave of it.
 
 * Bytes are certain up to the file's last ``sync``; of what was written since, a crash keeps some
-  beginning, and may leave rubbish after it; or some of the sectors, and zeros for the others.
+  beginning, and may leave rubbish after it; or some of the sectors, and zeros for the others; or
+  the new size alone, with zeros.
 * Names are certain up to the directory's last ``sync_dir``; later changes survive in order, up to
   some point, as a journal would replay them.
 
@@ -30,6 +31,8 @@ from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
 ONE_BIT: Final = 0x10
 #: What a disk writes whole or not at all.
 _SECTOR_BYTES: Final = 512
+#: Share of the files with unsynced bytes that come back with their size and zeros.
+_ZEROED: Final = 0.2
 
 
 class MemFile:
@@ -100,6 +103,9 @@ class MemFile:
         if common < len(self.synced) and rng.random() < 0.5:
             # Cut or overwritten since: the old bytes may be what is on the disk.
             left.data = bytearray(self.synced)
+        elif len(self.data) > common and rng.random() < _ZEROED:
+            # The size was in the journal, and the blocks were not allocated yet.
+            left.data = self.data[:common] + bytes(len(self.data) - common)
         elif len(self.data) > common + _SECTOR_BYTES and rng.random() < 0.3:
             left.data = self._torn(common, rng)
         else:

@@ -97,9 +97,15 @@ class SimulatedDisk:
 class ProcessVfs:
     """A :class:`~kraftjbod.storage.vfs.Vfs` over several disks, each below its path."""
 
-    def __init__(self, disks: Mapping[str, SimulatedDisk]) -> None:
-        """:param disks: by path; the mapping may change meanwhile."""
+    def __init__(
+        self, disks: Mapping[str, SimulatedDisk], *, may_open: Callable[[], bool] = lambda: True
+    ) -> None:
+        """
+        :param disks: by path; the mapping may change meanwhile.
+        :param may_open: whether the process has a descriptor left; asked before each open.
+        """
         self._disks = disks
+        self._may_open = may_open
         self._given_up: list[str] = []
         #: Its process has ended.
         self.is_detached = False
@@ -126,18 +132,26 @@ class ProcessVfs:
         self.check(path, errno.ESTALE)
         return disk.vfs
 
+    def _require_descriptor(self, path: str) -> None:
+        if not self._may_open():
+            raise error(errno.EMFILE, path)
+
     def open(self, path: str, mode: OpenMode) -> ProcessFile:
+        self._require_descriptor(path)
         vfs = self._begin("open", path)
         return ProcessFile(self, path, vfs.open(path, mode))
 
     def open_if_exists(self, path: str) -> ProcessFile | None:
+        self._require_descriptor(path)
         found = self._begin("open", path).open_if_exists(path)
         return None if found is None else ProcessFile(self, path, found)
 
     def open_stream(self, path: str) -> io.BufferedReader:
+        self._require_descriptor(path)
         return self._begin("open_stream", path).open_stream(path)
 
     def read_if_exists(self, path: str) -> bytes | None:
+        self._require_descriptor(path)
         return self._begin("read_if_exists", path).read_if_exists(path)
 
     def exists(self, path: str) -> bool:
@@ -153,6 +167,7 @@ class ProcessVfs:
         return self._begin("extent_if_exists", path).extent_if_exists(path)
 
     def list_dir(self, path: str) -> list[DirEntry]:
+        self._require_descriptor(path)
         return self._begin("list_dir", path).list_dir(path)
 
     def make_dirs(self, path: str) -> None:
@@ -171,6 +186,7 @@ class ProcessVfs:
         self._begin("remove_tree", path).remove_tree(path)
 
     def sync_dir(self, path: str) -> None:
+        self._require_descriptor(path)
         self._begin("sync_dir", path).sync_dir(path)
 
     def device(self, path: str) -> int:
@@ -180,6 +196,7 @@ class ProcessVfs:
         return self._begin("space", path).space(path)
 
     def try_lock(self, path: str) -> ProcessFile | None:
+        self._require_descriptor(path)
         held = self._begin("try_lock", path).try_lock(path)
         return None if held is None else ProcessFile(self, path, held)
 

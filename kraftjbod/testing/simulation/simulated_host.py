@@ -66,8 +66,11 @@ class SimulatedProcess:
         self.name = name
         self.loop = virtual_loop(host.world, name)
         self.loop.clock = host.clock
+        self.loop.iteration_us = host.iteration_us
         self.loop.sockets = host.network.sockets_of(host.place, self.loop)
         self._host = host
+        #: Files that it may still open; None: as many as it wants.
+        self.spare_descriptors: int | None = None
         self._vfs: list[ProcessVfs] = []
         self._tasks: list[asyncio.Task[Any]] = []
         #: Held here: a loop does not keep its tasks alive.
@@ -101,9 +104,17 @@ class SimulatedProcess:
 
     def make_vfs(self) -> ProcessVfs:
         """The host's disks, until this process ends."""
-        vfs = ProcessVfs(self._host.disks)
+        vfs = ProcessVfs(self._host.disks, may_open=self._take_descriptor)
         self._vfs.append(vfs)
         return vfs
+
+    def _take_descriptor(self) -> bool:
+        """Whether a descriptor is left for one more file."""
+        spare = self.spare_descriptors
+        if spare is None:
+            return True
+        self.spare_descriptors = max(0, spare - 1)
+        return spare > 0
 
     def _ended(self, main: asyncio.Task[int | None]) -> None:
         if not main.cancelled():
@@ -167,6 +178,8 @@ class SimulatedHost:
         self.clock: DriftingClock | None = None
         #: Those that have ended, the newest last.
         self.past: list[SimulatedProcess] = []
+        #: Virtual time that one event loop iteration of its processes takes; 0: computing is free.
+        self.iteration_us = 0
         self._life = life
         #: Until ``_strike``; 0 if nothing is to strike.
         self._operations_left = 0
@@ -215,6 +228,13 @@ class SimulatedHost:
         self.clock.set_rate(rate)
         if self.process is not None:
             self.process.loop.clock = self.clock
+
+    def compute_slowly(self, iteration_us: int) -> None:
+        """Let each event loop iteration take ``iteration_us`` from now on, as on a busy machine."""
+        self._say(f"iterations take {iteration_us} us")
+        self.iteration_us = iteration_us
+        if self.process is not None:
+            self.process.loop.iteration_us = iteration_us
 
     def start(self) -> None:
         """Begin a process, with the power on."""

@@ -136,6 +136,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         #: What would have run since the process stands still; None while it does not.
         self.held: list[asyncio.Handle] | None = None
         self.sockets: Sockets | None = None
+        #: Virtual time that one iteration of the event loop takes, its threads included.
+        self.iteration_us = 0
+        #: When the last iteration began, and when it ends, by the world's clock.
+        self.iteration_began_us = -1
+        self.busy_until_us = 0
         #: Of its host, once that does not go as the world's does.
         self.clock: DriftingClock | None = None
         #: By number, what the process wants to be called with.

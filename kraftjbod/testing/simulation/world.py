@@ -5,7 +5,9 @@ One thread, no sleep, no real clock. Everything that will happen is a handle of 
 
 * what is ready runs in the order in which it became ready;
 * when nothing is ready, time jumps to the next handle that is due, of whatever process;
-* handles that are due at the same microsecond run in the order in which they were made.
+* handles that are due at the same microsecond run in the order in which they were made;
+* computing takes time where a loop says so (``iteration_us``): whatever a process has ready at one
+  instant is one iteration of its event loop, and what becomes ready meanwhile waits for its end.
 
 Randomness comes from the seed alone. Who needs some has a generator of its own, named
 (:meth:`World.rng_of`), so that a draw here does not change what is drawn there.
@@ -45,6 +47,9 @@ class ProcessLoop(Protocol):
     name: str
     is_dead: bool
     held: list[asyncio.Handle] | None
+    iteration_us: int
+    iteration_began_us: int
+    busy_until_us: int
 
     def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None: ...
 
@@ -134,6 +139,12 @@ class World:
             if loop.held is not None:
                 loop.held.append(handle)
                 continue
+            if loop.iteration_us and loop.iteration_began_us != self.now_us:
+                if loop.busy_until_us > self.now_us:
+                    self.push(loop.busy_until_us, handle)
+                    continue
+                loop.iteration_began_us = self.now_us
+                loop.busy_until_us = self.now_us + loop.iteration_us
             if loop is not current:
                 current = self.running = loop
                 enter(loop)

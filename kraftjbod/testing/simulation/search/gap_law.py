@@ -37,6 +37,9 @@ _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.KILL: _HOST_MS,
         Kind.POWER_CUT: _HOST_MS,
         Kind.STAND_STILL: _HOST_MS,
+        Kind.LATE_LOOP: _HOST_MS,
+        Kind.ROT_BESIDE: _HOST_MS,
+        Kind.LOST_END: _HOST_MS,
         Kind.REMOVED: _HOST_MS,
         Kind.SWAPPED: _HOST_MS,
         # A link may be cut meanwhile, and late by as much.

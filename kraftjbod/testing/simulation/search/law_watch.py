@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kraftjbod.core.ids import TopicId, TopicIdPartition, TopicPartition
@@ -19,7 +20,11 @@ from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.record_batch import batches
 from kraftjbod.protocol.records import read_records
 from kraftjbod.raft.machine.messages import EntryKind
-from kraftjbod.storage.checkpoints import parse_offsets, parse_partition_metadata
+from kraftjbod.storage.checkpoints import (
+    CorruptCheckpointError,
+    parse_offsets,
+    parse_partition_metadata,
+)
 from kraftjbod.storage.dir_names import (
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
@@ -346,7 +351,9 @@ def _is_of_another(vfs: Vfs, path: str, name: str, known: Mapping[TopicId, str])
         return False
     data = vfs.read_if_exists(f"{path}/{name}/{PARTITION_METADATA}")
     if data is not None:
-        return parse_partition_metadata(data.decode(), path) not in known
+        # Rot can make the id unreadable: only the name is left to judge by then.
+        with suppress(CorruptCheckpointError):
+            return parse_partition_metadata(data.decode(), path) not in known
     return named.topic_partition is None or named.topic_partition.topic not in known.values()
 
 
@@ -358,7 +365,10 @@ def _is_set_aside_after(wall_ms: int, vfs: Vfs, directory: str) -> bool:
 
 def _offsets_in(vfs: Vfs, path: str) -> dict[TopicPartition, int]:
     data = vfs.read_if_exists(path)
-    return {} if data is None else parse_offsets(data.decode(), path)
+    # A checkpoint that rotted is unreadable until its owner writes it the next time.
+    with suppress(CorruptCheckpointError):
+        return {} if data is None else parse_offsets(data.decode(), path)
+    return {}
 
 
 def newest_by_key(data: bytes) -> dict[bytes, bytes]:

@@ -199,9 +199,12 @@ class QuorumLaws:
 
     def judge_answers(self, answered: set[bytes]) -> None:
         """
+        Entries that left the controllers' caches between two looks were not seen. Where there are
+        any, an answered write may be one of them, and nothing is judged.
+
         :param answered: what the entry of each write that was answered has in it.
         """
-        if self.is_lost:
+        if self.is_lost or len(self.committed) <= max(self.committed, default=-1):
             return
         payloads = [entry.payload for entry in self.committed.values()]
         for text in sorted(answered):

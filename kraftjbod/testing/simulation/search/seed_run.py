@@ -59,6 +59,8 @@ _RUN_MS: Final = 1_200_000
 _REQUEST_TIMEOUT_MS: Final = 4_000
 #: Of a broker at rest, which has about fifty.
 _MOST_TASKS: Final = 100
+#: What an event loop iteration of a daemon costs, in virtual time.
+_ITERATION_US: Final = (0, 50, 300)
 #: How many controllers vote; each entry is as likely as the others.
 _VOTERS: Final = (1, 1, 1, 3, 3, 5)
 #: A light run has little of everything, and faults that follow each other quickly.
@@ -213,6 +215,9 @@ class SeedRun:
         self._cluster = SimulatedCluster(
             seed, shape.controllers, shape.brokers, shape.dirs, config=CONFIG
         )
+        iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
+        for host in self._cluster.hosts.values():
+            host.iteration_us = iteration_us
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
         drawn_ms = random.Random(f"load {seed}").choice((100, 250, 800))

@@ -27,6 +27,8 @@ OF_DISKS = [
     Kind.WIPE,
     Kind.MOVE_HANG,
     Kind.ROT,
+    Kind.ROT_BESIDE,
+    Kind.LOST_END,
 ]
 
 

@@ -8,6 +8,8 @@ OF_HOSTS = [
     Kind.STOP,
     Kind.POWER_CUT,
     Kind.STAND_STILL,
+    Kind.LATE_LOOP,
+    Kind.DESCRIPTORS,
     Kind.CONTROLLER_KILL,
     Kind.CONTROLLER_POWER_CUT,
     Kind.REMOVED,

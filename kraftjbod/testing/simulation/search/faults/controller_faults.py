@@ -13,6 +13,7 @@ from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.disk_faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import ONE_BIT
+from kraftjbod.testing.simulation.search.faults.host_faults import LATE_ITERATION_US
 from kraftjbod.testing.simulation.search.faults.link_faults import REJECTS
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
@@ -55,6 +56,7 @@ class ControllerFaults:
         return {
             Kind.CONTROLLER_STOP: self._stop,
             Kind.CONTROLLER_STAND_STILL: self._stand_still,
+            Kind.CONTROLLER_LATE_LOOP: self._compute_slowly,
             **dict.fromkeys(_DISK_FAULTS, self._disturb_disk),
             Kind.METADATA_LOST_TAIL: self._lose_tail,
             Kind.METADATA_ROT: self._rot_snapshot,
@@ -80,6 +82,13 @@ class ControllerFaults:
             go_on = host.stand_still()
             await wait(fault)
             go_on()
+
+    async def _compute_slowly(self, fault: Fault) -> None:
+        async with self._stage.struck_controller(fault) as host:
+            usual_us = host.iteration_us
+            host.compute_slowly(fault.rng().randint(*LATE_ITERATION_US))
+            await wait(fault)
+            host.compute_slowly(usual_us)
 
     # --- disks -----------------------------------------------------------------------------------
 

@@ -10,7 +10,14 @@ from typing import Final
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.record_batch import batches
-from kraftjbod.storage.dir_names import LOG_SUFFIX, ReplicaDirKind, parse_replica_dir
+from kraftjbod.storage.dir_names import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    RESERVE_FILE,
+    ReplicaDirKind,
+    parse_replica_dir,
+)
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.disk_faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -63,6 +70,8 @@ class DirFaults:
             Kind.WIPE: self._wipe,
             Kind.MOVE_HANG: self._hang_move,
             Kind.ROT: self._rot,
+            Kind.ROT_BESIDE: self._rot_beside,
+            Kind.LOST_END: self._lose_end,
         }
 
     async def _break_dir(self, fault: Fault) -> None:
@@ -177,6 +186,51 @@ class DirFaults:
             self._stage.start(fault.broker)
             await asyncio.sleep(_ROT_LOOKS_S)
 
+    async def _rot_beside(self, fault: Fault) -> None:
+        """While the broker is down: what it reads at its start."""
+        rng, path, vfs = fault.rng(), self._stage.path(fault), self._stage.disk(fault).vfs
+        async with self._stage.broker_down(fault.broker):
+            self._stage.host(fault).kill()
+            found = [name for name in files_beside(vfs, path) if _size(vfs, name) > 0]
+            for name in rng.sample(found, min(len(found), rng.randint(1, 2))):
+                position = rng.randrange(_size(vfs, name))
+                vfs.open(name, OpenMode.READ_WRITE).rot(position)
+                self._stage.note(f"{name} is rotten at {position}")
+            await wait(fault)
+        await self._operator.until_back(fault)
+
+    async def _lose_end(self, fault: Fault) -> None:
+        rng, path, vfs = fault.rng(), self._stage.path(fault), self._stage.disk(fault).vfs
+        async with self._stage.broker_down(fault.broker):
+            await self._end(fault, is_clean=rng.random() < 0.5)
+            found = [logs for one in replica_dirs(vfs, path) if (logs := segments(vfs, one))]
+            if found:
+                self._cut(vfs, rng.choice(found), rng)
+            await wait(fault)
+        await self._operator.until_back(fault)
+
+    async def _end(self, fault: Fault, *, is_clean: bool) -> None:
+        if is_clean:
+            await self._stage.stop_host(self._stage.host(fault))
+        else:
+            self._stage.host(fault).kill()
+
+    def _cut(self, vfs: MemVfs, logs: list[str], rng: random.Random) -> None:
+        """Remove one whole segment of ``logs``, or cut one of them at a batch boundary."""
+        name = rng.choice(logs)
+        if len(logs) > 1 and rng.random() < 0.3:
+            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+                vfs.unlink_if_exists(name.removesuffix(LOG_SUFFIX) + suffix)
+            vfs.sync_dir(name.rpartition("/")[0])
+            self._stage.note(f"{name} is gone")
+            return
+        file = vfs.open(name, OpenMode.READ_WRITE)
+        ends = [position for position, _ in batches(bytes(file.data))]
+        if ends:
+            file.truncate(rng.choice(ends))
+            file.sync()
+            self._stage.note(f"{name} ends at {file.size()}")
+
     def _replicas_of(self, broker: int) -> Iterator[bytearray]:
         """What lies in the segments of its replicas, those on their way to be one included."""
         for path in self._stage.cluster.brokers[broker].log_dirs:
@@ -197,6 +251,26 @@ def replica_dirs(vfs: MemVfs, path: str) -> list[str]:
     return [
         f"{path}/{name}" for name, one in named.items() if one is not None and one.kind in kinds
     ]
+
+
+def files_beside(vfs: MemVfs, path: str) -> list[str]:
+    """Files of a directory and of its replicas that hold no records.
+
+    The identity of the directory is left out: only an operator can say which disk that is.
+    """
+    places = [path, *replica_dirs(vfs, path)]
+    return [
+        f"{place}/{entry.name}"
+        for place in places
+        for entry in (vfs.list_dir(place) if vfs.is_dir(place) else ())
+        if not entry.is_dir
+        and not entry.name.endswith(LOG_SUFFIX)
+        and entry.name not in (META_PROPERTIES, RESERVE_FILE)
+    ]
+
+
+def _size(vfs: MemVfs, name: str) -> int:
+    return vfs.open(name, OpenMode.READ).size()
 
 
 def segments(vfs: MemVfs, directory: str) -> list[str]:

@@ -20,6 +20,10 @@ _MOVES_S: Final = 0.4
 #: Less than ``message.timestamp.after.max.ms``: a broker that is an hour late has to refuse what
 #: clients send.
 _WRONG_MS: Final = 3_000_000
+#: An event loop iteration of a process whose machine is overloaded, from and to.
+LATE_ITERATION_US: Final = (5_000, 900_000)
+#: Files that may still be opened once descriptors run out.
+_MOST_SPARE_DESCRIPTORS: Final = 3
 
 
 class HostFaults:
@@ -35,6 +39,8 @@ class HostFaults:
             Kind.STOP: self._stop,
             Kind.POWER_CUT: self._power_cut,
             Kind.STAND_STILL: self._stand_still,
+            Kind.LATE_LOOP: self._compute_slowly,
+            Kind.DESCRIPTORS: self._run_out_of_descriptors,
             Kind.CONTROLLER_KILL: self._controller_away,
             Kind.CONTROLLER_POWER_CUT: self._controller_away,
             Kind.REMOVED: self._remove,
@@ -63,6 +69,22 @@ class HostFaults:
         go_on = self._stage.host(fault).stand_still()
         await wait(fault)
         go_on()
+        await self._stage.until_serving(fault.broker)
+
+    async def _compute_slowly(self, fault: Fault) -> None:
+        host = self._stage.host(fault)
+        usual_us = host.iteration_us
+        host.compute_slowly(fault.rng().randint(*LATE_ITERATION_US))
+        await wait(fault)
+        host.compute_slowly(usual_us)
+        await self._stage.until_serving(fault.broker)
+
+    async def _run_out_of_descriptors(self, fault: Fault) -> None:
+        process = self._stage.host(fault).process
+        if process is not None:
+            process.spare_descriptors = fault.rng().randint(0, _MOST_SPARE_DESCRIPTORS)
+            await wait(fault)
+            process.spare_descriptors = None
         await self._stage.until_serving(fault.broker)
 
     async def _controller_away(self, fault: Fault) -> None:

@@ -24,6 +24,10 @@ class Kind(StrEnum):
     """Of a broker's host: what was not synced is lost, as far as a journal allows."""
     STAND_STILL = "SIGSTOP"
     """It goes on again, and knows nothing of what happened meanwhile."""
+    LATE_LOOP = "late event loop"
+    """Each event loop iteration of the broker takes long, and everything in the process with it."""
+    DESCRIPTORS = "file descriptors run out"
+    """Files of the broker cannot be opened (EMFILE); open ones stay open."""
     CONTROLLER_KILL = "kill -9 of the controller"
     CONTROLLER_POWER_CUT = "power cut of the controller"
     EIO = "EIO"
@@ -48,6 +52,10 @@ class Kind(StrEnum):
     """Longer than is suspicious, and shorter than is final."""
     ROT = "bit rot"
     """A bit of a closed segment is another one: found by its checksum, and healed by a peer."""
+    ROT_BESIDE = "kill -9, and bit rot beside the log"
+    """Of an index, a checkpoint, a snapshot of producers or another small file of the directory."""
+    LOST_END = "kill -9, and the end of a log lost"
+    """At a batch boundary, or one whole segment: no byte that is left is wrong."""
     MOVES = "moves"
     CORDON = "cordon"
     DRAIN = "drain"
@@ -62,6 +70,7 @@ class Kind(StrEnum):
     SLOW_LINK = "slow link"
     CONTROLLER_STOP = "orderly stop of the controller"
     CONTROLLER_STAND_STILL = "SIGSTOP of the controller"
+    CONTROLLER_LATE_LOOP = "late event loop of the controller"
     METADATA_EIO = "EIO of the metadata disk"
     METADATA_EIO_ONCE = "EIO of one operation of the metadata disk"
     METADATA_LOST_TAIL = "EIO of the metadata disk, and what was not synced is lost"
@@ -97,6 +106,8 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.STOP: 4,
         Kind.POWER_CUT: 6,
         Kind.STAND_STILL: 5,
+        Kind.LATE_LOOP: 4,
+        Kind.DESCRIPTORS: 4,
         Kind.CONTROLLER_KILL: 5,
         Kind.CONTROLLER_POWER_CUT: 3,
         Kind.EIO: 6,
@@ -114,6 +125,8 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.SWAPPED: 2,
         Kind.MOVE_HANG: 5,
         Kind.ROT: 4,
+        Kind.ROT_BESIDE: 4,
+        Kind.LOST_END: 4,
         Kind.MOVES: 9,
         Kind.CORDON: 3,
         Kind.DRAIN: 3,
@@ -135,6 +148,7 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.CONTROLLER_POWER_CUT: 9,
         Kind.CONTROLLER_STOP: 5,
         Kind.CONTROLLER_STAND_STILL: 7,
+        Kind.CONTROLLER_LATE_LOOP: 6,
         Kind.METADATA_EIO: 3,
         Kind.METADATA_EIO_ONCE: 5,
         Kind.METADATA_LOST_TAIL: 4,
@@ -174,6 +188,8 @@ UNCLEAN: Final = frozenset(
         Kind.SWAPPED,
         Kind.MOVE_HANG,
         Kind.ROT,
+        Kind.ROT_BESIDE,
+        Kind.LOST_END,
     }
 )
 OF_A_DIR: Final = frozenset(
@@ -189,6 +205,8 @@ OF_A_DIR: Final = frozenset(
         Kind.WIPE,
         Kind.MOVE_HANG,
         Kind.ROT,
+        Kind.ROT_BESIDE,
+        Kind.LOST_END,
         Kind.CORDON,
         Kind.DRAIN,
         Kind.REATTACH,
@@ -201,6 +219,7 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.CONTROLLER_POWER_CUT,
         Kind.CONTROLLER_STOP,
         Kind.CONTROLLER_STAND_STILL,
+        Kind.CONTROLLER_LATE_LOOP,
         Kind.METADATA_EIO,
         Kind.METADATA_EIO_ONCE,
         Kind.METADATA_LOST_TAIL,
