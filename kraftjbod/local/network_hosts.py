@@ -110,13 +110,17 @@ def remove(addresses: Iterable[str]) -> None:
     own = [address for address in addresses if is_own_host(address)]
     if not own:
         return
+    for number in sorted({_number(address) for address in own}):
+        # The kernel removes the link some time after its namespace; the next start needs the name.
+        if os.path.exists(f"/sys/class/net/{_uplink(number)}"):
+            _ip("link", "del", _uplink(number))
     wanted = {*map(_host, own), *(_switch(_number(address)) for address in own)}
     for name in sorted(wanted & _namespaces()):
         _ip("netns", "del", name)
 
 
 def _make_switch(number: int) -> None:
-    switch, uplink = _switch(number), f"kjb{number}"
+    switch, uplink = _switch(number), _uplink(number)
     _ip("netns", "add", switch)
     _ip("-n", switch, "link", "add", "switch", "type", "bridge")
     _ip("-n", switch, "link", "set", "switch", "up")
@@ -136,6 +140,11 @@ def _number(address: str) -> int:
 
 def _switch(number: int) -> str:
     return f"kraftjbod-{_NETWORKS}.{number}"
+
+
+def _uplink(number: int) -> str:
+    """Of this machine, where the cable to the switch begins."""
+    return f"kjb{number}"
 
 
 def _host(address: str) -> str:
