@@ -98,6 +98,10 @@ class BrokerServer:
         return self._rooms
 
     @property
+    def has_figures(self) -> bool:
+        return self._rooms is not None
+
+    @property
     def is_open(self) -> bool:
         """Clients are served."""
         return self._is_open

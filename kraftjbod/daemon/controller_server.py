@@ -99,6 +99,10 @@ class ControllerServer:
         """What decides, to be looked at from outside; None until the metadata dir is open."""
         return self._controller
 
+    @property
+    def has_figures(self) -> bool:
+        return self._controller is not None
+
     async def start(self) -> None:
         await self._parts.start()
 

@@ -137,6 +137,11 @@ class Daemon(Protocol):
         """How it is, in one line for ``systemctl status``; at any time."""
         ...
 
+    @property
+    def has_figures(self) -> bool:
+        """Whether every metric of the daemon is registered."""
+        ...
+
 
 def run_daemon(
     name: str,
@@ -283,6 +288,7 @@ class DaemonLife:
                 Path(self._config.metrics_snapshot_path),
                 self._metrics,
                 interval_ms=self._config.metrics_snapshot_interval_ms,
+                is_complete=lambda: self._daemon.has_figures,
             )
             tasks.add(asyncio.create_task(snapshots.run()))
         try:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from kraftjbod.core.telemetry import Metrics, get_logger
@@ -22,10 +23,17 @@ def _open_draft(path: str, flags: int) -> int:
 
 
 class MetricsSnapshots:
-    """One coroutine, :meth:`run`."""
+    """One coroutine, :meth:`run`.
 
-    def __init__(self, path: Path, metrics: Metrics, *, interval_ms: int) -> None:
+    :param is_complete: whether all metrics are registered; the first snapshot waits for it, because
+        a metric that is missing there gives alerts no value to start from.
+    """
+
+    def __init__(
+        self, path: Path, metrics: Metrics, *, interval_ms: int, is_complete: Callable[[], bool]
+    ) -> None:
         self._path = path
+        self._is_complete = is_complete
         self._metrics = metrics
         self._interval_ms = interval_ms
         #: Intervals that passed while one was being written.
@@ -36,7 +44,8 @@ class MetricsSnapshots:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            self._begin()
+            if self._is_complete():
+                self._begin()
             await asyncio.sleep(self._interval_ms / 1000)
 
     def _begin(self) -> None:

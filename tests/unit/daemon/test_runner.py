@@ -31,6 +31,7 @@ class Daemon:
     async def wait_failed(self): await asyncio.Event().wait()
     async def stop(self): print("stopped", flush=True)
     def status(self): return "well"
+    has_figures = True
 
 def build(config, environment):
     environment.metrics.count("Started")

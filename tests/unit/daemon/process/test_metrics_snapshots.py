@@ -13,12 +13,34 @@ from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.process.metrics_snapshots import MetricsSnapshots
 
 
+def snapshots_of(path: Path, metrics: Metrics) -> MetricsSnapshots:
+    return MetricsSnapshots(path, metrics, interval_ms=1, is_complete=lambda: True)
+
+
+async def test_first_snapshot_waits_until_every_metric_is_registered(tmp_path: Path) -> None:
+    path, metrics, asked = tmp_path / "figures.json", Metrics(), []
+
+    def is_complete() -> bool:
+        asked.append(path.exists())
+        if len(asked) == 5:
+            metrics.count("late")
+        return len(asked) >= 5
+
+    snapshots = MetricsSnapshots(path, metrics, interval_ms=1, is_complete=is_complete)
+    running = asyncio.create_task(snapshots.run())
+    while not path.exists():
+        await asyncio.sleep(0.001)
+    running.cancel()
+    assert asked[:5] == [False] * 5
+    assert json.loads(path.read_text())["late"] == 1
+
+
 async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path) -> None:
     """A pipe without a reader is a file whose opening does not end."""
     path, metrics = tmp_path / "figures.json", Metrics()
     metrics.count("beats")
     os.mkfifo(tmp_path / "figures.json.tmp")
-    running = asyncio.create_task(MetricsSnapshots(path, metrics, interval_ms=1).run())
+    running = asyncio.create_task(snapshots_of(path, metrics).run())
     with capture_logs() as logged:
         while "metrics_snapshot_waits" not in {event["event"] for event in logged}:
             await asyncio.sleep(0.001)
@@ -43,7 +65,7 @@ async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path
 async def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_path: Path) -> None:
     folder, metrics = tmp_path / "later", Metrics()
     path = folder / "figures.json"
-    running = asyncio.create_task(MetricsSnapshots(path, metrics, interval_ms=1).run())
+    running = asyncio.create_task(snapshots_of(path, metrics).run())
     with capture_logs() as logged:
         while not any(event["event"] == "metrics_snapshot_failed" for event in logged):
             await asyncio.sleep(0.001)
@@ -58,7 +80,7 @@ async def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) 
     victim, path = tmp_path / "victim", tmp_path / "figures.json"
     victim.write_text("precious")
     (tmp_path / "figures.json.tmp").symlink_to(victim)
-    running = asyncio.create_task(MetricsSnapshots(path, Metrics(), interval_ms=1).run())
+    running = asyncio.create_task(snapshots_of(path, Metrics()).run())
     with capture_logs() as logged:
         while not path.exists() and not any(
             event["event"] == "metrics_snapshot_failed" for event in logged
