@@ -3,6 +3,7 @@
 A burst is a run of sound frames, sent in one go, that may end with one that breaks the protocol.
 What our codec takes for sound has to be answered, in order and under its own number, or under any
 on the controller's door; what it takes for broken has to end the connection.
+A Produce request with acks=0 has no answer, and ends the connection if it fails, as in Kafka.
 Some connections are just left: in the middle of a frame, with answers unread, or reset.
 """
 
@@ -63,6 +64,14 @@ class _Ended(Exception):
     """The daemon closed the connection, and that is counted."""
 
 
+@dataclass(slots=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    #: A Produce request with acks=0 was sent: if it failed, the daemon closes the connection.
+    may_close: bool = False
+
+
 class Flood:
     """Runs until ``frames`` were sent; ``connections`` at once to each door."""
 
@@ -108,7 +117,8 @@ class Flood:
             return
         try:
             async with asyncio.timeout(30):
-                while self._left_to_send > 0 and await self._burst(door, reader, writer):
+                connection = _Connection(reader, writer)
+                while self._left_to_send > 0 and await self._burst(door, connection):
                     pass
         except TimeoutError:
             self.figures.outcomes["connection given up"] += 1
@@ -119,10 +129,9 @@ class Flood:
         finally:
             writer.close()
 
-    async def _burst(
-        self, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _burst(self, door: Door, connection: _Connection) -> bool:
         """Whether the connection is still good."""
+        reader, writer = connection.reader, connection.writer
         burst = self._drawn(door)
         data = b"".join(frame.framed for frame in burst)
         if self._rng.random() < _LEFT:
@@ -132,9 +141,10 @@ class Flood:
         is_truncated = breaking is not None and self._rng.random() < _TRUNCATED
         writer.write(data if is_truncated else b"".join(frame.framed for frame in burst))
         sound = [frame for frame in burst if frame.has_answer]
+        connection.may_close |= len(sound) < len(burst)
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._answers(door, reader, sound, is_truncated=is_truncated)
+                await self._answers(door, connection, sound, is_truncated=is_truncated)
                 if breaking is None:
                     return True
                 if not is_truncated:
@@ -159,15 +169,15 @@ class Flood:
         return burst
 
     async def _answers(
-        self, door: Door, reader: asyncio.StreamReader, sound: list[Frame], *, is_truncated: bool
+        self, door: Door, connection: _Connection, sound: list[Frame], *, is_truncated: bool
     ) -> None:
         """What breaks the protocol ends what is under way on its connection, too."""
         waiting = {} if door.is_kafka else {frame.correlation_id: frame for frame in sound}
         for frame in sound:
             try:
-                answer = await _read_frame(reader)
+                answer = await _read_frame(connection.reader)
             except (asyncio.IncompleteReadError, ConnectionError):
-                if is_truncated:
+                if is_truncated or connection.may_close:
                     self.figures.outcomes["closed as due"] += 1
                 else:
                     self.figures.blame("closed though sound", frame)
