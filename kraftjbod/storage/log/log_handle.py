@@ -508,10 +508,8 @@ class LogHandle:
         )
 
     async def put_in_place(self, segments: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """See :meth:`LogSegments.put_in_place`; :meth:`name_compacted` has to follow."""
-        await self._published.run(
-            OpKind.RENAME, lambda log: log.segments.put_in_place(segments, files)
-        )
+        """See :meth:`UnifiedLog.put_in_place`; :meth:`name_compacted` has to follow."""
+        await self._published.run(OpKind.RENAME, lambda log: log.put_in_place(segments, files))
 
     async def name_compacted(self) -> None:
         """See :meth:`LogSegments.name_compacted`."""

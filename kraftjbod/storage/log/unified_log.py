@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.errors import CorruptRecordError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.control_records import (
@@ -72,6 +72,7 @@ from kraftjbod.storage.segments.batch_walk import sent_batches
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
+from kraftjbod.storage.segments.segment_swap import CleaningFiles
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
@@ -468,6 +469,20 @@ class UnifiedLog:
         """The largest; None of an empty log."""
         largest = [found for one in self.segments.all if (found := one.largest_timestamp())]
         return max((found.timestamp for found in largest), default=None)
+
+    # -- compaction -------------------------------------------------------------------------
+
+    def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
+        """See :meth:`LogSegments.put_in_place`.
+
+        :raises OverloadedError: also if ``sources`` turned out to be damaged meanwhile. Positions
+            of damage are those of the damaged file, and a truncation goes by them.
+        """
+        view = self.view()
+        damage = view.damage_from(sources[0].base_offset)
+        if damage is not None and view.segments[view.segment_index(damage.offset)] in sources:
+            raise OverloadedError(f"{self.directory} turned out to be damaged at {damage.offset}")
+        self.segments.put_in_place(sources, files)
 
     # -- shorten ----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
@@ -22,9 +23,11 @@ from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import (
     CONFIG,
+    NO_LIMIT,
     NOW_MS,
     History,
     compacting_dir,
@@ -300,6 +303,36 @@ async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it():
         pass
     history.require_kept_by(await read_all(handle))
     assert cleaned_files(mem) == []
+
+
+async def test_damage_that_is_found_in_the_middle_of_a_pass_keeps_the_segment_in_its_place():
+    """Its position is one of the segment that was read, and not of the compacted one."""
+    mem = MemVfs()
+    vfs = FaultVfs(mem)
+    manager = await start(vfs=vfs, limits=SMALL_STEPS)
+    handle, history = await manager.create(TP, TOPIC_ID, directory_id(1)), History()
+    for step in range(20):
+        await history.append(handle, keyed(("same", "x" * 50), (f"key {step}", "y" * 50)))
+        await flush_and_roll(handle)
+    await manager.close(1)
+    manager = await start(vfs=vfs, limits=SMALL_STEPS)
+    handle = manager.get(TP)
+    assert handle is not None
+    handle.high_watermark = handle.log_end_offset
+    reads = []
+
+    def rot_what_was_read() -> None:
+        mem.open(f"/d1/{TP}/{6:020}.log", OpenMode.READ_WRITE).rot(100)
+        reads.append(asyncio.ensure_future(handle.read_checked(6, 1, NO_LIMIT, True)))
+
+    await stopped_at(manager, vfs, "sync", rot_what_was_read)
+    with pytest.raises(CorruptRecordError):
+        await reads[0]
+    assert handle.damaged_from == 6
+    await handle.truncate_to(6)
+    assert handle.log_end_offset == 6
+    history.records = [record for record in history.records if record.offset < 6]
+    history.require_kept_by(await read_all(handle))
 
 
 # -- limits ----------------------------------------------------------------------------------------
