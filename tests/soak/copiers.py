@@ -6,6 +6,10 @@ of each to another, adds its offsets with ``send_offsets_to_transaction`` and co
 the committed copies are compared with the committed input: nothing lost, nothing twice, in order.
 
 Every copier measures how long it was without a commit, and in which call of the client it was.
+
+``send_offsets_to_transaction`` of librdkafka 2.10 to 2.16 may never return, whatever its limit says
+(confluentinc/librdkafka 5456 and 5511): it waits for a group coordinator that has left the
+metadata, as the brokers that stop here do. Such a producer is left behind, counted, and replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
@@ -43,7 +48,35 @@ _POLL_S: Final = 0.1
 _MOST_FINDINGS: Final = 20
 _COMMITTED_PAUSE_S: Final = 1.0
 
+#: For a call to return after its own limit.
+_GRACE_S: Final = 5.0
+_MOST_HUNG: Final = 50
+
 T = TypeVar("T")
+
+
+class ClientHangsError(Exception):
+    """A call of the client did not return within its limit."""
+
+
+def within(limit_s: float, call: Callable[[], T]) -> T:
+    """``call`` in a thread of its own, which is left behind with it if it does not return.
+
+    The thread keeps what ``call`` uses alive: a producer that hangs cannot be closed either.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as e:
+            done.set_exception(e)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return done.result(limit_s)
+    except TimeoutError:
+        raise ClientHangsError(f"no answer of the client within {limit_s:.0f} s") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +128,8 @@ class _Copier:
         self._committed_at_s = time.monotonic()
         self._in_calls: dict[str, float] = defaultdict(float)
         self.commits = 0
+        #: Producers that were left behind.
+        self.hung = 0
         self.longest = Wait()
 
     @property
@@ -164,12 +199,20 @@ class _Copier:
             member = self._consumer.consumer_group_metadata()
             self._until_done(
                 "send_offsets_to_transaction",
-                lambda: producer.send_offsets_to_transaction(positions, member, TRY_S),
+                lambda: within(
+                    TRY_S + _GRACE_S,
+                    lambda: producer.send_offsets_to_transaction(positions, member, TRY_S),
+                ),
             )
             self._until_done("commit_transaction", lambda: producer.commit_transaction(TRY_S))
         except (KafkaException, BufferError) as e:
             self._has_position = False
             return self._abort(producer, e)
+        except ClientHangsError:
+            self.hung += 1
+            if self.hung > _MOST_HUNG:
+                raise
+            return False
         self._has_committed()
         return True
 
@@ -259,6 +302,11 @@ class Copiers:
     @property
     def commits(self) -> int:
         return sum(one.commits for one in self._copiers)
+
+    @property
+    def hung(self) -> int:
+        """Producers whose client hung."""
+        return sum(one.hung for one in self._copiers)
 
     @property
     def longest_wait(self) -> Wait:

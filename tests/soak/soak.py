@@ -69,6 +69,7 @@ class Report:
     transactions: Counter[Outcome] = field(default_factory=Counter)
     #: Of the copiers.
     commits: int = 0
+    hung: int = 0
     longest_wait: Wait = field(default_factory=Wait)
     strikes: Counter[Kind] = field(default_factory=Counter)
     #: The longest times without an acknowledgement of any partition, one per round, by its kinds.
@@ -80,7 +81,8 @@ class Report:
             f"seed {self.seed}: {self.rounds} rounds, {sum(self.strikes.values())} strikes, "
             f"{self.acked} records acknowledged, {self.read} read, {len(self.findings)} findings",
             "transactions: " + ", ".join(f"{n} {how}" for how, n in self.transactions.items()),
-            f"copiers: {self.commits} transactions, longest time without one: {self.longest_wait}",
+            f"copiers: {self.commits} transactions, longest time without one: {self.longest_wait}; "
+            f"{self.hung} producers whose client hung",
             "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
             "longest time without an acknowledgement, by what struck:",
         ]
@@ -157,6 +159,7 @@ def _soak(
         except (AssertionError, KafkaException) as e:
             report.findings.append(str(e))
         report.commits, report.longest_wait = copiers.commits, copiers.longest_wait
+        report.hung = copiers.hung
     report.acked = load.acked
     report.transactions = transactions.outcomes
     verdict = judge(bootstrap, TOPIC, load)
