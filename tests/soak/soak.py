@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import time
 from collections import Counter, defaultdict
@@ -227,6 +228,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     asked = parser.parse_args()
+    # Either way daemons, mounts and loop devices are to go; in the background SIGINT is ignored.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.default_int_handler)
     began_s = time.monotonic()
 
     def report_line(line: str) -> None:
