@@ -10,7 +10,7 @@ import pytest
 
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
-from kraftjbod.storage.vfs import RealVfs
+from kraftjbod.storage.vfs import OpenMode, RealVfs
 from kraftjbod.testing import mounts
 from tests.faults.rig import batch, headers_of
 
@@ -48,8 +48,9 @@ def test_the_scrub_reads_the_disk_and_not_the_memory(kind: mounts.Kind) -> None:
 
 
 def scrubbed(vfs: RealVfs, segment: LogSegment) -> list[int]:
-    scrub = SegmentScrub(vfs=vfs, segment=segment, end_offset=BATCHES)
-    assert scrub.open()
+    file = vfs.open(segment.path, OpenMode.READ)
+    scrub = SegmentScrub(vfs=vfs, file=file, segment=segment, end_offset=BATCHES)
+    scrub.begin()
     while scrub.step():
         continue
     scrub.close()

@@ -494,6 +494,10 @@ class LogHandle:
         """See :attr:`UnifiedLog.kept_producer_batches`."""
         return await self._published.run(OpKind.READ, lambda log: log.kept_producer_batches)
 
+    async def open_beside(self, segment: LogSegment) -> VfsFile | None:
+        """See :meth:`LogSegments.open_beside`."""
+        return await self._published.run(OpKind.READ, lambda log: log.segments.open_beside(segment))
+
     async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
         """See :meth:`LogSegments.open_sealed`."""
         return await self._published.run(

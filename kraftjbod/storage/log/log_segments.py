@@ -153,6 +153,15 @@ class LogSegments:
 
     # -- compaction -------------------------------------------------------------------------
 
+    def open_beside(self, segment: LogSegment) -> VfsFile | None:
+        """Another file object of ``segment``, for who reads it in another thread.
+
+        None if it is not in the log any more, or its file is gone. Never opened by name elsewhere:
+        until :meth:`name_compacted` is done, the name of a compacted segment is its source's.
+        """
+        self.name_compacted()
+        return self._vfs.open_if_exists(segment.path) if segment in self.all else None
+
     def open_sealed(self, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
         """Open ``sources``, sealed neighbours, for a cleaner to read.
 

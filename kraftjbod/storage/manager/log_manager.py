@@ -297,6 +297,9 @@ class LogManager:
         # From the moment that there is a future copy, it is what forbids compaction.
         async with self._cleaning_pauses.paused(topic_partition, by="a move"):
             await self._cleaner_offsets.forget(target, topic_partition)
+            if (source := self.get(topic_partition)) is not None:
+                # A copy is made of files by their names.
+                await source.name_compacted()
             return await self._swap.create_future(topic_partition, target, move_id)
 
     async def drop_future(self, topic_partition: TopicPartition) -> None:

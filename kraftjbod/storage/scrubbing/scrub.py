@@ -238,10 +238,17 @@ class Scrub:
     async def _read(self, cold: _Cold) -> SegmentScrub | None:
         """The segment as the disk has it; None if it is gone, or about to move."""
         handle = cold.handle
-        scrub = SegmentScrub(vfs=self.log_dir.vfs, segment=cold.segment, end_offset=cold.end_offset)
+        file = await handle.open_beside(cold.segment)
+        if file is None:
+            return None
+        scrub = SegmentScrub(
+            vfs=self.log_dir.vfs,
+            file=file,
+            segment=cold.segment,
+            end_offset=cold.end_offset,
+        )
         try:
-            if not await self._do(handle, scrub.open):
-                return None
+            await self._do(handle, scrub.begin)
             while (read_bytes := await self._do(handle, scrub.step)) > 0:
                 self.figures.bytes += read_bytes
                 self._bucket.spend(read_bytes, self._clock.now_ms())

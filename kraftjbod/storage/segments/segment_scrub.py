@@ -34,11 +34,15 @@ E = TypeVar("E")
 
 
 class SegmentScrub:
-    """:meth:`open`, :meth:`step` until it returns 0, :meth:`close`; then read the findings."""
+    """:meth:`begin`, :meth:`step` until it returns 0, :meth:`close`; then read the findings."""
 
-    def __init__(self, *, vfs: Vfs, segment: LogSegment, end_offset: int) -> None:
-        """``end_offset`` is where the segment's successor begins."""
+    def __init__(self, *, vfs: Vfs, file: VfsFile, segment: LogSegment, end_offset: int) -> None:
+        """
+        :param file: the segment's, by :meth:`LogSegments.open_beside`; :meth:`close` closes it.
+        :param end_offset: where the segment's successor begins.
+        """
         self._vfs = vfs
+        self._file = file
         self.segment = segment
         self.end_offset = end_offset
         #: As it was when the check began; a segment that is shorter now was truncated meanwhile.
@@ -52,7 +56,6 @@ class SegmentScrub:
         self._aborted: dict[int, AbortedTransaction] = {}
         #: Producers with transactional records since their last marker in the segment.
         self._open: set[int] = set()
-        self._file: VfsFile | None = None
         self._walk: Iterator[Located | Damage] = iter(())
         self._offsets: _Entries[tuple[int, int]] = _Entries(iter(()))
         self._times: _Entries[TimeEntry] = _Entries(iter(()))
@@ -70,11 +73,8 @@ class SegmentScrub:
         """The log has to hear of it."""
         return bool(self.damages) or self.is_index_wrong or self.is_transaction_index_wrong
 
-    def open(self) -> bool:
-        """False if the segment is not there under its name any more."""
-        self._file = self._vfs.open_if_exists(self.segment.path)
-        if self._file is None:
-            return False
+    def begin(self) -> None:
+        """Before the first step."""
         self._file.forget_cached(0, self.size_bytes)
         index, times = self._read_indexes()
         self._offsets = _Entries(iter(()) if index is None else index.entries())
@@ -86,7 +86,6 @@ class SegmentScrub:
             end_offset=self.end_offset,
             chunk_bytes=STEP_BYTES,
         )
-        return True
 
     def step(self) -> int:
         """Check the next :data:`STEP_BYTES` or so; how many bytes were read, 0 at the end."""
@@ -104,13 +103,10 @@ class SegmentScrub:
         return self._read_bytes - before
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.forget_cached(0, self.size_bytes)
-            self._file.close()
-            self._file = None
+        self._file.forget_cached(0, self.size_bytes)
+        self._file.close()
 
     def _read_at(self, position: int, size: int) -> bytes | bytearray:
-        assert self._file is not None, self
         self.segment.trusted.doubt(position, size, self.size_bytes)
         data = self._file.read_at(position, size)
         # The last page is needed once more if a batch goes on after it.

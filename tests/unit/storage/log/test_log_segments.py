@@ -148,6 +148,20 @@ def test_compacted_ones_are_the_log_before_they_have_their_names():
     assert segments.take_retired() == sources
 
 
+def test_another_file_of_a_compacted_segment_is_never_its_source():
+    """A scrub that read the source took it for a damaged copy of the compacted one."""
+    vfs = MemVfs()
+    segments = four(vfs)
+    sources = segments.all[:2]
+    segments.put_in_place(sources, compacted(segments, sources))
+    target = segments.all[0]
+    file = segments.open_beside(target)
+    assert file is not None
+    assert file.read_at(0, 10 * BATCH_BYTES) == target.read_at(0, 10 * BATCH_BYTES)
+    assert sources[0].size_bytes > target.size_bytes
+    assert segments.open_beside(sources[0]) is None
+
+
 def test_whatever_goes_by_names_gives_them_first():
     vfs = MemVfs()
     segments = four(vfs)

@@ -369,8 +369,9 @@ def test_the_scrub_holds_the_index_against_the_markers(spoilt: str):
     vfs.unlink_if_exists(path)
     if spoilt in wrong:
         write_atomically(vfs, path, wrong[spoilt])
-    scrub = SegmentScrub(vfs=vfs, segment=segment, end_offset=following.base_offset)
-    assert scrub.open()
+    file = vfs.open(segment.path, OpenMode.READ)
+    scrub = SegmentScrub(vfs=vfs, file=file, segment=segment, end_offset=following.base_offset)
+    scrub.begin()
     while scrub.step():
         pass
     scrub.close()
