@@ -7,7 +7,8 @@ follower's or a consumer's by a field of its body.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -100,7 +101,14 @@ def refuse_undecoded(api_key: int, text: str) -> Message | None:
 
 def refuse_markers(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """WriteTxnMarkers has no error code but those of its partitions."""
-    kinds = WriteTxnMarkersResponse
+    return markers_response(request, itertools.repeat(REFUSED))
+
+
+def markers_response(
+    request: WriteTxnMarkersRequest, codes: Iterable[int]
+) -> WriteTxnMarkersResponse:
+    """``codes``: one for each partition of ``request``, in its order."""
+    kinds, ended = WriteTxnMarkersResponse, iter(codes)
     return kinds(
         markers=[
             kinds.WritableTxnMarkerResult(
@@ -110,7 +118,7 @@ def refuse_markers(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
                         name=topic.name,
                         partitions=[
                             kinds.WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=REFUSED
+                                partition_index=index, error_code=next(ended)
                             )
                             for index in topic.partition_indexes
                         ],

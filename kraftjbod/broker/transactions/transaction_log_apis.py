@@ -22,6 +22,7 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.text.topic_name import why_illegal
+from kraftjbod.net.cluster_actions import markers_response
 from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.messages import (
     DescribeProducersRequest,
@@ -79,7 +80,7 @@ class TransactionLogApis:
                         )
         return self._appends.outcomes(
             pending,
-            lambda outcomes: _answer(request, outcomes),
+            lambda outcomes: markers_response(request, (one.code for one in outcomes)),
             suspect_after_ms=self._suspect_after_ms,
             each=self._completed,
         )
@@ -139,32 +140,6 @@ class TransactionLogApis:
                 for one in known
             ],
         )
-
-
-def _answer(
-    request: WriteTxnMarkersRequest, outcomes: list[AppendOutcome]
-) -> WriteTxnMarkersResponse:
-    kinds, ended = WriteTxnMarkersResponse, iter(outcomes)
-    return kinds(
-        markers=[
-            kinds.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    kinds.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            kinds.WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=next(ended).code
-                            )
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
 
 
 def _refused(index: int, code: ErrorCode, message: str | None) -> Described:

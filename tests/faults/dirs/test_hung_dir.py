@@ -342,6 +342,9 @@ async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk():
     handle.high_watermark = handle.log_end_offset
     await flush_and_roll(handle)
     with capture_logs() as logged:
-        assert await manager.cleaner.clean_dirtiest(log_dir)
+        while not await manager.cleaner.clean_dirtiest(log_dir):
+            # A slow machine may have it take the directory for stalled meanwhile.
+            assert log_dir.is_online
+            await asyncio.sleep(0.01)
     assert "log_compacted" in [e["event"] for e in logged]
     assert log_dir.is_online
