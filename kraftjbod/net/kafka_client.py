@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
@@ -158,7 +159,10 @@ class KafkaConnection:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 # Decoded as what answers this API.
-                return cast(R, await waiting.response)
+                response = cast(R, await waiting.response)
+                if buggify.is_on:
+                    buggify.time_out("net.kafka_answer_lost")
+                return response
         except TimeoutError as e:
             reason = f"{api_name(api_key)} was not answered within {timeout_ms} ms"
             self._connection.abort(reason)

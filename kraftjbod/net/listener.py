@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from kraftjbod.core import buggify
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.connection import (
@@ -166,7 +167,9 @@ class Listener:
     def _accept(self, connection: Connection) -> _Accepted:
         accepted = _Accepted(self, connection, self._make_session(connection))
         loop = asyncio.get_running_loop()
-        is_short = connection.descriptor > self._limits.max_client_descriptor
+        is_short = connection.descriptor > self._limits.max_client_descriptor or (
+            buggify.is_on and buggify.fires("net.connection_refused")
+        )
         if self._is_closing or not self.quotas.admit(
             connection, loop.time(), are_descriptors_short=is_short
         ):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import RemoteProtocolError, UnansweredError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
@@ -202,7 +203,11 @@ class RequestSession:
         self._requests.used_bytes += request.size_bytes
         if self._in_order:
             self._pending.append(request)
-        if self._unbegun or (not self._in_order and self._may_be_large(frame)):
+        if (
+            self._unbegun
+            or (not self._in_order and self._may_be_large(frame))
+            or (buggify.is_on and buggify.fires("net.late_request"))
+        ):
             self._start_task(request, None)
             return
         try:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
     ConnectionLostError,
     OverloadedError,
@@ -78,7 +79,10 @@ class RpcClient:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 link = await self._connected()
-                return await link.exchange(request, self._max_in_flight, version)
+                response = await link.exchange(request, self._max_in_flight, version)
+                if buggify.is_on:
+                    buggify.time_out("net.rpc_answer_lost")
+                return response
         except TimeoutError as e:
             raise RequestTimedOutError(
                 f"{request.api} was not answered by {self._host}:{self._port} in {timeout_ms} ms"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
     CorruptRecordError,
     InconsistentStorageError,
@@ -230,7 +231,10 @@ class CommittedLog:
         """
         if from_offset > self.offset:
             return ()
-        if from_offset in self.cache:
+        if buggify.is_on and buggify.fires("raft.small_read"):
+            max_entries = 1
+        is_cached = from_offset in self.cache
+        if is_cached and not (buggify.is_on and buggify.fires("raft.not_in_memory")):
             end = min(self.offset + 1, from_offset + max_entries)
             return self.cache.read(from_offset, end, max_bytes)
         try:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from kraftjbod.core import buggify
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.machine.core import RaftCore
@@ -76,7 +77,8 @@ class ElectionTicks:
         self._ticked_ms = self._clock.now_ms()
         while True:
             before_ms = self._ticked_ms
-            await asyncio.sleep(self.tick_ms / 1000)
+            late = 4 if buggify.is_on and buggify.fires("raft.late_tick") else 1
+            await asyncio.sleep(late * self.tick_ms / 1000)
             self._ticked_ms = self._clock.now_ms()
             is_stuck = self._is_disk_stuck()
             core.hesitates = self._is_reading()

@@ -11,8 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
     CorruptRecordError,
     LogDirImpairedError,
@@ -34,6 +35,9 @@ from kraftjbod.raft.machine.messages import (
 from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+
+#: How long a write waits under simulation, now and then: other messages are handled meanwhile.
+_LATE_WRITE_S: Final = 0.02
 
 
 class Writable(NamedTuple):
@@ -98,6 +102,8 @@ class ReplicaWork:
             self._work.clear()
             while self._queue:
                 item = self._queue.popleft()
+                if buggify.is_on and buggify.fires("raft.late_write"):
+                    await asyncio.sleep(_LATE_WRITE_S)
                 if isinstance(item, SnapshotSlice):
                     await self._take_slice(core, item)
                 else:
@@ -108,6 +114,8 @@ class ReplicaWork:
     def _with_followers(self, first: Writable) -> Writable:
         """Also those that continue them: one sync is enough, and proves the last generation."""
         entries, generation = first
+        if buggify.is_on and buggify.fires("raft.separate_writes"):
+            return first
         while self._queue:
             following = self._queue[0]
             if isinstance(following, SnapshotSlice):

@@ -94,6 +94,7 @@ class Totals:
         self.rotted = self.damages_found = 0
         self.seeds = self.acked = self.virtual_ms = self.longest_heal_ms = 0
         self.played: Counter[Kind] = Counter()
+        self.fired: Counter[str] = Counter()
         self.applications: Counter[Application] = Counter()
         self.failed: list[int] = []
 
@@ -103,6 +104,7 @@ class Totals:
         self.virtual_ms += outcome.virtual_ms
         self.longest_heal_ms = max(self.longest_heal_ms, outcome.healed_ms)
         self.played += outcome.played
+        self.fired += outcome.fired
         self.rotted += outcome.rotted
         self.damages_found += outcome.damages_found
         self.applications.update(outcome.applications)
@@ -120,7 +122,9 @@ class Totals:
     def lines(self) -> list[str]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.played.most_common())
         ran = ", ".join(f"{kind} {count}" for kind, count in self.applications.most_common())
+        points = ", ".join(f"{name} {count}" for name, count in self.fired.most_common())
         told = [self.line(), f"faults: {kinds}", f"applications: {ran}"]
+        told.append(f"points that fired: {points or 'none'}")
         told.append(f"longest time to heal after the last fault: {self.longest_heal_ms / 1000} s")
         told.append(f"bits that rotted: {self.rotted}, noticed {self.damages_found} times")
         if self.failed:

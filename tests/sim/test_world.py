@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from kraftjbod.core import buggify
 from kraftjbod.testing.simulation import world as worlds
 from kraftjbod.testing.simulation.virtual_loop import virtual_loop
 from kraftjbod.testing.simulation.world import EndlessLoopError, World
@@ -30,6 +31,18 @@ def test_time_jumps_from_timer_to_timer_and_order_holds() -> None:
     assert isinstance(tasks[0].exception(), TimeoutError)
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
+
+
+def test_points_of_a_world_fire_only_while_it_runs() -> None:
+    fires: list[bool] = []
+    for world in (World(seed=1), World(seed=2)):
+        loop = virtual_loop(world, "a")
+        loop.call_soon(lambda: fires.append(buggify.is_on))
+        if world.seed == 2:
+            world.points = buggify.Points(world.rng_of)
+        world.run_until(1)
+        assert not buggify.is_on
+    assert fires == [False, True]
 
 
 def test_iteration_cost_delays_only_the_process_that_computes() -> None:

@@ -24,6 +24,7 @@ from kraftjbod.broker.partitions.fetch_sessions import (
 )
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.replica_reads import FetchedData, ReplicaReads
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import (
     NO_LEADER,
@@ -163,6 +164,8 @@ class FollowerFetches:
         """What is new, after a wait if that is too little."""
         deadline_ms = self._clock.now_ms() + max(0, request.max_wait_ms)
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
+        if buggify.is_on and buggify.fires("broker.small_follower_fetch"):
+            max_bytes = min(max_bytes, 1)
         min_bytes = min(request.min_bytes, max_bytes)
         answers: _Answers = {}
         while True:

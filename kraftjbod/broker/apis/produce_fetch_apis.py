@@ -31,6 +31,7 @@ from kraftjbod.broker.replicas.pending_append import AppendOutcome, PendingAppen
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError, UnansweredError
 from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -408,6 +409,8 @@ class ProduceFetchApis:
     def _read(self, fetching: Sequence[_Fetching], request: FetchRequest) -> _Found:
         """Read what is in memory."""
         max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.left_bytes)
+        if buggify.is_on and buggify.fires("broker.small_consumer_fetch"):
+            max_bytes = min(max_bytes, 1)
         found_bytes, is_urgent = 0, request.max_wait_ms <= 0
         on_disk: list[_Fetching] = []
         for one in fetching:

@@ -27,6 +27,7 @@ from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.following.follower_session import FetchLimits, Followed, FollowerSession
 from kraftjbod.broker.following.replication_quotas import FetchTurns, ReplicationQuota
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
     ErrorCode,
     OperatingError,
@@ -347,7 +348,9 @@ class ReplicaFetcher:
             response = await connection.request(request, timeout_ms=self._limits.timeout_ms)
         finally:
             self._is_polling = False
-        if response.error_code in _SESSION_LOST:
+        if response.error_code in _SESSION_LOST or (
+            buggify.is_on and buggify.fires("broker.fetch_session_lost")
+        ):
             self._session.begin_anew()
             return
         if response.error_code != ErrorCode.NONE:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from kraftjbod.broker.internal.internal_producer import InternalProducer
 from kraftjbod.broker.replicas.pending_append import AppendOutcome
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -59,7 +60,9 @@ class BatchedAppends:
         """
         gathered = self._gathered.get(partition)
         if gathered is not None and (
-            gathered.leader_epoch != leader_epoch or gathered.count + len(records) > MOST_TOGETHER
+            gathered.leader_epoch != leader_epoch
+            or gathered.count + len(records) > MOST_TOGETHER
+            or (buggify.is_on and buggify.fires("broker.small_coordinator_batch"))
         ):
             self.flush(partition)
             gathered = None

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
 from kraftjbod.core.ids import LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.timing import ExponentialBackoff
@@ -86,9 +87,12 @@ class InternalReader:
         while True:
             # Looked up anew each time: the replica may be in another directory by now.
             handle = self._led(topic_partition, leader_epoch)
+            slice_bytes = self._slice_bytes
+            if buggify.is_on and buggify.fires("broker.small_coordinator_read"):
+                slice_bytes = 1
             try:
                 end = handle.log_end_offset
-                return end, await handle.read_checked(position, self._slice_bytes, end, True)
+                return end, await handle.read_checked(position, slice_bytes, end, True)
             except CorruptRecordError:
                 self._damage_met(self._replicas.require(topic_partition))
                 raise

@@ -24,6 +24,7 @@ from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycle
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.metadata.metadata_publisher import BrokerMetadataPublisher
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import (
     ErrorCode,
     OperatingError,
@@ -45,6 +46,8 @@ _SESSION_WAIT_MS: Final = 1_000
 _REFUSAL_LOGGED_EVERY_MS: Final = 60_000
 #: Of a snapshot: some hundred records, some milliseconds.
 _BYTES_PER_TURN: Final = 32 * 1024
+#: What is asked for under simulation, now and then: one entry, or a short piece of a snapshot.
+_SMALL_FETCH_BYTES: Final = 200
 
 
 class MetadataLoader:
@@ -193,13 +196,16 @@ class MetadataLoader:
     ) -> FetchMetadataResponse:
         known = self._cache.state.brokers.get(self._broker_id)
         followed = self._memory.followed
+        max_bytes = self._max_bytes
+        if buggify.is_on and buggify.fires("broker.small_metadata_fetch"):
+            max_bytes = min(max_bytes, _SMALL_FETCH_BYTES)
         response = await self._channel.fetch_metadata(
             FetchMetadataRequest(
                 broker_id=self._broker_id,
                 broker_epoch=BrokerEpoch(-1) if known is None else known.epoch,
                 fetch_offset=fetch_offset,
                 max_wait_ms=max_wait_ms,
-                max_bytes=self._max_bytes,
+                max_bytes=max_bytes,
                 snapshot_offset=snapshot_offset,
                 snapshot_position=snapshot_position,
                 metadata_log_id=followed.metadata_log_id,

@@ -51,6 +51,7 @@ from kraftjbod.broker.moves.replica_move_state import (
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
@@ -302,6 +303,8 @@ class ReplicaAlterLogDirsManager:
                 step = await self._copy(move, future, executor)
                 if step is None:
                     continue
+                if buggify.is_on and buggify.fires("broker.late_move_step"):
+                    await asyncio.sleep(_IDLE_MS / 1000)
                 # KIP-858: caught up for the first time, the controller is asked; meanwhile 3.
                 if step.is_caught_up and not await self._noted(move):
                     continue

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -82,6 +83,8 @@ class OffsetPurgatory:
         """
         if self._count >= self._max_waiting:
             raise OverloadedError(f"{self._count} {self._kind} wait for replication already")
+        if buggify.is_on and buggify.fires("broker.early_produce_timeout"):
+            timeout_ms = 0
         done: Completion[ErrorCode] = Completion()
         deadline_ms = self._clock.now_ms() + timeout_ms
         wait = _OffsetWait(required_offset, deadline_ms, done)
@@ -221,6 +224,8 @@ class FetchPurgatory:
             or self._named + len(partitions) > self._max_partitions
         ):
             raise OverloadedError(f"{len(self._all)} fetches wait for bytes already")
+        if buggify.is_on and buggify.fires("broker.early_fetch_timeout"):
+            timeout_ms = 0
         loop = asyncio.get_running_loop()
         done: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_later(timeout_ms / 1000, _end, done, False)
@@ -235,6 +240,8 @@ class FetchPurgatory:
 
     def arrived(self, partition: TopicPartition, size_bytes: int) -> None:
         """``size_bytes`` more can be read from the partition."""
+        if buggify.is_on and buggify.fires("broker.lost_fetch_wakeup"):
+            return  # Each wait ends at its deadline.
         for wait in self._waits.get(partition, ()):
             wait.missing_bytes -= size_bytes
             if wait.missing_bytes <= 0:

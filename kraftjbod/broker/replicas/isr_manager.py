@@ -24,6 +24,7 @@ from kraftjbod.broker.partitions.partition import Partition
 from kraftjbod.broker.partitions.replica_states import ReplicaState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.broker.replicas.leaderships import Leadership
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicIdPartition, TopicPartition
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
@@ -123,7 +124,10 @@ class IsrManager:
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            wishes = dict(list(self._unsent.items())[:MAX_PARTITIONS_PER_REQUEST])
+            most = MAX_PARTITIONS_PER_REQUEST
+            if buggify.is_on and buggify.fires("broker.one_isr_change"):
+                most = 1
+            wishes = dict(list(self._unsent.items())[:most])
             for key in wishes:
                 del self._unsent[key]
             wishes = {key: wish for key, wish in wishes.items() if self._is_pending(wish)}

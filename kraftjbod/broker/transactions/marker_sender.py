@@ -14,6 +14,7 @@ from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.transactions.marker_queue import Batch, Ending, MarkerQueue, Outcome
 from kraftjbod.broker.transactions.transaction_records import by_topic
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.loop.timing import Clock
@@ -98,7 +99,8 @@ class MarkerSender:
         try:
             connection = await self._connected(broker_id)
             response = await connection.request(_request(batch), timeout_ms=self._timeout_ms)
-            codes = _codes(response)
+            if not (buggify.is_on and buggify.fires("broker.marker_answer_lost")):
+                codes = _codes(response)
         except OperatingError as e:
             # All of it is tried again, with whoever leads then.
             self._log.info("markers_not_sent", broker_id=broker_id, reason=e.message)

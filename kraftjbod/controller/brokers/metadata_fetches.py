@@ -12,6 +12,7 @@ from typing import Final
 
 from kraftjbod.controller.brokers.foreign_metadata import require_same_entry, require_same_log
 from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import OffsetOutOfRangeError
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
@@ -86,6 +87,8 @@ class MetadataFetches:
                 request.snapshot_offset, request.snapshot_position, max_bytes, is_active
             )
         max_wait_ms = request.max_wait_ms if is_active else min(request.max_wait_ms, _MAX_WAIT_MS)
+        if buggify.is_on and buggify.fires("controller.early_metadata_answer"):
+            max_wait_ms = 0
         await self._driver.wait_for(request.fetch_offset, max_wait_ms)
         is_active = self._require_up_to_date(request.applied_metadata_offset)
         metadata_log_id = self._state().metadata_log_id

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from typing import Generic, TypeVar
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.timing import Clock
 
@@ -72,6 +73,8 @@ class EventQueue(Generic[E]):
     async def __aiter__(self) -> AsyncIterator[E]:
         while True:
             while self._events:
+                if buggify.is_on and buggify.fires("core.late_event"):
+                    await asyncio.sleep(0)
                 yield self._events.popleft()
             if self._closed:
                 return

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from kraftjbod.core import buggify
 from kraftjbod.core.request_limits import WORK_SLICE_MS
 
 T = TypeVar("T")
@@ -49,6 +50,11 @@ class WorkSlices:
         """Return while there is time left to work in this round; wait for the next if not."""
         # Who comes new must not overtake who waits.
         loop = asyncio.get_running_loop()
+        if buggify.is_on and buggify.fires("core.short_slice"):
+            self._over_at = loop.time()
+            if not self._is_renewing:
+                self._is_renewing = True
+                loop.call_soon(self._renew)
         while self._is_used_up(loop):
             turn = loop.create_future()
             self._waiting.append(turn)

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import KafkaStorageError, OperatingError, OverloadedError
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.log.log_space import LogSpace
@@ -66,7 +67,11 @@ class SnapshotMaker:
     @property
     def is_due(self) -> bool:
         """Enough was written since the last one, none is being made, and it finds space."""
-        is_due = self._bytes_since_snapshot >= self.bytes_between_snapshots
+        is_due = self._bytes_since_snapshot >= self.bytes_between_snapshots or (
+            buggify.is_on
+            and self._bytes_since_snapshot > 0
+            and buggify.fires("raft.early_snapshot")
+        )
         return not self.is_busy and is_due and self._space.has(self._needs_bytes)
 
     def want(self) -> None:

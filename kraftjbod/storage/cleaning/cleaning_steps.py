@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import CorruptRecordError, OverloadedError
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.framing import Buffer
@@ -74,6 +75,8 @@ class _Reader:
 
         :raises CorruptRecordError: with the ``offset`` that is damaged.
         """
+        if buggify.is_on and buggify.fires("storage.small_cleaning_step"):
+            max_bytes = HEADER_BYTES
         try:
             found = self._take(min(max_bytes, self._size_bytes - self._position))
             return found or self._take(self._next_size())

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
@@ -159,7 +160,12 @@ class LogDirExecutor(Executor):
             raise self._refusal()
         waiting = len(self._waiting)
         if waiting >= self._max_ops or (
-            size_bytes and waiting and self._queued_bytes + size_bytes > self._max_bytes
+            size_bytes
+            and waiting
+            and (
+                self._queued_bytes + size_bytes > self._max_bytes
+                or (buggify.is_on and buggify.fires("storage.queue_full"))
+            )
         ):
             raise OverloadedError(
                 f"{self._name} has {waiting} operations waiting, {self._queued_bytes} bytes in all"
@@ -273,6 +279,10 @@ class LogDirExecutor(Executor):
 
     def _drain(self) -> None:
         """On the loop: answer everything that is finished by now."""
+        if buggify.is_on and buggify.fires("storage.late_answers"):
+            assert self._loop is not None
+            self._loop.call_soon(self._drain)
+            return
         # First: what is done from now on wakes the loop anew.
         self._wakeup_sent = False
         for _ in range(len(self._done)):

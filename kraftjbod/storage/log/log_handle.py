@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
@@ -283,6 +284,8 @@ class LogHandle:
         if self.unsettled.has_truncations:
             return None
         self._published.require_open()
+        if buggify.is_on and buggify.fires("storage.not_in_memory"):
+            return None
         try:
             records = read_view(
                 self.view,

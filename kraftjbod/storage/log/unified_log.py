@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import CorruptRecordError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
@@ -277,7 +278,9 @@ class UnifiedLog:
             self._open(len(self.segments.all) - 1)
         if self.segments.are_empty:
             self._begin_with(min(headers[0].base_offset, self._end))
-        elif must_roll(active, self.config, headers, size_bytes):
+        elif must_roll(active, self.config, headers, size_bytes) or (
+            buggify.is_on and buggify.fires("storage.early_roll")
+        ):
             self.roll()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from kraftjbod.core import buggify
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.framing import Buffer
@@ -63,6 +64,8 @@ from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, sync_renamed,
 _SYNC_BYTES: Final = 64 * 1024 * 1024
 #: and so much may be left to sync when it has caught up, because appends wait for that.
 _TAIL_BYTES: Final = 1024 * 1024
+#: What a step copies under simulation, now and then.
+_SMALL_STEP_BYTES: Final = 200
 _REMADE_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
@@ -223,6 +226,8 @@ class FutureLog:
         by_kernel: bool,
     ) -> Copied:
         """Follow ``truncation`` and ``view``, as far as ``max_bytes`` go."""
+        if buggify.is_on and buggify.fires("storage.small_copy_step"):
+            max_bytes = min(max_bytes, _SMALL_STEP_BYTES)
         plan = plan_copy(extents_of(view), self._copied, truncation, max_bytes)
         if plan.drop or plan.shorten:
             self._shorten(plan, view)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
+from kraftjbod.core import buggify
 from kraftjbod.protocol.control_records import read_marker
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -96,7 +97,11 @@ class SegmentScrub:
                 self._compare(found.position, found.header)
                 if found.header.is_transactional:
                     self._compare_transaction(found.position, found.header)
-            if self._read_bytes - before >= STEP_BYTES:
+            if self._read_bytes - before >= STEP_BYTES or (
+                buggify.is_on
+                and self._read_bytes > before
+                and buggify.fires("storage.small_scrub_step")
+            ):
                 break
         else:
             self._compare_end()

@@ -27,6 +27,7 @@ from itertools import count
 from sys import get_asyncgen_hooks, set_asyncgen_hooks
 from typing import Any, Final, Protocol
 
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.testing.simulation.trace import Trace
 
@@ -70,6 +71,8 @@ class World:
         self.trace.now_us = lambda: self.now_us
         #: Microseconds since the world began.
         self.now_us = 0
+        #: Which points of the daemons fire (core/buggify.py); None: none does.
+        self.points: buggify.Points | None = None
         #: Callbacks that ran.
         self.callbacks = 0
         self.ready: deque[asyncio.Handle] = deque()
@@ -163,10 +166,12 @@ class World:
     def _running(self) -> Iterator[None]:
         outside, hooks, collects = events._get_running_loop(), get_asyncgen_hooks(), gc.isenabled()
         set_asyncgen_hooks(firstiter=self._note_agen, finalizer=self._close_agen)
+        points = buggify.use(self.points)
         gc.disable()
         try:
             yield
         finally:
+            buggify.use(points)
             if collects:
                 gc.enable()
             set_asyncgen_hooks(*hooks)

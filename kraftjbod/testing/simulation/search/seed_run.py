@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.applications import chosen
@@ -129,6 +130,8 @@ class Outcome:
     applications: frozenset[chosen.Kind] = frozenset()
     played: Counter[Kind] = field(default_factory=Counter)
     skipped: Counter[Kind] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    """How often each point of the daemons fired (core/buggify.py)."""
     acked: int = 0
     rotted: int = 0
     """Bits that were made to rot; all are gone at the end, or that is a finding."""
@@ -215,6 +218,7 @@ class SeedRun:
         self._cluster = SimulatedCluster(
             seed, shape.controllers, shape.brokers, shape.dirs, config=CONFIG
         )
+        self._cluster.world.points = buggify.Points(self._cluster.world.rng_of)
         iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
         for host in self._cluster.hosts.values():
             host.iteration_us = iteration_us
@@ -278,6 +282,8 @@ class SeedRun:
             self._found(f"the run ended: {type(e).__name__}: {e}")
         finally:
             outcome.played, outcome.skipped = self._player.played, self._player.skipped
+            assert cluster.world.points is not None
+            outcome.fired = cluster.world.points.fired
             outcome.acked = self._workload.ledger.acked
             outcome.rotted = self._player.rotted
             outcome.damages_found = sum(

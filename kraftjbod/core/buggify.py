@@ -1,0 +1,89 @@
+"""PURE. Buggify points: where a simulation makes something legal but unlikely happen.
+
+::
+
+    if buggify.is_on and buggify.fires("storage.early_roll"):
+        ...
+
+* Outside of a simulation ``is_on`` is False: a point costs a global load and a branch.
+* What a point does is something that the code around it must survive without it too: a smaller
+  batch, a late callback, an answer that is lost, a queue that is full.
+* Each point has a name of its own, which begins with its package. docs/simulation.md lists all.
+* Points are in DISK and LOOP files: a PURE function gives the same result for the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+#: Share of the seeds without any point.
+_QUIET: Final = 0.3
+#: Share of the points that are in use in the other seeds.
+_IN_USE: Final = 0.3
+#: One is drawn for each point that is in use.
+_PROBABILITIES: Final = (0.01, 0.05, 0.25)
+
+
+class Rng(Protocol):
+    """A :class:`random.Random`, as far as it is used here."""
+
+    def random(self) -> float: ...
+
+
+class Points:
+    """The points of one simulation.
+
+    :param rng_of: makes a generator for a name; the same one for the same seed and name.
+    """
+
+    def __init__(self, rng_of: Callable[[str], Rng]) -> None:
+        self._rng_of = rng_of
+        self._are_quiet = rng_of("buggify").random() < _QUIET
+        #: By name, the generator and the probability of each point that was reached.
+        self._reached: dict[str, tuple[Rng, float]] = {}
+        #: How often each point fired.
+        self.fired: Counter[str] = Counter()
+
+    def fires(self, name: str) -> bool:
+        """Whether the point does what it is for this time.
+
+        Each point draws from a generator of its own, so that a new one does not change the others.
+        """
+        rng, probability = self._reached.get(name) or self._reach(name)
+        if not probability or rng.random() >= probability:
+            return False
+        self.fired[name] += 1
+        return True
+
+    def _reach(self, name: str) -> tuple[Rng, float]:
+        rng, probability = self._rng_of(f"buggify {name}"), 0.0
+        if not self._are_quiet and rng.random() < _IN_USE:
+            probability = _PROBABILITIES[int(rng.random() * len(_PROBABILITIES))]
+        self._reached[name] = rng, probability
+        return rng, probability
+
+
+#: Whether :func:`fires` is worth a call.
+is_on = False
+_points: Points | None = None
+
+
+def use(points: Points | None) -> Points | None:
+    """Let ``points`` decide from now on, or none fire; the points that decided so far."""
+    global is_on, _points
+    before, _points = _points, points
+    is_on = points is not None
+    return before
+
+
+def fires(name: str) -> bool:
+    """Whether the point ``name`` does now what it is for; False outside of a simulation."""
+    return _points is not None and _points.fires(name)
+
+
+def time_out(name: str) -> None:
+    """:raises TimeoutError: the point ``name`` fires, as if an answer had not come in time."""
+    if fires(name):
+        raise TimeoutError

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kraftjbod.core import buggify
+from kraftjbod.core.buggify import Points
+
+
+def points_of(seed: int) -> Points:
+    return Points(lambda name: random.Random(f"{seed}/{name}"))
+
+
+def fired_by(seed: int, names: list[str]) -> list[str]:
+    points = points_of(seed)
+    return [name for _ in range(300) for name in names if points.fires(name)]
+
+
+def test_fires_without_points_is_false() -> None:
+    assert not buggify.is_on
+    assert not buggify.fires("storage.early_roll")
+
+
+def test_points_of_the_same_seed_fire_at_the_same_calls() -> None:
+    seeds = [seed for seed in range(20) if fired_by(seed, ["a", "b"])]
+    assert seeds
+    assert [fired_by(seed, ["a", "b"]) for seed in seeds] == [
+        fired_by(seed, ["a", "b"]) for seed in seeds
+    ]
+
+
+def test_points_of_different_seeds_are_all_off_never_or_often_in_use() -> None:
+    names = [f"point.{number}" for number in range(30)]
+    in_use = [len(set(fired_by(seed, names))) for seed in range(40)]
+    assert in_use.count(0) in range(4, 21)
+    assert all(1 <= count <= 20 for count in in_use if count)
+
+
+def test_a_point_that_is_added_leaves_the_draws_of_the_others() -> None:
+    for seed in range(20):
+        with_new = fired_by(seed, ["a", "new", "b"])
+        assert [name for name in with_new if name != "new"] == fired_by(seed, ["a", "b"])
+
+
+def test_use_restores_what_decided_before_and_counts_each_firing() -> None:
+    points = next(p for p in map(points_of, range(50)) if any(p.fires("a") for _ in range(300)))
+    points.fired.clear()
+    before = buggify.use(points)
+    try:
+        assert buggify.is_on
+        fired = sum(buggify.fires("a") for _ in range(1_000))
+        timeouts = 0
+        for _ in range(1_000):
+            try:
+                buggify.time_out("a")
+            except TimeoutError:
+                timeouts += 1
+    finally:
+        assert buggify.use(before) is points
+    assert fired and timeouts
+    assert points.fired == {"a": fired + timeouts}
+    assert not buggify.is_on
+    buggify.time_out("a")
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_point_in_use_fires_with_one_probability_per_seed(name: str) -> None:
+    shares = {round(fired_by(seed, [name]).count(name) / 300, 1) for seed in range(60)}
+    assert {0.0, 0.2, 0.3} & shares == shares - {0.1}
