@@ -116,8 +116,8 @@ class FutureLog:
         self._has_new_names = False
         #: Segments that hold more than was copied, because copying broke off.
         self._torn: set[int] = set()
-        #: Index files that were written since the last sync.
-        self._unsynced_indexes: set[str] = set()
+        #: Index files that were written since the last sync; an ordered set.
+        self._unsynced_indexes: dict[str, None] = {}
         #: Sealed segments whose index files were copied.
         self._indexed: set[int] = set()
         #: What is being read of the source: path, position and size.
@@ -357,7 +357,7 @@ class FutureLog:
             if self._has_new_names:
                 self._vfs.sync_dir(self.directory)
         self._has_new_names = False
-        self._unsynced_indexes = set()
+        self._unsynced_indexes = {}
         newest = max(self._files, default=-1)
         for base_offset in [base for base in self._files if base != newest]:
             self._files.pop(base_offset).close()
@@ -542,7 +542,7 @@ class FutureLog:
         path = f"{self.directory}/{name}"
         write_atomically(self._vfs, path, bytes(data), sync=sync)
         if not sync:
-            self._unsynced_indexes.add(path)
+            self._unsynced_indexes[path] = None
             self._has_new_names = True
 
     def _path(self, base_offset: int, suffix: str) -> str:
