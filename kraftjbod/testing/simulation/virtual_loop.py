@@ -91,6 +91,30 @@ class VirtualHandle(asyncio.Handle):
         self._repr = None
 
 
+class VirtualTimer(asyncio.TimerHandle):
+    """Made without the calls to base classes: each wait with a deadline makes one."""
+
+    __slots__ = ()
+    _source_traceback = None
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: VirtualLoop,
+        context: Context | None = None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._cancelled = False
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._repr = None
+        self._when = when
+        self._scheduled = False
+
+
 class DriftingClock:
     """A host's monotonic clock that goes faster or slower than the world's.
 
@@ -203,7 +227,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = VirtualTimer(when, callback, args, self, context)
         if not self.is_dead and self.clock is not None:
             self.world.push(self.clock.world_us(when * 1e6), timer)
         elif not self.is_dead:

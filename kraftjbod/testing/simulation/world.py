@@ -151,7 +151,14 @@ class World:
             if loop is not current:
                 current = self.running = loop
                 enter(loop)
-            handle._run()
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as e:
+                loop.call_exception_handler(
+                    {"message": f"Exception in {handle!r}", "exception": e, "handle": handle}
+                )
             self.callbacks += 1
             if self.callbacks % _CALLBACKS_PER_COLLECTION == 0:
                 gc.collect()
