@@ -41,6 +41,7 @@ from kraftjbod.testing.mounts import Disk, DiskKitError
 
 Fault = Literal["eio", "chmod", "readonly", "full", "hang", "slow", "unmount", "wipe"]
 DiskKind = Literal["plain", "ext4", "xfs", "tmpfs", "fuse"]
+MountedKind = Literal["ext4", "xfs", "tmpfs"]
 
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 DISK_KINDS: Final[tuple[DiskKind, ...]] = get_args(DiskKind)
@@ -183,13 +184,13 @@ class MountedDisk(LogDisk):
     """A file system of its own; the log directory is a folder on it."""
 
     _EVERYWHERE: Final[frozenset[Fault]] = frozenset({"chmod", "full", "unmount", "wipe"})
-    FAULTS: Final[dict[mounts.Kind, frozenset[Fault]]] = {
+    FAULTS: Final[dict[MountedKind, frozenset[Fault]]] = {
         "ext4": _EVERYWHERE | {"eio", "readonly", "hang", "slow"},
         "xfs": _EVERYWHERE | {"eio", "hang", "slow"},
         "tmpfs": _EVERYWHERE,
     }
 
-    def __init__(self, kind: mounts.Kind, size_bytes: int) -> None:
+    def __init__(self, kind: MountedKind, size_bytes: int) -> None:
         self._stack = contextlib.ExitStack()
         self._disk: Disk = self._stack.enter_context(mounts.mounted(kind, size_bytes=size_bytes))
         self._can = self.FAULTS[kind]

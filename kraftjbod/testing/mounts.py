@@ -29,14 +29,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["ext4", "xfs", "tmpfs"]
+Kind = Literal["ext4", "xfs", "btrfs", "tmpfs"]
 
 PREFIX: Final = "kraftjbod-disk-"
 COMMAND_TIMEOUT_S: Final = 30
 _MIB: Final = 1024 * 1024
-#: xfs refuses to be smaller; the image is sparse, so size costs nothing.
-_SMALLEST_BYTES: Final[dict[Kind, int]] = {"ext4": 16 * _MIB, "xfs": 320 * _MIB, "tmpfs": _MIB}
+#: xfs and btrfs refuse to be smaller; the image is sparse, so size costs nothing.
+_SMALLEST_BYTES: Final[dict[Kind, int]] = {
+    "ext4": 16 * _MIB,
+    "xfs": 320 * _MIB,
+    "btrfs": 128 * _MIB,
+    "tmpfs": _MIB,
+}
 _FS_IOC_SHUTDOWN: Final = 0x8004587D
+_SHUTDOWN_WITH_LOG_FLUSH: Final = 1
 _SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
 _MNT_DETACH: Final = 2
 _CAP_SYS_ADMIN: Final = 1 << 21
@@ -62,14 +68,15 @@ class Disk:
     def is_mounted(self) -> bool:
         return any(mount.path == self.path for mount in mount_table())
 
-    def shut_down(self) -> None:
+    def shut_down(self, *, keeps_names: bool = False) -> None:
         """Kill it: EIO from reads, writes, fsync and open, at once; unsynced data is lost.
 
-        Only ext4 and xfs can do that.
+        ``keeps_names`` writes the journal first. Only ext4 and xfs can do that.
         """
+        how = _SHUTDOWN_WITH_LOG_FLUSH if keeps_names else _SHUTDOWN_WITHOUT_LOG_FLUSH
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.ioctl(fd, _FS_IOC_SHUTDOWN, struct.pack("I", _SHUTDOWN_WITHOUT_LOG_FLUSH))
+            fcntl.ioctl(fd, _FS_IOC_SHUTDOWN, struct.pack("I", how))
         finally:
             os.close(fd)
 

@@ -57,15 +57,6 @@ def test_it_hangs_is_slow_and_is_full_until_it_is_healed() -> None:
     disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
 
 
-def test_what_rots_is_another_bit_after_a_power_cut_too() -> None:
-    file = MemVfs().open("/file", OpenMode.CREATE)
-    file.write_at(0, [b"1234"])
-    file.sync()
-    file.rot(1)
-    assert file.read_at(0, 4) == b'1"34'
-    assert file.after_crash(random.Random(1)).read_at(0, 4) == b'1"34'
-
-
 def test_what_is_unmounted_comes_back_and_what_is_replaced_does_not() -> None:
     disk = _Disk()
     device = disk.vfs.device(disk.path)
@@ -78,3 +69,44 @@ def test_what_is_unmounted_comes_back_and_what_is_replaced_does_not() -> None:
     disk.faults.replace()
     disk.faults.heal()
     assert disk.vfs.list_dir("/d") == [] and disk.vfs.device("/d") != device
+
+
+def test_failed_writeback_is_reported_once_and_shows_when_pages_leave_memory() -> None:
+    disk = _Disk()
+    file = disk.vfs.open("/d/0.log", OpenMode.CREATE)
+    disk.vfs.sync_dir("/d")
+    file.write_at(0, [b"1234"])
+    disk.faults.begin(DiskFault.WRITEBACK)
+    failed = 0
+    for number in range(20):
+        file.write_at(4 + number, [b"5"])
+        try:
+            disk.faults.strike_sync(file, "/d/0.log")
+        except OSError as e:
+            assert e.errno == errno.EIO
+            failed += 1
+            break
+        file.sync()
+    whole = file.read_at(0, 30)
+    disk.faults.strike_sync(file, "/d/0.log")
+    file.sync()
+    assert failed == 1
+    assert file.read_at(0, 30) == whole, "from memory"
+    certain = disk.vfs.crash_clone(1).read_if_exists("/d/0.log")
+    disk.vfs.drop_caches()
+    assert file.read_at(0, 30) == certain != whole
+
+
+def test_clutter_comes_and_goes_while_a_directory_is_listed() -> None:
+    disk = _Disk()
+    disk.faults.begin(DiskFault.CLUTTER)
+    seen, vanished = set[str](), set[str]()
+    for _ in range(50):
+        with disk.faults.cluttered(disk.vfs, "/d"):
+            listed = disk.vfs.list_dir("/d")
+        seen |= {"link" if entry.is_link else "file" for entry in listed}
+        names = {entry.name for entry in disk.vfs.list_dir("/d")}
+        vanished |= {entry.name for entry in listed} - names
+    assert seen == {"link", "file"} and len(vanished) > 3
+    disk.faults.heal()
+    assert [entry.name for entry in disk.vfs.list_dir("/d")] == ["file"]

@@ -40,3 +40,71 @@ def test_it_may_leave_the_size_and_only_some_of_the_sectors() -> None:
     ]
     assert torn and all(len(found) == 2_700 for found in torn)
     assert all(found[:700] == b"s" * 700 for found in left), "what was synced is certain"
+
+
+def _outcomes(vfs: MemVfs, directory: str) -> set[tuple[str, ...]]:
+    clones = (vfs.crash_clone(seed) for seed in range(200))
+    return {tuple(entry.name for entry in clone.list_dir(directory)) for clone in clones}
+
+
+def test_the_name_of_a_synced_file_may_survive_a_crash_without_earlier_changes() -> None:
+    vfs = MemVfs()
+    vfs.make_dirs("/d")
+    for name in "ab":
+        vfs.open(f"/d/{name}", OpenMode.CREATE)
+    vfs.sync_dir("/d")
+    vfs.rename("/d/a", "/d/c")
+    vfs.rename("/d/b", "/d/d")
+    assert _outcomes(vfs, "/d") == {("a", "b"), ("b", "c"), ("c", "d")}
+    vfs.open("/d/d", OpenMode.READ).sync()
+    left = _outcomes(vfs, "/d")
+    assert left >= {("a", "b"), ("b", "c"), ("a", "d"), ("c", "d")}
+    assert ("a", "b", "d") in left, "both names of one file"
+    assert all({"a", "c"} & set(names) and {"b", "d"} & set(names) for names in left)
+
+
+def test_changes_of_one_name_survive_a_crash_in_their_order() -> None:
+    vfs = MemVfs()
+    vfs.open("/new", OpenMode.CREATE)
+    vfs.rename("/new", "/name")
+    vfs.rename("/name", "/newest")
+    assert ("newest",) in _outcomes(vfs, "/")
+    vfs.sync_dir("/")
+    vfs.unlink_if_exists("/newest")
+    vfs.open("/newest", OpenMode.CREATE).write_at(0, [b"2"])
+    assert _outcomes(vfs, "/") == {("newest",), ()}
+
+
+def test_sync_dir_makes_names_of_that_directory_certain_and_of_no_other() -> None:
+    vfs = MemVfs()
+    for directory in ("/x/d", "/x/e"):
+        vfs.make_dirs(directory)
+        vfs.open(f"{directory}/f", OpenMode.CREATE)
+    vfs.sync_dir("/x/d")
+    clones = [vfs.crash_clone(seed) for seed in range(50)]
+    assert all(clone.exists("/x/d/f") for clone in clones)
+    assert {clone.exists("/x/e") for clone in clones} == {True, False}
+    vfs.rename("/x/d/f", "/x/e/g")
+    vfs.sync_dir("/x/e")
+    clones = [vfs.crash_clone(seed) for seed in range(50)]
+    assert {(clone.exists("/x/d/f"), clone.exists("/x/e/g")) for clone in clones} == {(False, True)}
+
+
+def test_a_removed_tree_survives_a_crash_in_part() -> None:
+    vfs = MemVfs()
+    vfs.make_dirs("/d")
+    for name in "ab":
+        vfs.open(f"/d/{name}", OpenMode.CREATE)
+    vfs.sync_dir("/d")
+    vfs.remove_tree("/d")
+    clones = [vfs.crash_clone(seed) for seed in range(100)]
+    left = {tuple(e.name for e in one.list_dir("/d")) for one in clones if one.is_dir("/d")}
+    assert left == {("a", "b"), ("b",), ()}
+
+
+def test_an_unsynced_new_file_may_have_no_bytes() -> None:
+    vfs = MemVfs()
+    vfs.open("/f", OpenMode.CREATE).write_at(0, [b"1" * 100_000])
+    vfs.sync_dir("/")
+    sizes = [vfs.crash_clone(seed).open("/f", OpenMode.READ).size() for seed in range(50)]
+    assert sizes.count(0) > 1

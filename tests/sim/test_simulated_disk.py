@@ -8,6 +8,8 @@ import pytest
 
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.simulated_disk import ProcessVfs, SimulatedDisk
+from kraftjbod.testing.simulation.simulated_thread import SimulatedThread
+from kraftjbod.testing.simulation.virtual_loop import virtual_loop
 from kraftjbod.testing.simulation.world import World
 
 
@@ -42,7 +44,7 @@ def test_what_was_given_up_or_outlived_its_process_is_useless() -> None:
     with pytest.raises(OSError, match="Stale file handle"):
         vfs.open("/b/d1/f", OpenMode.READ)
     other.write_at(0, [b"in time"])
-    vfs.is_detached = True
+    vfs.detach()
     with pytest.raises(OSError, match="Bad file descriptor"):
         other.write_at(0, [b"too late"])
     other.close()
@@ -58,3 +60,57 @@ def test_a_power_cut_leaves_what_was_synced() -> None:
     disks["/b/d1"].power_cut()
     assert disks["/b/d1"].vfs.read_if_exists("/b/d1/f") == b"synced"
     assert disks["/b/d1"].vfs.device_number == 1
+
+
+def test_space_of_a_removed_file_is_free_once_its_last_descriptor_is_closed() -> None:
+    vfs, disks = _vfs()
+    disk = disks["/b/d1"].vfs
+    one, other = (vfs.open("/b/d1/f", OpenMode.CREATE) for _ in range(2))
+    one.write_at(0, [b"1" * 1_000])
+    disk.capacity_bytes = disk.used_bytes() + 10
+    vfs.unlink_if_exists("/b/d1/f")
+    assert not vfs.exists("/b/d1/f")
+    one.close()
+    one.close()
+    with pytest.raises(OSError, match="No space left"):
+        vfs.open("/b/d1/g", OpenMode.CREATE).write_at(0, [b"2" * 11])
+    other.close()
+    vfs.open("/b/d1/g", OpenMode.CREATE).write_at(0, [b"2" * 1_010])
+
+
+@pytest.mark.parametrize("end", ["process ends", "directory is released"])
+def test_space_of_a_removed_file_is_free_once_its_process_has_no_descriptor(end: str) -> None:
+    vfs, disks = _vfs()
+    vfs.open("/b/d1/f", OpenMode.CREATE).write_at(0, [b"1" * 1_000])
+    vfs.open("/b/d1/g", OpenMode.CREATE).write_at(0, [b"2" * 10])
+    vfs.rename("/b/d1/g", "/b/d1/f")
+    assert disks["/b/d1"].vfs.used_bytes() == 1_010
+    if end == "process ends":
+        vfs.detach()
+    else:
+        vfs.let_go("/b/d1")
+    assert disks["/b/d1"].vfs.used_bytes() == 10
+
+
+def _close_us(*, size: int, is_named: bool) -> int:
+    """Virtual time that the last close of a file takes."""
+    vfs, disks = _vfs()
+    world, took_us = disks["/b/d1"].world, list[int]()
+
+    def work() -> None:
+        file = vfs.open("/b/d1/f", OpenMode.CREATE)
+        file.write_at(0, [bytes(size)])
+        if not is_named:
+            vfs.unlink_if_exists("/b/d1/f")
+        began_us = world.now_us
+        file.close()
+        took_us.append(world.now_us - began_us)
+
+    SimulatedThread(virtual_loop(world, "b"), work, "disk")
+    world.run_until(60_000_000)
+    return took_us[0]
+
+
+def test_removing_a_file_takes_time_by_its_size_when_its_space_becomes_free() -> None:
+    assert _close_us(size=10_000_000, is_named=False) > 100 * _close_us(size=1_000, is_named=False)
+    assert _close_us(size=10_000_000, is_named=True) < 100

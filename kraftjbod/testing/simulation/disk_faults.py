@@ -9,19 +9,38 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+from kraftjbod.storage.dir_names import LOG_SUFFIX
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate
 
 #: The latest operation of its kind that fails, if one does.
 _LATEST: Final = 12
+#: The latest sync of dirty pages that finds that their writeback failed.
+_LATEST_SYNC: Final = 4
+#: Share of the failed writebacks that lose records, and not what any other file has.
+_OF_LOGS: Final = 0.7
 _SLOWNESS: Final = 40.0
 #: What a single operation may fail with: a sick medium, a file system that found itself damaged,
 #: and one that has gone read-only.
 _ERRNOS: Final = (errno.EIO, errno.EIO, errno.EUCLEAN, errno.EROFS)
+#: Names that backups, editors and network file systems make.
+_CLUTTER: Final = (
+    ".nfs0000000000a1b2c3",
+    "core",
+    "lost+found.tmp",
+    "00000000000000000007.log~",
+    "recovery-point-offset-checkpoint.bak",
+    "link-to-an-old-disk",
+    "t-0.orig",
+)
 #: Operations on names may also miss a name that was listed before.
 _NAME_KINDS: Final = frozenset({"list_dir", "rename", "remove_tree"})
 #: What a single error may hit.
@@ -48,6 +67,10 @@ class DiskFault(StrEnum):
     """Everything fails."""
     EIO_ONCE = "eio once"
     """One operation of one kind fails, soon."""
+    WRITEBACK = "writeback fails"
+    """One sync fails with EIO. Its pages count as clean, and some are not on the disk."""
+    CLUTTER = "clutter"
+    """Somebody's tool makes files and dangling links, which may be gone once they are listed."""
     HANG = "hang"
     """No answer; what has begun is done when the disk is healed."""
     HANG_AT_SWAP = "hang at swap"
@@ -83,6 +106,13 @@ class DiskFaults:
         self._disk = disk
         self._fails_all = False
         self._one_error: _OneError | None = None
+        #: Syncs of dirty pages until one fails; 0: none does.
+        self._syncs_left = 0
+        self._is_cluttered = False
+        #: Paths that the clutter made last; those of a directory with another name by now stay.
+        self._clutter: list[str] = []
+        #: How the names of their files end.
+        self._syncs_of = ""
         self._hangs_at_swap = False
         #: What is unmounted.
         self._away: MemVfs | None = None
@@ -97,6 +127,11 @@ class DiskFaults:
                 may_miss = (errno.ENOENT,) if kind in _NAME_KINDS else ()
                 number = disk.rng.choice((*_ERRNOS, *may_miss))
                 self._one_error = _OneError(kind=kind, countdown=countdown, number=number)
+            case DiskFault.WRITEBACK:
+                self._syncs_left = disk.rng.randint(1, _LATEST_SYNC)
+                self._syncs_of = LOG_SUFFIX if disk.rng.random() < _OF_LOGS else ""
+            case DiskFault.CLUTTER:
+                self._is_cluttered = True
             case DiskFault.HANG:
                 disk.gate.close()
             case DiskFault.HANG_AT_SWAP:
@@ -122,6 +157,11 @@ class DiskFaults:
                 self._fails_all = False
             case DiskFault.EIO_ONCE:
                 self._one_error = None
+            case DiskFault.WRITEBACK:
+                self._syncs_left = 0
+            case DiskFault.CLUTTER:
+                self._is_cluttered = False
+                self._remove_clutter()
             case DiskFault.HANG:
                 disk.gate.open()
             case DiskFault.HANG_AT_SWAP:
@@ -135,6 +175,11 @@ class DiskFaults:
             case DiskFault.VANISH:
                 if self._away is not None:
                     disk.vfs, self._away = self._away, None
+
+    def _remove_clutter(self) -> None:
+        for path in self._clutter:
+            self._disk.vfs.unlink_if_exists(path)
+        self._clutter.clear()
 
     def replace(self) -> None:
         """An empty disk takes its place for good."""
@@ -156,6 +201,37 @@ class DiskFaults:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         if number := self._one_error_of(kind):
             raise OSError(number, os.strerror(number), path)
+
+    @contextmanager
+    def cluttered(self, vfs: MemVfs, directory: str) -> Iterator[None]:
+        """While ``directory`` is listed it may have names that are nobody's records."""
+        if not self._is_cluttered:
+            yield
+            return
+        rng = self._disk.rng
+        names = [f"{directory}/{name}" for name in rng.sample(_CLUTTER, rng.randint(1, 3))]
+        made = [name for name in names if not vfs.exists(name)]
+        for name in made:
+            vfs.unlink_if_exists(name)
+            if rng.random() < 0.5:
+                vfs.make_link(name)
+            elif vfs.capacity_bytes is None and vfs.capacity_inodes is None:
+                vfs.open(name, OpenMode.CREATE).write_at(0, [b"not ours"])
+        yield
+        for name in made:
+            if rng.random() < 0.5:
+                vfs.unlink_if_exists(name)
+            else:
+                self._clutter.append(name)
+
+    def strike_sync(self, file: MemFile, path: str) -> None:
+        """:raises OSError: EIO, if writeback of the pages of ``file`` failed; once."""
+        if not self._syncs_left or not path.endswith(self._syncs_of) or not file.is_dirty:
+            return
+        self._syncs_left -= 1
+        if not self._syncs_left:
+            file.fail_writeback(self._disk.rng)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def _is_replica(self, path: str) -> bool:
         """And not a file of the dir, of which there is a new one."""

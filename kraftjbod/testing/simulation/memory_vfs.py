@@ -1,10 +1,11 @@
 """WIRE. ``MemVfs``: a file system in memory that knows what a crash would leave of it.
 
-* Bytes are certain up to the file's last ``sync``; of what was written since, a crash keeps some
-  beginning, and may leave rubbish after it; or some of the sectors, and zeros for the others; or
-  the new size alone, with zeros.
-* Names are certain up to the directory's last ``sync_dir``; later changes survive in order, up to
-  some point, as a journal would replay them.
+* What a crash leaves of a file's bytes is in memory_file.py.
+* A name is certain once its directory was synced, with the names of the directories above.
+  Of later changes a crash keeps a prefix, as a journal replays them, and possibly names of files
+  that were synced after a later change (btrfs logs a file with its name). A file that was renamed
+  may have both names then.
+* The space of a file without a name is free once its last open descriptor is closed.
 
 ``crash_clone(seed)`` gives one such outcome as a new ``MemVfs``. The files go on living.
 
@@ -18,132 +19,70 @@ import io
 import posixpath
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY
-from functools import partial
 from os import strerror
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kraftjbod.protocol.framing import Buffer
-from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
+from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space
+from kraftjbod.testing.simulation.memory_file import MemFile, MemLock
 
-#: The bit that rots.
-ONE_BIT: Final = 0x10
-#: What a disk writes whole or not at all.
-_SECTOR_BYTES: Final = 512
-#: Share of the files with unsynced bytes that come back with their size and zeros.
-_ZEROED: Final = 0.2
-
-
-class MemFile:
-    """One file's bytes, whatever its name is; every open file of that name is this object."""
-
-    def __init__(self, free_bytes: Callable[[], int | None] = lambda: None) -> None:
-        self.data = bytearray()
-        self.synced = b""
-        #: By how many bytes it may grow; None: without limit.
-        self._free_bytes = free_bytes
-
-    def size(self) -> int:
-        return len(self.data)
-
-    def read_at(self, position: int, size: int) -> bytes:
-        return bytes(self.data[position : position + size])
-
-    def read_cached_at(self, position: int, size: int) -> memoryview:
-        return memoryview(self.read_at(position, size))
-
-    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        whole = b"".join(buffers)
-        free_bytes = self._free_bytes()
-        more = position + len(whole) - len(self.data)
-        if free_bytes is not None and more > free_bytes:
-            self._put(position, whole[: max(0, len(whole) - (more - free_bytes))])
-            raise _error(ENOSPC, "a file in memory")
-        self._put(position, whole)
-
-    def _put(self, position: int, whole: bytes) -> None:
-        if not whole:
-            return
-        if len(self.data) < position:
-            self.data.extend(bytes(position - len(self.data)))
-        self.data[position : position + len(whole)] = whole
-
-    def copy_from(self, source: VfsFile, position: int, size: int) -> int:
-        data = source.read_at(position, size)
-        self.write_at(position, [data])
-        return len(data)
-
-    def forget_cached(self, position: int, size: int) -> None:
-        return
-
-    def truncate(self, size: int) -> None:
-        if size < len(self.data):
-            del self.data[size:]
-        else:
-            self.data.extend(bytes(size - len(self.data)))
-
-    def sync(self) -> None:
-        self.synced = bytes(self.data)
-
-    def close(self) -> None:
-        return
-
-    def rot(self, position: int) -> None:
-        """One bit of what is on the disk is another one from now on, and nobody is told."""
-        self.data[position] ^= ONE_BIT
-        if position < len(self.synced):
-            synced = bytearray(self.synced)
-            synced[position] ^= ONE_BIT
-            self.synced = bytes(synced)
-
-    def after_crash(self, rng: random.Random) -> MemFile:
-        left = MemFile()
-        common = _common_prefix(self.data, self.synced)
-        if common < len(self.synced) and rng.random() < 0.5:
-            # Cut or overwritten since: the old bytes may be what is on the disk.
-            left.data = bytearray(self.synced)
-        elif len(self.data) > common and rng.random() < _ZEROED:
-            # The size was in the journal, and the blocks were not allocated yet.
-            left.data = self.data[:common] + bytes(len(self.data) - common)
-        elif len(self.data) > common + _SECTOR_BYTES and rng.random() < 0.3:
-            left.data = self._torn(common, rng)
-        else:
-            left.data = self.data[: rng.randint(common, len(self.data))]
-            if len(left.data) < len(self.data) and rng.random() < 0.3:
-                left.data += rng.randbytes(rng.randint(1, 200))
-        left.synced = bytes(left.data)
-        return left
-
-    def _torn(self, certain: int, rng: random.Random) -> bytearray:
-        """The size is the new one, and each sector since ``certain`` was written or was not."""
-        left = bytearray(self.data)
-        for start in range(certain - certain % _SECTOR_BYTES, len(left), _SECTOR_BYTES):
-            if rng.random() < 0.5:
-                begin, end = max(start, certain), min(start + _SECTOR_BYTES, len(left))
-                left[begin:end] = self.synced[begin:end].ljust(end - begin, b"\0")
-        return left
+#: Share of the synced files whose names survive though an earlier change does not.
+_LOGGED: Final = 0.3
+#: Share of their renames of which both names survive.
+_BOTH_NAMES: Final = 0.1
+#: Changes of names that may be uncertain; beyond that the oldest become certain, as in a kernel
+#: that commits its journal every few seconds.
+_MOST_UNCERTAIN: Final = 256
 
 
-class MemLock(MemFile):
-    """A held lock."""
-
-    def __init__(self, release: Callable[[], None]) -> None:
-        super().__init__()
-        self.close = release  # type: ignore[method-assign]  # One use, one effect.
+class MemLink:
+    """A symbolic link that leads nowhere."""
 
 
-_Tree = dict[str, "MemFile | None"]
+class MemDir:
+    """A directory."""
+
+    __slots__ = ("durable", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Node] = {}
+        #: The names that are certain.
+        self.durable: dict[str, Node] = {}
+
+
+Node = MemFile | MemDir | MemLink
+#: A name in a directory, and what it stands for from then on; None: nothing.
+_Edit = tuple[MemDir, str, "Node | None"]
+
+
+class _Change(NamedTuple):
+    """Edits that survive a crash together or not at all."""
+
+    edits: tuple[_Edit, ...]
+    #: How often the file had been synced by then.
+    syncs: int
+
+    @property
+    def places(self) -> set[tuple[MemDir, str]]:
+        return {(directory, name) for directory, name, _ in self.edits}
+
+    @property
+    def synced_file(self) -> MemFile | None:
+        """The file that is named, if it was synced since."""
+        node = self.edits[-1][2]
+        return node if isinstance(node, MemFile) and node.syncs > self.syncs else None
 
 
 class MemVfs:
-    """A whole tree: path to file, or to None for a directory."""
+    """A whole tree of directories."""
 
     def __init__(self, *, usable_bytes: int = 1 << 30) -> None:
-        self._tree: _Tree = {"/": None}
-        #: Each change of names since the last sync_dir, as what it does to a tree.
-        self._journal: list[Callable[[_Tree], None]] = []
-        self._durable: _Tree = {"/": None}
+        self._root = MemDir()
+        #: Changes of names that a crash may undo, the oldest first.
+        self._uncertain: list[_Change] = []
+        #: Files that lost their names while they were open.
+        self._unnamed: list[MemFile] = []
         self._locks: set[str] = set()
         self._mutex = threading.RLock()
         self.usable_bytes = usable_bytes
@@ -153,168 +92,290 @@ class MemVfs:
         self.capacity_inodes: int | None = None
         self.device_number = 1
 
+    # -- what a crash leaves ----------------------------------------------------------------
+
     def crash_clone(self, seed: int) -> MemVfs:
         """What is there after a power cut now, for this seed."""
         rng = random.Random(seed)
         with self._mutex:
-            clone = MemVfs(usable_bytes=self.usable_bytes)
-            tree = dict(self._durable)
-            for change in self._journal[: rng.randint(0, len(self._journal))]:
-                change(tree)
-            done: dict[int, MemFile] = {}
-            for path, file in tree.items():
-                if file is not None:
-                    done.setdefault(id(file), file.after_crash(rng))
-                clone._tree[path] = None if file is None else done[id(file)]
-                if file is not None:
-                    done[id(file)]._free_bytes = clone._free_bytes
-            clone._durable = dict(clone._tree)
-            clone.capacity_bytes = self.capacity_bytes
-            clone.capacity_inodes = self.capacity_inodes
-            return clone
+            left = _applied(self._surviving_edits(rng))
+            return self._clone(
+                lambda directory: left.get(directory, directory.durable),
+                lambda file: file.after_crash(rng),
+            )
+
+    def names_after_crash(self, seed: int) -> dict[str, MemFile | None]:
+        """The paths after a power cut now, and the file as it is now; None for a directory."""
+        with self._mutex:
+            left = _applied(self._surviving_edits(random.Random(seed)))
+            found: dict[str, MemFile | None] = {}
+
+            def note(directory: MemDir, place: str) -> None:
+                for name, node in left.get(directory, directory.durable).items():
+                    path = f"{place}/{name}"
+                    found[path] = node if isinstance(node, MemFile) else None
+                    if isinstance(node, MemDir):
+                        note(node, path)
+
+            note(self._root, "")
+            return found
+
+    def clone(self) -> MemVfs:
+        """The same names and bytes, all of them certain, and nothing of it open."""
+        with self._mutex:
+            return self._clone(lambda directory: directory.entries, MemFile.copied)
+
+    def _surviving_edits(self, rng: random.Random) -> list[_Edit]:
+        changes = self._uncertain
+        kept = rng.randint(0, len(changes))
+        edits = [edit for change in changes[:kept] for edit in change.edits]
+        lost: set[tuple[MemDir, str]] = set()
+        logged: dict[MemFile, bool] = {}
+        for change in changes[kept:]:
+            file = change.synced_file
+            if file is not None and file not in logged:
+                logged[file] = rng.random() < _LOGGED
+            if file is None or not logged[file] or not lost.isdisjoint(change.places):
+                lost |= change.places
+            else:
+                keeps_both = rng.random() < _BOTH_NAMES
+                edits += change.edits[-1:] if keeps_both else change.edits
+        return edits
+
+    def _clone(
+        self,
+        names_of: Callable[[MemDir], dict[str, Node]],
+        copy_of: Callable[[MemFile], MemFile],
+    ) -> MemVfs:
+        clone = MemVfs(usable_bytes=self.usable_bytes)
+        files: dict[MemFile, MemFile] = {}
+
+        def copied(node: Node) -> Node:
+            match node:
+                case MemDir():
+                    directory = MemDir()
+                    for name, child in sorted(names_of(node).items()):
+                        directory.entries[name] = copied(child)
+                    directory.durable = dict(directory.entries)
+                    return directory
+                case MemFile():
+                    if node not in files:
+                        files[node] = copy_of(node)
+                        files[node].free_bytes = clone._free_bytes
+                    return files[node]
+                case MemLink():
+                    return node
+
+        root = copied(self._root)
+        assert isinstance(root, MemDir), root
+        clone._root = root
+        clone.capacity_bytes = self.capacity_bytes
+        clone.capacity_inodes = self.capacity_inodes
+        return clone
+
+    def drop_caches(self) -> None:
+        """Let all clean pages leave memory."""
+        with self._mutex:
+            for file in [node for node in self._walk(self._root) if isinstance(node, MemFile)]:
+                file.evict(0, file.size())
 
     def mounted(self, *, was: str, now: str) -> MemVfs:
         """The same disk, with what was below ``was`` below ``now``; all names are certain."""
         moved = MemVfs(usable_bytes=self.usable_bytes)
-        moved.make_dirs(now)
-        for path, file in self._tree.items():
-            if path.startswith(f"{was}/"):
-                moved._tree[now + path[len(was) :]] = file
-        moved._journal.clear()
-        moved._durable = dict(moved._tree)
+        moved.make_dirs(_parent(now))
+        parent, name = moved._place(now)
+        parent.entries[name] = self._dir(was)
+        for node in moved._walk(moved._root):
+            if isinstance(node, MemDir):
+                node.durable = dict(node.entries)
+        moved._uncertain.clear()
         moved.device_number = self.device_number
         return moved
 
+    # -- files ------------------------------------------------------------------------------
+
     def open(self, path: str, mode: OpenMode) -> MemFile:
         with self._mutex:
-            if path in self._tree:
-                file = self._tree[path]
-                if file is None:
-                    raise _error(EISDIR, path)
-                return file
-            if mode is not OpenMode.CREATE:
+            parent, name = self._place(path)
+            node = parent.entries.get(name)
+            if isinstance(node, MemFile):
+                return node
+            if isinstance(node, MemDir):
+                raise _error(EISDIR, path)
+            if mode is not OpenMode.CREATE or node is not None:
                 raise _error(ENOENT, path)
-            self._require_dir(_parent(path))
             self._require_inode(path)
             fresh = MemFile(self._free_bytes)
-            self._change(lambda tree: tree.__setitem__(path, fresh))
+            self._change((parent, name, fresh))
             return fresh
 
     def open_if_exists(self, path: str) -> MemFile | None:
         with self._mutex:
-            return self.open(path, OpenMode.READ) if path in self._tree else None
+            return self.open(path, OpenMode.READ) if self.exists(path) else None
 
     def open_stream(self, path: str) -> io.BufferedReader:
-        raw: Any = io.BytesIO(bytes(self.open(path, OpenMode.READ).data))
+        file = self.open(path, OpenMode.READ)
+        raw: Any = io.BytesIO(file.read_at(0, file.size()))
         return io.BufferedReader(raw)
 
     def read_if_exists(self, path: str) -> bytes | None:
-        with self._mutex:
-            file = self._tree.get(path)
-            return None if file is None else bytes(file.data)
+        file = self.open_if_exists(path)
+        return None if file is None else file.read_at(0, file.size())
 
     def exists(self, path: str) -> bool:
-        return path in self._tree
+        return isinstance(self._find(path), MemFile | MemDir)
 
     def is_dir(self, path: str) -> bool:
-        return path in self._tree and self._tree[path] is None
+        return isinstance(self._find(path), MemDir)
 
     def real_path(self, path: str) -> str:
-        """There are no links here."""
+        """Links lead nowhere."""
         return posixpath.normpath(path)
 
     def extent_if_exists(self, path: str) -> Extent | None:
-        with self._mutex:
-            file = self._tree.get(path)
-            if file is None:
-                return None
-            return Extent(size_bytes=len(file.data), allocated_bytes=len(file.data))
+        file = self._find(path)
+        if not isinstance(file, MemFile):
+            return None
+        return Extent(size_bytes=len(file.data), allocated_bytes=len(file.data))
+
+    # -- names ------------------------------------------------------------------------------
 
     def list_dir(self, path: str) -> list[DirEntry]:
         with self._mutex:
-            self._require_dir(path)
-            prefix = path.rstrip("/") + "/"
             return [
                 DirEntry(
-                    name=name[len(prefix) :],
-                    is_dir=file is None,
-                    size_bytes=0 if file is None else len(file.data),
+                    name=name,
+                    is_dir=isinstance(node, MemDir),
+                    size_bytes=len(node.data) if isinstance(node, MemFile) else 0,
+                    is_link=isinstance(node, MemLink),
                 )
-                for name, file in sorted(self._tree.items())
-                if name.startswith(prefix) and name != prefix and "/" not in name[len(prefix) :]
+                for name, node in sorted(self._dir(path).entries.items())
             ]
 
     def make_dirs(self, path: str) -> None:
         with self._mutex:
-            parts = path.strip("/").split("/")
-            for i in range(len(parts)):
-                step = "/" + "/".join(parts[: i + 1])
-                if step not in self._tree:
-                    self._require_inode(step)
-                    self._change(partial(_make_dir, step))
+            place = ""
+            for name in path.strip("/").split("/"):
+                parent, place = self._dir(place or "/"), f"{place}/{name}"
+                if name not in parent.entries:
+                    self._require_inode(place)
+                    self._change((parent, name, MemDir()))
+
+    def make_link(self, path: str) -> None:
+        """A symbolic link that leads nowhere."""
+        with self._mutex:
+            self._change((*self._place(path), MemLink()))
 
     def rename(self, source: str, target: str) -> None:
         with self._mutex:
-            if source not in self._tree:
+            parent, name = self._place(source)
+            node = parent.entries.get(name)
+            if node is None:
                 raise _error(ENOENT, source)
-            self._require_dir(_parent(target))
-            if any(path.startswith(target + "/") for path in self._tree):
+            place = self._place(target)
+            replaced = place[0].entries.get(place[1])
+            if isinstance(replaced, MemDir) and replaced.entries:
                 raise _error(ENOTEMPTY, target)
-
-            def move(tree: _Tree) -> None:
-                prefix = source + "/"
-                for path in [p for p in tree if p == source or p.startswith(prefix)]:
-                    tree[target + path[len(source) :]] = tree.pop(path)
-
-            self._change(move)
+            if replaced is not node:
+                self._change((parent, name, None), (*place, node))
 
     def unlink_if_exists(self, path: str) -> None:
         with self._mutex:
-            if path in self._tree:
-                self._change(lambda tree: tree.pop(path, None))
+            if self._find(path) is not None:
+                self._change((*self._place(path), None))
 
     def remove_tree(self, path: str) -> None:
+        """Name by name: a crash may leave some of them."""
         with self._mutex:
-            self._require_dir(path)
-
-            def remove(tree: _Tree) -> None:
-                for doomed in [p for p in tree if p == path or p.startswith(path + "/")]:
-                    del tree[doomed]
-
-            self._change(remove)
+            directory = self._dir(path)
+            for name, node in list(directory.entries.items()):
+                if isinstance(node, MemDir):
+                    self.remove_tree(f"{path}/{name}")
+                else:
+                    self._change((directory, name, None))
+            self._change((*self._place(path), None))
 
     def sync_dir(self, path: str) -> None:
         with self._mutex:
-            self._require_dir(path)
-            # One journal for the whole tree, as ext4 and xfs have.
-            self._durable = dict(self._tree)
-            self._journal.clear()
+            directory = self._dir(path)
+            above, place = set[tuple[MemDir, str]](), self._root
+            for name in path.strip("/").split("/"):
+                above.add((place, name))
+                step = place.entries.get(name)
+                place = step if isinstance(step, MemDir) else place
+            certain, uncertain = list[_Change](), list[_Change]()
+            for change in reversed(self._uncertain):
+                places = change.places
+                if any(one[0] is directory for one in places) or not above.isdisjoint(places):
+                    above |= places  # What one of these names stood for before is over, too.
+                    certain.append(change)
+                else:
+                    uncertain.append(change)
+            self._make_certain(certain[::-1])
+            self._uncertain = uncertain[::-1]
+
+    def _make_certain(self, changes: list[_Change]) -> None:
+        edits = [edit for change in changes for edit in change.edits]
+        for directory, names in _applied(edits).items():
+            directory.durable = names
+
+    def _change(self, *edits: _Edit) -> None:
+        for directory, name, node in edits:
+            gone = directory.entries.pop(name, None)
+            if node is not None:
+                directory.entries[name] = node
+            if isinstance(gone, MemFile) and gone.holders:
+                self._unnamed.append(gone)
+        named = edits[-1][2]
+        syncs = named.syncs if isinstance(named, MemFile) else 0
+        self._uncertain.append(_Change(edits, syncs))
+        if len(self._uncertain) > _MOST_UNCERTAIN:
+            self._make_certain(self._uncertain[: _MOST_UNCERTAIN // 2])
+            del self._uncertain[: _MOST_UNCERTAIN // 2]
+
+    # -- the whole --------------------------------------------------------------------------
 
     def device(self, path: str) -> int:
-        self._require_dir(path)
+        self._require(path)
         return self.device_number
 
     def space(self, path: str) -> Space:
-        self._require_dir(path)
+        self._require(path)
         free_bytes = self._free_bytes()
         inodes = self.capacity_inodes
         return Space(
             total_bytes=2 * self.usable_bytes if free_bytes is None else self.capacity_bytes or 0,
             usable_bytes=self.usable_bytes if free_bytes is None else free_bytes,
-            free_inodes=1000 if inodes is None else max(0, inodes - len(self._tree)),
+            free_inodes=1000 if inodes is None else max(0, inodes - self.used_inodes()),
         )
 
     def used_bytes(self) -> int:
-        """All files that have a name."""
+        """All files that have a name or are open."""
         with self._mutex:
-            return sum(len(file.data) for file in self._tree.values() if file is not None)
+            self._unnamed = [file for file in self._unnamed if file.holders]
+            nodes = (*self._walk(self._root), *self._unnamed)
+            return sum(len(file.data) for file in {n for n in nodes if isinstance(n, MemFile)})
+
+    def used_inodes(self) -> int:
+        with self._mutex:
+            return sum(1 for _ in self._walk(self._root))
+
+    def is_unnamed(self, file: MemFile) -> bool:
+        """Whether closing the last descriptor of ``file`` frees its space."""
+        return any(one is file for one in self._unnamed)
+
+    def unheld_bytes(self, path: str) -> int:
+        """Bytes of the files at and below ``path`` that no process has open."""
+        found = self._find(path)
+        nodes = () if found is None else self._walk(found)
+        return sum(len(n.data) for n in nodes if isinstance(n, MemFile) and not n.holders)
 
     def _free_bytes(self) -> int | None:
         capacity = self.capacity_bytes
         return None if capacity is None else max(0, capacity - self.used_bytes())
 
     def _require_inode(self, path: str) -> None:
-        if self.capacity_inodes is not None and len(self._tree) >= self.capacity_inodes:
+        if self.capacity_inodes is not None and self.used_inodes() >= self.capacity_inodes:
             raise _error(ENOSPC, path)
 
     def try_lock(self, path: str) -> MemFile | None:
@@ -332,34 +393,53 @@ class MemVfs:
     def close_let_go(self, root: str) -> None:
         """There are no descriptors here."""
 
-    def _change(self, change: Callable[[_Tree], object]) -> None:
-        def apply(tree: _Tree) -> None:
-            change(tree)
+    # -- paths ------------------------------------------------------------------------------
 
-        apply(self._tree)
-        self._journal.append(apply)
+    def _walk(self, node: Node) -> Iterator[Node]:
+        """``node``, and all that is below it."""
+        yield node
+        if isinstance(node, MemDir):
+            for child in node.entries.values():
+                yield from self._walk(child)
 
-    def _require_dir(self, path: str) -> None:
-        path = path.rstrip("/") or "/"
-        if path not in self._tree:
+    def _find(self, path: str) -> Node | None:
+        node: Node | None = self._root
+        for name in path.split("/"):
+            if name:
+                node = node.entries.get(name) if isinstance(node, MemDir) else None
+        return node
+
+    def _place(self, path: str) -> tuple[MemDir, str]:
+        """The directory that ``path`` is a name in, and that name."""
+        above, _, name = path.rpartition("/")
+        return self._dir(above or "/"), name
+
+    def _dir(self, path: str) -> MemDir:
+        found = self._find(path)
+        if isinstance(found, MemDir):
+            return found
+        raise _error(ENOENT if found is None else ENOTDIR, path)
+
+    def _require(self, path: str) -> None:
+        if self._find(path) is None:
             raise _error(ENOENT, path)
-        if self._tree[path] is not None:
-            raise _error(ENOTDIR, path)
 
 
-def _make_dir(path: str, tree: _Tree) -> None:
-    tree[path] = None
+def _applied(edits: list[_Edit]) -> dict[MemDir, dict[str, Node]]:
+    """The certain names of the directories that ``edits`` are about, once these are certain."""
+    found: dict[MemDir, dict[str, Node]] = {}
+    for directory, name, node in edits:
+        names = found.get(directory)
+        if names is None:
+            names = found[directory] = dict(directory.durable)
+        names.pop(name, None)
+        if node is not None:
+            names[name] = node
+    return found
 
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
-
-
-def _common_prefix(a: bytearray, b: bytes) -> int:
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
 
 
 def _error(number: int, path: str) -> OSError:

@@ -2,7 +2,8 @@
 
 A file operation takes a time that is drawn from the seed, and takes effect at its end; while the
 disk hangs (:attr:`SimulatedDisk.gate`), none ends. What a process has open is useless after its
-death, its locks are free, and what it had begun and not ended never happens.
+death, its locks are free, and what it had begun and not ended never happens. The space of a removed
+file is free once the last descriptor of it is closed, and freeing takes time by the file's size.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
 from kraftjbod.testing.simulation.disk_faults import DiskFaults
+from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate, pause
 from kraftjbod.testing.simulation.world import World
@@ -33,8 +35,14 @@ _LATENCY_US: Final[Mapping[str, tuple[int, int]]] = {
 _OTHER_LATENCY_US: Final = _LATENCY_US["open"]
 #: How much a disk reads or writes in a microsecond.
 _BYTES_PER_US: Final = 200
-#: Of reads that do not wait, so many find the bytes in memory.
-_CACHED: Final = 0.95
+#: How much it frees in a microsecond.
+_FREED_BYTES_PER_US: Final = 20
+#: Before so many of the reads that do not wait, what they read leaves memory if it is clean.
+_EVICTED: Final = 0.05
+#: So many of those reads find a page locked.
+_LOCKED: Final = 0.02
+#: So many of those that miss make the kernel read, and read ahead.
+_READ_BY_MISS: Final = 0.5
 
 
 class SimulatedDisk:
@@ -64,10 +72,11 @@ class SimulatedDisk:
     def __repr__(self) -> str:
         return f"<SimulatedDisk {self.path}>"
 
-    def before(self, kind: str, path: str, size: int = 0) -> None:
+    def before(self, kind: str, path: str, size: int = 0, freed_bytes: int = 0) -> None:
         """An operation of a thread begins: it takes its time, and is in the trace."""
         low, high = _LATENCY_US.get(kind, _OTHER_LATENCY_US)
         took_us = low + self.rng.random() * (high - low) + size / _BYTES_PER_US
+        took_us += freed_bytes / _FREED_BYTES_PER_US
         pause(int(took_us * self.slowness))
         self.gate.pass_through()
         if kind != "let_go":  # What a disk says to a close that nobody waits for is not heard.
@@ -76,9 +85,21 @@ class SimulatedDisk:
         self.on_operation()
         self.world.trace.note(self.host, "disk", f"{kind} {path} {size}")
 
-    def is_cached(self) -> bool:
-        """Whether a read that may not wait finds its bytes."""
-        return self.rng.random() < _CACHED
+    def read_cached(self, file: MemFile, position: int, size: int) -> memoryview:
+        """Read what is in memory.
+
+        :raises BlockingIOError: the first byte is not, or its page is locked.
+        """
+        if self.rng.random() < _EVICTED:
+            file.evict(position, size)
+        try:
+            if self.rng.random() < _LOCKED:
+                raise error(errno.EAGAIN, self.path)
+            return file.read_cached_at(position, size)
+        except BlockingIOError:
+            if self.rng.random() < _READ_BY_MISS:
+                file.read_ahead(position, size)
+            raise
 
     def swap_with(self, other: SimulatedDisk) -> None:
         """Each is mounted where the other was, with all that is on it."""
@@ -107,8 +128,26 @@ class ProcessVfs:
         self._disks = disks
         self._may_open = may_open
         self._given_up: list[str] = []
+        #: Files that the process has open, in the order in which they were opened.
+        self._open: dict[ProcessFile, None] = {}
         #: Its process has ended.
         self.is_detached = False
+
+    def detach(self) -> None:
+        """The process has ended: its descriptors are closed."""
+        self.is_detached = True
+        for file in list(self._open):
+            self.forget(file)
+
+    def note_open(self, file: ProcessFile) -> None:
+        self._open[file] = None
+        file.inner.holders += 1
+
+    def forget(self, file: ProcessFile) -> None:
+        """The descriptor of ``file`` is closed, unless it was already."""
+        if file in self._open:
+            del self._open[file]
+            file.inner.holders -= 1
 
     def disk_of(self, path: str) -> SimulatedDisk:
         """:raises OSError: ENOENT, if no disk is mounted there."""
@@ -126,9 +165,9 @@ class ProcessVfs:
         if self.is_detached or (self._given_up and path.startswith(tuple(self._given_up))):
             raise error(late, path)
 
-    def _begin(self, kind: str, path: str, size: int = 0) -> MemVfs:
+    def _begin(self, kind: str, path: str, freed_bytes: int = 0) -> MemVfs:
         disk = self.disk_of(path)
-        disk.before(kind, path, size)
+        disk.before(kind, path, freed_bytes=freed_bytes)
         self.check(path, errno.ESTALE)
         return disk.vfs
 
@@ -168,7 +207,9 @@ class ProcessVfs:
 
     def list_dir(self, path: str) -> list[DirEntry]:
         self._require_descriptor(path)
-        return self._begin("list_dir", path).list_dir(path)
+        vfs = self._begin("list_dir", path)
+        with self.disk_of(path).faults.cluttered(vfs, path):
+            return vfs.list_dir(path)
 
     def make_dirs(self, path: str) -> None:
         self._begin("make_dirs", path).make_dirs(path)
@@ -180,10 +221,12 @@ class ProcessVfs:
         vfs.rename(source, target)
 
     def unlink_if_exists(self, path: str) -> None:
-        self._begin("unlink_if_exists", path).unlink_if_exists(path)
+        freed_bytes = self.disk_of(path).vfs.unheld_bytes(path)
+        self._begin("unlink_if_exists", path, freed_bytes).unlink_if_exists(path)
 
     def remove_tree(self, path: str) -> None:
-        self._begin("remove_tree", path).remove_tree(path)
+        freed_bytes = self.disk_of(path).vfs.unheld_bytes(path)
+        self._begin("remove_tree", path, freed_bytes).remove_tree(path)
 
     def sync_dir(self, path: str) -> None:
         self._require_descriptor(path)
@@ -205,6 +248,8 @@ class ProcessVfs:
         disk = self.disk_of(root)
         disk.before("let_go", root)
         disk.vfs.let_go(root)
+        for file in [file for file in self._open if file.path.startswith(self._given_up[-1])]:
+            self.forget(file)
 
     def close_let_go(self, root: str) -> None:
         """There are no descriptors here."""
@@ -213,32 +258,31 @@ class ProcessVfs:
 class ProcessFile:
     """An open file of a :class:`ProcessVfs`."""
 
-    def __init__(self, vfs: ProcessVfs, path: str, inner: VfsFile) -> None:
+    def __init__(self, vfs: ProcessVfs, path: str, inner: MemFile) -> None:
         self._vfs = vfs
-        self._path = path
-        self._inner = inner
+        self.path = path
+        self.inner = inner
+        vfs.note_open(self)
 
     def __repr__(self) -> str:
-        return f"<ProcessFile {self._path}>"
+        return f"<ProcessFile {self.path}>"
 
-    def _begin(self, kind: str, size: int = 0) -> VfsFile:
-        self._vfs.check(self._path, errno.EBADF)
-        self._vfs.disk_of(self._path).before(kind, self._path, size)
-        self._vfs.check(self._path, errno.EBADF)
-        return self._inner
+    def _begin(self, kind: str, size: int = 0, freed_bytes: int = 0) -> MemFile:
+        self._vfs.check(self.path, errno.EBADF)
+        self._vfs.disk_of(self.path).before(kind, self.path, size, freed_bytes)
+        self._vfs.check(self.path, errno.EBADF)
+        return self.inner
 
     def size(self) -> int:
-        self._vfs.check(self._path, errno.EBADF)
-        return self._inner.size()
+        self._vfs.check(self.path, errno.EBADF)
+        return self.inner.size()
 
     def read_at(self, position: int, size: int) -> bytes | bytearray:
         return self._begin("read_at", size).read_at(position, size)
 
     def read_cached_at(self, position: int, size: int) -> memoryview:
-        self._vfs.check(self._path, errno.EBADF)
-        if not self._vfs.disk_of(self._path).is_cached():
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return self._inner.read_cached_at(position, size)
+        self._vfs.check(self.path, errno.EBADF)
+        return self._vfs.disk_of(self.path).read_cached(self.inner, position, size)
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._begin("write_at", sum(map(len, buffers))).write_at(position, buffers)
@@ -249,17 +293,23 @@ class ProcessFile:
         return self._begin("copy_from", size).copy_from(inner, position, size)
 
     def forget_cached(self, position: int, size: int) -> None:
-        self._begin("forget_cached")
+        self._begin("forget_cached").forget_cached(position, size)
 
     def truncate(self, size: int) -> None:
         self._begin("truncate").truncate(size)
 
     def sync(self) -> None:
-        self._begin("sync").sync()
+        inner = self._begin("sync")
+        self._vfs.disk_of(self.path).faults.strike_sync(inner, self.path)
+        inner.sync()
 
     def close(self) -> None:
-        if not self._vfs.is_detached:
-            self._begin("close").close()
+        if self._vfs.is_detached:
+            return
+        inner = self.inner
+        is_last = inner.holders == 1 and self._vfs.disk_of(self.path).vfs.is_unnamed(inner)
+        self._begin("close", freed_bytes=inner.size() if is_last else 0).close()
+        self._vfs.forget(self)
 
 
 def error(number: int, path: str) -> OSError:

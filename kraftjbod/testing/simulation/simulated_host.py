@@ -129,7 +129,7 @@ class SimulatedProcess:
             task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it
         self.loop.is_dead = True
         for vfs in self._vfs:
-            vfs.is_detached = True
+            vfs.detach()
 
     def bury(self) -> None:
         """Give up what its tasks and threads hold, after all is over."""

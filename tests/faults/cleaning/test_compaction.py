@@ -18,6 +18,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import (
     NOW_MS,
@@ -316,8 +317,7 @@ async def test_a_log_that_cannot_be_read_is_reported_once_and_others_go_on() -> 
     good = await manager.create(TP._replace(partition=1), TOPIC_ID)
     await filled(good, history)
     damaged = bad.view.segments[1].base_offset
-    file = vfs._tree[f"/d1/{TP}/{damaged:020d}.log"]
-    assert file is not None
+    file = vfs.open(f"/d1/{TP}/{damaged:020d}.log", OpenMode.READ)
     file.data[100] ^= 1
     with capture_logs() as logged:
         await clean(manager)

@@ -26,7 +26,7 @@ from kraftjbod.storage.log.leader_epochs import (
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
-from kraftjbod.testing.simulation.memory_vfs import MemFile, MemVfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -102,7 +102,7 @@ class Shrink(Fault):
             if self.seen == self.nth:
                 self.hits = 1
                 if self.inodes_only:
-                    self.mem.capacity_inodes = len(self.mem._tree)
+                    self.mem.capacity_inodes = self.mem.used_inodes()
                 else:
                     self.mem.capacity_bytes = self.mem.used_bytes() + self.but_for_bytes
         return False
@@ -115,20 +115,6 @@ class Outcome:
     starts: dict[str, int] = field(default_factory=dict)
     batches: dict[str, list[bytes]] = field(default_factory=dict)
     epochs: dict[str, EpochEntries] = field(default_factory=dict)
-
-
-def as_killed(mem: MemVfs) -> MemVfs:
-    """The same files for another process: this one was killed, the machine goes on."""
-    clone = MemVfs()
-    for path, file in mem._tree.items():
-        if file is None:
-            clone._tree[path] = None
-        else:
-            copy = MemFile()
-            copy.data, copy.synced = bytearray(file.data), bytes(file.data)
-            clone._tree[path] = copy
-    clone._durable = dict(clone._tree)
-    return clone
 
 
 class World:
@@ -237,7 +223,7 @@ class World:
             self._check_files(handle)
         if not here:
             return
-        fresh = manager_of([open_dir(as_killed(self.mems[0]))], CONFIG, self.clock)
+        fresh = manager_of([open_dir(self.mems[0].clone())], CONFIG, self.clock)
         await fresh.load()
         for handle in here:
             again = fresh.get(handle.topic_partition)

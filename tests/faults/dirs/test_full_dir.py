@@ -322,7 +322,7 @@ async def test_every_operation_on_the_reserve_fails_once(errno: int):
             assert state is LogDirState.SATURATED, n
         disk.vfs.clear()
         again = Disk()
-        again.mem._tree.update(disk.mem.crash_clone(n)._tree)
+        again.mem._root = disk.mem.crash_clone(n)._root
         await again.log_dir.secure_reserve()
         assert again.log_dir.reserve_bytes == RESERVE
     pytest.fail("the story never ended")

@@ -430,6 +430,8 @@ class SeedRun:
         )
         for process in processes:
             self._judge_leaks(f"ended {process.name}", process.thread_names, process.tasks, 0)
+        for path in (path for of_broker in disks.values() for path in of_broker):
+            self._cluster.disks[path].vfs.drop_caches()
         self._watch.judge_at_rest(disks)
 
     def _wall_ms(self, broker: int) -> int:

@@ -29,6 +29,8 @@ OF_DISKS = [
     Kind.ROT,
     Kind.ROT_BESIDE,
     Kind.LOST_END,
+    Kind.CLUTTER,
+    Kind.WRITEBACK,
 ]
 
 

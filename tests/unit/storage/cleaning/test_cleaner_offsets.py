@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import (
     History,
@@ -99,8 +100,7 @@ async def test_a_damaged_file_costs_a_pass_and_no_more():
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.close(1)
-    file = vfs._tree[FILE]
-    assert file is not None
+    file = vfs.open(FILE, OpenMode.READ)
     file.data[:] = b"nonsense"
     manager = await start(vfs)
     handle = manager.get(TP)

@@ -8,6 +8,7 @@ from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.log.log_damage import LogDamage
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
 
@@ -33,8 +34,7 @@ class Log:
 
     def rot(self, number: int, nth: int) -> None:
         """A bit of the ``nth`` batch of a segment flips."""
-        file = self.vfs._tree[self.segments[number].path]
-        assert file is not None
+        file = self.vfs.open(self.segments[number].path, OpenMode.READ)
         file.data[nth * len(batch(2)) + 70] ^= 1
 
 

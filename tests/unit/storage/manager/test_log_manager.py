@@ -109,7 +109,7 @@ async def test_load_that_fails_for_any_reason_takes_the_directory_offline(errno:
     vfs: MemVfs | FaultVfs = FaultVfs(broken)
     if errno is None:
         unlistable = BrokenVfs()
-        unlistable._tree = broken._tree
+        unlistable._root = broken._root
         vfs = unlistable
     else:
         assert isinstance(vfs, FaultVfs)

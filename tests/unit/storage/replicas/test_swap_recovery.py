@@ -305,8 +305,11 @@ async def test_a_future_copy_beside_its_replica_is_of_no_use():
     await create(node)
     await move_to_end(node)
     await node.manager.close(1)
-    for path in [p for p in node.disks[0]._tree if p.startswith("/d1/t-0")]:
-        node.disks[1]._tree[path.replace("/d1", "/d2")] = node.disks[0]._tree[path]
+    node.disks[1].make_dirs("/d2/t-0")
+    for entry in node.disks[0].list_dir("/d1/t-0"):
+        source = node.disks[0].open(f"/d1/t-0/{entry.name}", OpenMode.READ)
+        copy = node.disks[1].open(f"/d2/t-0/{entry.name}", OpenMode.CREATE)
+        copy.copy_from(source, 0, source.size())
     node.disks[0].remove_tree("/d1/t-0")
     with capture_logs() as events:
         node = await restart(node)

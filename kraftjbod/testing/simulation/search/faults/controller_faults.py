@@ -12,7 +12,7 @@ from kraftjbod.raft.log.snapshot_files import SNAPSHOT_FILE
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.disk_faults import DiskFault
-from kraftjbod.testing.simulation.memory_vfs import ONE_BIT
+from kraftjbod.testing.simulation.memory_file import ONE_BIT
 from kraftjbod.testing.simulation.search.faults.host_faults import LATE_ITERATION_US
 from kraftjbod.testing.simulation.search.faults.link_faults import REJECTS
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
@@ -24,6 +24,8 @@ _NOTICED_S: Final = 8.0
 _RATES: Final = (0.8, 0.95, 1.05, 1.25)
 #: Share of the splits that also reset the open connections across.
 _RESETS: Final = 0.5
+#: Share of the failed writebacks that a power cut follows.
+_POWER_CUTS: Final = 0.6
 _DISK_FAULTS: Final = {
     Kind.METADATA_EIO: DiskFault.EIO,
     Kind.METADATA_EIO_ONCE: DiskFault.EIO_ONCE,
@@ -31,6 +33,7 @@ _DISK_FAULTS: Final = {
     Kind.METADATA_HANG: DiskFault.HANG,
     Kind.METADATA_SLOW: DiskFault.SLOW,
     Kind.METADATA_FULL: DiskFault.FULL,
+    Kind.METADATA_CLUTTER: DiskFault.CLUTTER,
     Kind.METADATA_VANISH: DiskFault.VANISH,
 }
 
@@ -59,6 +62,7 @@ class ControllerFaults:
             Kind.CONTROLLER_LATE_LOOP: self._compute_slowly,
             **dict.fromkeys(_DISK_FAULTS, self._disturb_disk),
             Kind.METADATA_LOST_TAIL: self._lose_tail,
+            Kind.METADATA_WRITEBACK: self._fail_writeback,
             Kind.METADATA_ROT: self._rot_snapshot,
             Kind.QUORUM_CUT: self._cut,
             Kind.QUORUM_ONE_WAY: self._cut,
@@ -104,13 +108,28 @@ class ControllerFaults:
         stage = self._stage
         async with stage.struck_controller(fault) as host, stage.controller_down(host):
             host.metadata_disk.faults.begin(DiskFault.EIO)
-            for _ in range(round(_NOTICED_S / POLL_S)):
-                if not host.is_up:
-                    break
-                await asyncio.sleep(POLL_S)
+            await self._until_ended(host)
             host.kill()
             host.metadata_disk.power_cut()
             host.metadata_disk.faults.heal(DiskFault.EIO)
+
+    async def _fail_writeback(self, fault: Fault) -> None:
+        """The process ends, another one finds the pages in memory, and then power is cut."""
+        rng, stage = fault.rng(), self._stage
+        async with stage.struck_controller(fault) as host:
+            host.metadata_disk.faults.begin(DiskFault.WRITEBACK)
+            async with stage.controller_down(host):
+                await self._until_ended(host)
+                host.metadata_disk.faults.heal(DiskFault.WRITEBACK)
+            await wait(fault)
+            if rng.random() < _POWER_CUTS:
+                host.power_cut()
+
+    async def _until_ended(self, host: SimulatedController) -> None:
+        for _ in range(round(_NOTICED_S / POLL_S)):
+            if not host.is_up:
+                return
+            await asyncio.sleep(POLL_S)
 
     async def _rot_snapshot(self, fault: Fault) -> None:
         """A restart passes the snapshot over, and any other read has to find it damaged.

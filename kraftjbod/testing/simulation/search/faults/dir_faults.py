@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from kraftjbod.core.errors import ErrorCode
-from kraftjbod.protocol.record_batch import batches
+from kraftjbod.core.errors import CorruptRecordError, ErrorCode
+from kraftjbod.protocol.record_batch import BatchHeader, batches
 from kraftjbod.storage.dir_names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -37,6 +37,14 @@ _SLOW_ANSWERS_S: Final = 0.4
 #: What of a batch its CRC covers begins here.
 _COVERED_FROM: Final = 21
 _ROT_LOOKS_S: Final = 0.5
+#: Share of the bits that rot behind a page in memory.
+_ROT_BEHIND_CACHE: Final = 0.5
+_RESTARTS: Final = 0.5
+#: Share of the failed writebacks after which pages leave memory before the directory is back.
+_MEMORY_SHORT: Final = 0.3
+#: Share of them that a power cut follows, and for how long the directory is in use before.
+_POWER_CUTS: Final = 0.5
+_IN_USE_S: Final = (0.1, 4.0)
 _DISK_FAULTS: Final = {
     Kind.EIO: DiskFault.EIO,
     Kind.LOST_TAIL: DiskFault.EIO,
@@ -44,6 +52,7 @@ _DISK_FAULTS: Final = {
     Kind.HANG: DiskFault.HANG,
     Kind.SLOW: DiskFault.SLOW,
     Kind.FULL: DiskFault.FULL,
+    Kind.CLUTTER: DiskFault.CLUTTER,
     Kind.VANISH: DiskFault.VANISH,
 }
 
@@ -66,6 +75,8 @@ class DirFaults:
             Kind.HANG: self._disturb_dir,
             Kind.SLOW: self._disturb_dir,
             Kind.FULL: self._disturb_dir,
+            Kind.CLUTTER: self._list_again,
+            Kind.WRITEBACK: self._fail_writeback,
             Kind.UNHEARD_EIO: self._unheard_eio,
             Kind.WIPE: self._wipe,
             Kind.MOVE_HANG: self._hang_move,
@@ -91,6 +102,33 @@ class DirFaults:
         await wait(fault)
         disk.faults.heal()
         await self._operator.until_back(fault)
+
+    async def _list_again(self, fault: Fault) -> None:
+        """Directories are listed at a start."""
+        disk = self._stage.disk(fault)
+        disk.faults.begin(DiskFault.CLUTTER)
+        if fault.rng().random() < _RESTARTS:
+            async with self._stage.broker_down(fault.broker):
+                await self._stage.stop_host(self._stage.host(fault))
+        await wait(fault)
+        disk.faults.heal(DiskFault.CLUTTER)
+        await self._operator.until_back(fault)
+
+    async def _fail_writeback(self, fault: Fault) -> None:
+        """The page cache shows what is not on the disk, until memory is short or power is cut."""
+        rng, disk = fault.rng(), self._stage.disk(fault)
+        disk.faults.begin(DiskFault.WRITEBACK)
+        await self._stage.until_given_up(fault)
+        await wait(fault)
+        disk.faults.heal(DiskFault.WRITEBACK)
+        if rng.random() < _MEMORY_SHORT:
+            disk.vfs.drop_caches()
+        await self._operator.until_back(fault)
+        if rng.random() < _POWER_CUTS:
+            await asyncio.sleep(rng.uniform(*_IN_USE_S))
+            async with self._stage.broker_down(fault.broker):
+                self._stage.host(fault).power_cut()
+            await self._operator.until_back(fault)
 
     async def _unheard_eio(self, fault: Fault) -> None:
         """The return is asked for while the controller, which knows of nothing, is still down."""
@@ -177,10 +215,15 @@ class DirFaults:
             return
         segment = rng.choice(found)
         file = self._stage.disk(fault).vfs.open(segment, OpenMode.READ_WRITE)
-        at, header = rng.choice(list(batches(bytes(file.data))))
-        file.rot(at + rng.randrange(_COVERED_FROM, header.size_bytes))
+        sound = sound_batches(file.on_disk())
+        if not sound:
+            self._stage.note(f"{segment} is damaged already")
+            return
+        at, header = rng.choice(sound)
+        position = at + rng.randrange(_COVERED_FROM, header.size_bytes)
+        file.rot(position, is_cached=rng.random() < _ROT_BEHIND_CACHE)
         self.rotted += 1
-        rotten = bytes(file.data[at : at + header.size_bytes])
+        rotten = file.on_disk()[at : at + header.size_bytes]
         self._stage.note(f"{segment} is rotten from {at} on, offset {header.base_offset}")
         while any(rotten in data for data in self._replicas_of(fault.broker)):
             self._stage.start(fault.broker)
@@ -225,19 +268,27 @@ class DirFaults:
             self._stage.note(f"{name} is gone")
             return
         file = vfs.open(name, OpenMode.READ_WRITE)
-        ends = [position for position, _ in batches(bytes(file.data))]
+        ends = [position for position, _ in sound_batches(bytes(file.data))]
         if ends:
             file.truncate(rng.choice(ends))
             file.sync()
             self._stage.note(f"{name} ends at {file.size()}")
 
-    def _replicas_of(self, broker: int) -> Iterator[bytearray]:
+    def _replicas_of(self, broker: int) -> Iterator[bytes]:
         """What lies in the segments of its replicas, those on their way to be one included."""
         for path in self._stage.cluster.brokers[broker].log_dirs:
             vfs = self._stage.cluster.disks[path].vfs
             for directory in replica_dirs(vfs, path):
                 for name in segments(vfs, directory):
-                    yield vfs.open(name, OpenMode.READ).data
+                    yield vfs.open(name, OpenMode.READ).on_disk()
+
+
+def sound_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
+    """Positions and headers of the batches before the first damage: a power cut leaves some."""
+    found: list[tuple[int, BatchHeader]] = []
+    with suppress(CorruptRecordError):
+        found.extend(batches(data))
+    return found
 
 
 def replica_dirs(vfs: MemVfs, path: str) -> list[str]:

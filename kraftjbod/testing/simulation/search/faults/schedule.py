@@ -32,12 +32,16 @@ class Kind(StrEnum):
     CONTROLLER_POWER_CUT = "power cut of the controller"
     EIO = "EIO"
     EIO_ONCE = "EIO of one operation"
+    WRITEBACK = "writeback fails"
+    """One fsync fails with EIO, later ones succeed, and some pages are not on the disk."""
     UNHEARD_EIO = "EIO while the controller is down"
     """The directory is reattached before the controller, which has heard nothing, is back."""
     LOST_TAIL = "EIO, and what was not synced is lost"
     HANG = "hang"
     SLOW = "slow"
     FULL = "full"
+    CLUTTER = "names of somebody else"
+    """Files and dangling links that come and go while directories are listed."""
     VANISH = "unmounted"
     WIPE = "replaced by an empty disk"
     """Forgotten, and added."""
@@ -73,10 +77,12 @@ class Kind(StrEnum):
     CONTROLLER_LATE_LOOP = "late event loop of the controller"
     METADATA_EIO = "EIO of the metadata disk"
     METADATA_EIO_ONCE = "EIO of one operation of the metadata disk"
+    METADATA_WRITEBACK = "writeback to the metadata disk fails"
     METADATA_LOST_TAIL = "EIO of the metadata disk, and what was not synced is lost"
     METADATA_HANG = "hang of the metadata disk"
     METADATA_SLOW = "slow metadata disk"
     METADATA_FULL = "full metadata disk"
+    METADATA_CLUTTER = "names of somebody else on the metadata disk"
     METADATA_VANISH = "unmounted metadata disk"
     METADATA_ROT = "bit rot in a metadata snapshot"
     """Of the newest snapshot of one controller. The bit is right again when the fault is over."""
@@ -112,11 +118,13 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.CONTROLLER_POWER_CUT: 3,
         Kind.EIO: 6,
         Kind.EIO_ONCE: 5,
+        Kind.WRITEBACK: 5,
         Kind.UNHEARD_EIO: 5,
         Kind.LOST_TAIL: 6,
         Kind.HANG: 5,
         Kind.SLOW: 2,
         Kind.FULL: 4,
+        Kind.CLUTTER: 3,
         Kind.VANISH: 3,
         Kind.WIPE: 4,
         Kind.REMOVED: 3,
@@ -151,10 +159,12 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.CONTROLLER_LATE_LOOP: 6,
         Kind.METADATA_EIO: 3,
         Kind.METADATA_EIO_ONCE: 5,
+        Kind.METADATA_WRITEBACK: 5,
         Kind.METADATA_LOST_TAIL: 4,
         Kind.METADATA_HANG: 7,
         Kind.METADATA_SLOW: 3,
         Kind.METADATA_FULL: 4,
+        Kind.METADATA_CLUTTER: 3,
         Kind.METADATA_VANISH: 2,
         Kind.METADATA_ROT: 5,
         Kind.QUORUM_CUT: 7,
@@ -177,6 +187,7 @@ UNCLEAN: Final = frozenset(
         Kind.POWER_CUT,
         Kind.EIO,
         Kind.EIO_ONCE,
+        Kind.WRITEBACK,
         Kind.UNHEARD_EIO,
         Kind.LOST_TAIL,
         Kind.HANG,
@@ -196,11 +207,13 @@ OF_A_DIR: Final = frozenset(
     {
         Kind.EIO,
         Kind.EIO_ONCE,
+        Kind.WRITEBACK,
         Kind.UNHEARD_EIO,
         Kind.LOST_TAIL,
         Kind.HANG,
         Kind.SLOW,
         Kind.FULL,
+        Kind.CLUTTER,
         Kind.VANISH,
         Kind.WIPE,
         Kind.MOVE_HANG,
@@ -222,10 +235,12 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.CONTROLLER_LATE_LOOP,
         Kind.METADATA_EIO,
         Kind.METADATA_EIO_ONCE,
+        Kind.METADATA_WRITEBACK,
         Kind.METADATA_LOST_TAIL,
         Kind.METADATA_HANG,
         Kind.METADATA_SLOW,
         Kind.METADATA_FULL,
+        Kind.METADATA_CLUTTER,
         Kind.METADATA_VANISH,
         Kind.METADATA_ROT,
         Kind.QUORUM_CUT,
