@@ -160,9 +160,11 @@ class RaftLogStore:
             damaged end.
         :raises InconsistentStorageError: if what was durable once cannot be read; names the file.
         """
-        if not self._vfs.exists(self._directory):
-            self._vfs.make_dirs(self._directory)
+        self._vfs.make_dirs(self._directory)
+        # An earlier process may have been killed before it synced the names that it made.
+        with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory.rpartition("/")[0])
+            self._vfs.sync_dir(self._directory)
         names = [item.name for item in self._vfs.list_dir(self._directory)]
         warnings: list[str] = []
         self._read_quorum_state()
@@ -290,6 +292,13 @@ class RaftLogStore:
     ) -> None:
         path = self._path(_log_name(base))
         file = self._vfs.open(path, OpenMode.READ_WRITE)
+        if is_last:
+            # What is reported here counts as durable. An earlier process may have been killed
+            # before its fsync, or ended by one that failed: then pages in memory count as clean,
+            # and only the disk shows what is on it.
+            with FailsAs(OpKind.FLUSH):
+                file.sync()
+            file.forget_cached(0, file.size())
         data = file.read_at(0, file.size())
         segment = _Segment(base, file)
         self._segments.append(segment)

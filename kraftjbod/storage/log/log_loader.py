@@ -328,6 +328,8 @@ class LogLoader:
             segment, on_disk = segments[at], segments[at].size_bytes
             if segment.base_offset != end:
                 break  # What lay between is lost, so this is not reachable.
+            # After a failed fsync pages in memory that the disk has not got count as clean.
+            segment.open().forget_cached(0, on_disk)
             end = segment.scan(
                 check_crc_of_each=True, on_batch=self._note_epoch, on_progress=self._on_progress
             ).next_offset

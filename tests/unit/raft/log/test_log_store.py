@@ -415,6 +415,40 @@ def test_the_power_fails_at_each_operation_in_turn(seed: int) -> None:
     raise AssertionError("the story never ran through")
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_entries_that_a_restart_reports_survive_a_power_cut(seed: int, *, is_lost: bool) -> None:
+    """The process died between write and fsync, or of an fsync after which pages count as clean."""
+    inner = _vfs()
+    faulty = FaultVfs(inner)
+    store, _ = _opened(faulty)
+    store.write_hard_state(HardState(term=1))
+    store.append(_entries(0, 3), 17)
+    faulty.inject(Fault(kinds=frozenset({"sync"})))
+    with pytest.raises(OSError, match="Input/output"):
+        store.append(_entries(3, 9), 17)
+    if is_lost:
+        inner.open(FIRST_LOG, OpenMode.READ).fail_writeback(random.Random(seed))
+    _, reported = _opened(inner)
+    assert reported.last_offset >= 2
+    _, left = _opened(inner.crash_clone(seed))
+    assert left.entries == reported.entries
+
+
+def test_a_vote_that_a_restart_reports_survives_a_power_cut() -> None:
+    """The process was killed between the rename of ``quorum-state`` and the sync of its name."""
+    inner = _vfs()
+    faulty = FaultVfs(inner)
+    store, _ = _opened(faulty)
+    faulty.inject(Fault(kinds=frozenset({"sync_dir"})))
+    with pytest.raises(OSError, match="Input/output"):
+        store.write_hard_state(HardState(term=1, voted_for=node(9)))
+    _, reported = _opened(inner)
+    assert reported.hard_state.voted_for == node(9)
+    for seed in range(20):
+        assert _opened(inner.crash_clone(seed))[1].hard_state == reported.hard_state
+
+
 class _Follower:
     """A log whose end makes way again and again, and twice the whole of it for a snapshot."""
 

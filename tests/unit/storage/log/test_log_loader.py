@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
@@ -69,6 +71,23 @@ def test_load_of_an_unclean_log_keeps_no_file_open():
     """Thousands of replicas with several segments each are recovered at one start."""
     vfs, _ = make()
     assert all(segment.file is None for segment in load(vfs).log.segments.all)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_recovery_believes_the_disk_and_not_the_page_cache(seed: int) -> None:
+    """After a failed fsync pages count as clean: later fsyncs succeed and write nothing of them."""
+    vfs, log = make()
+    log.view().segments[-1].open().sync()
+    for _ in range(2):
+        data = batch(body=bytes(200))
+        log.append_as_leader(data, headers_of(data), 3, 0)
+    newest = log.view().segments[-1].path
+    vfs.open(newest, OpenMode.READ).fail_writeback(random.Random(seed))
+    recovered = load(vfs).log
+    recovered.flush()
+    vfs.sync_dir("/d1/t-0")
+    end = recovered.view().log_end_offset
+    assert load(vfs.crash_clone(seed)).log.view().log_end_offset == end
 
 
 def test_damage_in_the_middle_takes_the_later_segments_along():
