@@ -16,13 +16,14 @@
 # If it is not given, root on a machine with apt makes one of Debian's packages, from
 # DEBIAN_MIRROR; others build on debian:12-slim from the registry.
 # COMPOSE_PROJECT_NAME and KRAFTJBOD_IMAGE keep several clusters apart, BROKER_n_PORT their ports.
+# MAX_OPEN_FILES is what each container may open, where the engine cannot give it 65536.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 
 readonly RUN=run/docker PYTHON=.venv/bin/python
 readonly OWN_BASE=kraftjbod-base:bookworm
 readonly IMAGE=${KRAFTJBOD_IMAGE:-kraftjbod}
-readonly ENGINE_S=60 HEALTHY_S=180
+readonly ENGINE_S=60 HEALTHY_S=180 OPEN_FILES=65536
 
 say() { echo "compose: $*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -194,9 +195,20 @@ unhealthy() {
     | sed -n '/^healthy /!p'
 }
 
+# A dockerd without CAP_SYS_RESOURCE gives containers no more descriptors than it has itself.
+limit_open_files() {
+  local pid most
+  [ -z "${MAX_OPEN_FILES:-}" ] && pid=$(our_dockerd) || return 0
+  most=$(awk '/^Max open files/ { print $5 }' "/proc/$pid/limits")
+  [ "$most" != unlimited ] && ((most < OPEN_FILES)) || return 0
+  say "dockerd may open $most files here, and so may each container; $OPEN_FILES are usual"
+  export MAX_OPEN_FILES=$most
+}
+
 up() {
   local deadline waiting
   image
+  limit_open_files
   compose up -d || fail "could not start it; where a port is taken, choose others:" \
     "make compose-up BROKER_1_PORT=9192 BROKER_2_PORT=9193 BROKER_3_PORT=9194"
   deadline=$((SECONDS + HEALTHY_S))

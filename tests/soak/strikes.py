@@ -34,7 +34,7 @@ T = TypeVar("T")
 Question = Callable[[ClusterClient], Coroutine[Any, Any, T]]
 
 #: For what was mended to be in use again.
-BACK_S: Final = 120.0
+BACK_S: Final = 300.0
 _NOTICED_S: Final = 30.0
 _POLL_S: Final = 0.1
 _STOP_S: Final = 60.0
