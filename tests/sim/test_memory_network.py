@@ -124,3 +124,22 @@ def test_an_address_has_one_listener_and_a_name_one_host() -> None:
         net.run(net.loops["a"].create_server(Peer, "b", PORT), "a")
     with pytest.raises(OSError, match="no host is called c"):
         net.run(net.loops["a"].create_connection(Peer, "c", PORT), "a")
+
+
+@pytest.mark.parametrize("by_fin", [False, True])
+def test_connection_broken_for_one_side_swallows_what_the_other_side_writes(
+    *, by_fin: bool
+) -> None:
+    net = Net()
+    client, server = net.connected()
+    assert net.network.break_one_side("a", "b", by_fin=by_fin) == 1
+    net.go_on(0.1)
+    assert client.told == ["lost" if by_fin else "ConnectionResetError"]
+    server.transport.write(b"into nothing")
+    net.go_on(60)
+    assert client.received == b"" and server.told == []
+    assert not server.transport.is_closing()
+    again, _ = net.connected()
+    again.transport.write(b"anew")
+    net.go_on(0.1)
+    assert net.guests[-1].received == b"anew"

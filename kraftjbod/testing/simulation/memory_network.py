@@ -24,6 +24,7 @@ from typing import Any, Final, Self
 
 from kraftjbod.testing.simulation.memory_transport import (
     Link,
+    Mark,
     MemoryTransport,
     Place,
     connect_ends,
@@ -123,6 +124,21 @@ class MemoryNetwork:
         for end in found:
             end.reset()
         return len(found)
+
+    def break_one_side(self, a: str, b: str, *, by_fin: bool = False) -> int:
+        """Break every connection between the two, and let only the ends on ``a`` know.
+
+        The ends on ``b`` stay open. What processes write there gets lost without an answer, as
+        behind a firewall that lost its state and drops packets of connections it does not know.
+
+        :param by_fin: the ends on ``a`` see an orderly close instead of a reset, as from a proxy.
+        :return: the number of connections.
+        """
+        ends = [end for end in self._ends if (end.place.name, end.peer.place.name) == (a, b)]
+        self._say("break one side", f"{a} > {b} {len(ends)} ends")
+        for end in ends:
+            end.cut_off(Mark.FIN if by_fin else Mark.RST)
+        return len(ends)
 
     def _say(self, what: str, text: str) -> None:
         self._world.trace.note("network", "fault", f"{what} {text}")

@@ -153,6 +153,8 @@ class MemoryTransport(asyncio.Transport):
         self._is_closing = False
         #: The other end was told, or will be.
         self._has_ended = False
+        #: Nothing arrives at the other end any more, and nothing from there is answered.
+        self._is_cut_off = False
         self._is_reading = True
         self._is_write_paused = False
         self._high, self._low = _DEFAULT_HIGH_BYTES, _DEFAULT_HIGH_BYTES // 4
@@ -244,6 +246,8 @@ class MemoryTransport(asyncio.Transport):
 
     def _pump(self) -> None:
         pipe = self._pipe
+        if self._is_cut_off:
+            self._unsent.clear()
         while self._unsent and pipe.open_bytes < _WINDOW_BYTES:
             piece = bytes(self._unsent[: _WINDOW_BYTES - pipe.open_bytes])
             del self._unsent[: len(piece)]
@@ -263,6 +267,8 @@ class MemoryTransport(asyncio.Transport):
 
     def _say_end(self) -> None:
         """As a kernel does it: what was never read is answered with a reset."""
+        if self._is_cut_off:
+            return
         has_unread = any(isinstance(item, bytes) for item in self._unread)
         self._pipe.send(Mark.RST if has_unread else Mark.FIN)
 
@@ -286,6 +292,8 @@ class MemoryTransport(asyncio.Transport):
 
     def take(self, item: Item) -> None:
         """On the network's loop: something came."""
+        if self._is_cut_off:
+            return
         if self.is_gone:
             if isinstance(item, bytes):
                 self._pipe.send(Mark.RST)
@@ -355,6 +363,15 @@ class MemoryTransport(asyncio.Transport):
         """From outside: the connection breaks, here and now."""
         if not self.is_gone and not self.loop.is_dead:
             self.loop.call_soon(self._lose, _reset())
+
+    def cut_off(self, says: Mark) -> None:
+        """A middlebox forgets the connection, and tells only this end, by ``says``.
+
+        The other end keeps a connection on which everything that it writes gets lost.
+        """
+        self.take(says)
+        self._is_cut_off = True
+        self._unsent.clear()
 
     def die(self, *, says_so: bool) -> None:
         """Its process is dead; ``says_so``: the kernel lives and closes the connection."""

@@ -59,6 +59,7 @@ _WITHOUT_LIMIT: Final = (
         Kind.UNHEARD_EIO,
         Kind.PARTITION,
         Kind.ONE_WAY,
+        Kind.HALF_OPEN,
         Kind.SLOW_LINK,
         Kind.CLOCK_JUMP,
     }

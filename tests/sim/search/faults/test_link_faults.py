@@ -7,6 +7,7 @@ OF_LINKS = [
     Kind.PARTITION,
     Kind.ONE_WAY,
     Kind.RESET,
+    Kind.HALF_OPEN,
     Kind.SLOW_LINK,
 ]
 

@@ -26,6 +26,8 @@ _RATES: Final = (0.8, 0.95, 1.05, 1.25)
 _RESETS: Final = 0.5
 #: Share of the failed writebacks that a power cut follows.
 _POWER_CUTS: Final = 0.6
+#: Share of the resets between controllers that only one side sees, and of these by a FIN.
+_ONE_SIDED: Final = 0.5
 _DISK_FAULTS: Final = {
     Kind.METADATA_EIO: DiskFault.EIO,
     Kind.METADATA_EIO_ONCE: DiskFault.EIO_ONCE,
@@ -202,9 +204,16 @@ class ControllerFaults:
                 network.heal(*ends)
 
     async def _reset(self, fault: Fault) -> None:
+        rng, network = fault.rng(), self._stage.cluster.network
         async with self._stage.struck_controller(fault) as host:
+            is_one_sided = rng.random() < _ONE_SIDED
             for other in self._peers(host):
-                self._stage.cluster.network.reset_connections(host.name, other)
+                if not is_one_sided:
+                    network.reset_connections(host.name, other)
+                    continue
+                ends = [host.name, other]
+                rng.shuffle(ends)
+                network.break_one_side(*ends, by_fin=rng.random() < _ONE_SIDED)
 
     async def _slow(self, fault: Fault) -> None:
         rng, network = fault.rng(), self._stage.cluster.network

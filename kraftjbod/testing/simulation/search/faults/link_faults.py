@@ -9,6 +9,8 @@ from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
 
 #: Share of the cuts whose firewall rejects connection attempts; the others drop them.
 REJECTS: Final = 0.35
+#: Share of the connections between brokers, broken for one side, of which that side sees a FIN.
+_BY_FIN: Final = 0.4
 
 
 class LinkFaults:
@@ -23,6 +25,7 @@ class LinkFaults:
             Kind.ONE_WAY: self._cut,
             Kind.SLOW_LINK: self._slow,
             Kind.RESET: self._reset,
+            Kind.HALF_OPEN: self._break_one_side,
         }
 
     async def _cut(self, fault: Fault) -> None:
@@ -40,6 +43,12 @@ class LinkFaults:
 
     async def _reset(self, fault: Fault) -> None:
         self._stage.cluster.network.reset_connections(*self._ends(fault))
+
+    async def _break_one_side(self, fault: Fault) -> None:
+        """A controller sees no FIN: it means that the broker's process ended (ADR 90)."""
+        a, b = self._ends(fault)
+        by_fin = fault.other > 0 and fault.rng().random() < _BY_FIN
+        self._stage.cluster.network.break_one_side(a, b, by_fin=by_fin)
 
     def _ends(self, fault: Fault) -> tuple[str, str]:
         brokers = self._stage.cluster.brokers

@@ -71,6 +71,8 @@ class Kind(StrEnum):
     PARTITION = "network partition"
     ONE_WAY = "network partition, one way"
     RESET = "connections reset"
+    HALF_OPEN = "connections broken for one side"
+    """The other side goes on writing into nothing, until something times out."""
     SLOW_LINK = "slow link"
     CONTROLLER_STOP = "orderly stop of the controller"
     CONTROLLER_STAND_STILL = "SIGSTOP of the controller"
@@ -145,6 +147,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.PARTITION: 4,
         Kind.ONE_WAY: 3,
         Kind.RESET: 4,
+        Kind.HALF_OPEN: 5,
         Kind.SLOW_LINK: 2,
     }
 )
@@ -257,7 +260,9 @@ OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED})
 #: ``broker`` says of whom they are about, if of one.
 OF_ALL_BROKERS: Final = frozenset({Kind.ALL_STOPPED, Kind.LAST_STANDING})
 OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN, *OF_ALL_BROKERS})
-OF_A_LINK: Final = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.SLOW_LINK})
+OF_A_LINK: Final = frozenset(
+    {Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.HALF_OPEN, Kind.SLOW_LINK}
+)
 
 _LONGEST_MS: Final = 6_000
 #: Half of all faults are over soon: what comes right after another one finds the most.
