@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
-from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId, TopicPartition
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
+from kraftjbod.metadata.records import Record
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.raft.driver import RaftDriver
+from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.testing.simulation.metadata_files import snapshot_records, stored_entries
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster, SimulatedController
 
 
@@ -32,11 +36,36 @@ class NamedPartition(NamedTuple):
     topic_id: TopicId
 
 
+class ActingController(NamedTuple):
+    """A controller that would decide and answer a heartbeat now."""
+
+    name: str
+    term: int
+    election_timeout_ms: int
+    has_drifted: bool
+
+
+class BrokerSession(NamedTuple):
+    """What a broker that runs believes about its session with the controller."""
+
+    name: str
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+    state: BrokerState
+    may_be_deposed: bool
+    metadata: MetadataState
+    has_drifted: bool
+
+
 class ClusterView:
     """:param cluster: may do anything meanwhile; each question is about this moment."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
+
+    @property
+    def now_ms(self) -> int:
+        return self._cluster.now_ms
 
     @property
     def broker_ids(self) -> list[int]:
@@ -79,6 +108,30 @@ class ClusterView:
         """Of all controllers that run, by name."""
         found = [(host.name, self._driver(host)) for host in self._cluster.controllers]
         return [(name, driver) for name, driver in found if driver is not None]
+
+    def acting_controllers(self) -> list[ActingController]:
+        """Return all controllers that would answer as the active one, oldest or newest term."""
+        return [
+            ActingController(
+                name=host.name,
+                term=driver.term,
+                election_timeout_ms=driver._ticks._election_timeout_ms,
+                has_drifted=host.clock is not None,
+            )
+            for host in self._cluster.controllers
+            if host.is_active and (driver := self._driver(host)) is not None
+        ]
+
+    def stored_entries(self, name: str, first: int, last: int) -> Iterator[Entry]:
+        """Yield the entries from ``first`` to ``last`` on the disk of a controller."""
+        return stored_entries(self._controller_named(name).metadata_disk, first, last)
+
+    def snapshot_records(self, name: str, snapshot: Snapshot) -> list[Record] | None:
+        """Return the records of a controller's snapshot, None if it is gone or damaged."""
+        return snapshot_records(self._controller_named(name).metadata_disk, snapshot)
+
+    def _controller_named(self, name: str) -> SimulatedController:
+        return next(host for host in self._cluster.controllers if host.name == name)
 
     def controller_states(self) -> list[tuple[str, MetadataState]]:
         found = [(host.name, host.state) for host in self._cluster.controllers]
@@ -164,6 +217,26 @@ class ClusterView:
         """The metadata as this broker has it."""
         rooms = self.rooms(broker_id)
         return None if rooms is None else rooms.cluster.cache.state
+
+    def sessions(self) -> list[BrokerSession]:
+        """Return the sessions of all brokers that run."""
+        found = []
+        drifted = any(host.clock is not None for host in self._cluster.controllers)
+        for broker_id, host in self._cluster.brokers.items():
+            if (rooms := host.rooms) is None:
+                continue
+            lifecycle = rooms.cluster.lifecycle
+            session = BrokerSession(
+                name=host.name,
+                broker_id=BrokerId(broker_id),
+                epoch=lifecycle.broker_epoch,
+                state=lifecycle.state,
+                may_be_deposed=lifecycle.may_be_deposed,
+                metadata=rooms.cluster.cache.state,
+                has_drifted=drifted or host.clock is not None,
+            )
+            found.append(session)
+        return found
 
     def dirs(self, broker_id: int) -> list[LogDir]:
         server = self.server(broker_id)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
+from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.raft.machine.messages import HardState, node
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
@@ -72,3 +75,71 @@ def test_what_a_quorum_must_not_do_is_found() -> None:
         assert laws.is_lost
         laws._leaders[core.term] = follower.name
         assert look() == [], "nobody can say what was committed"
+
+
+_SMALL_CACHES = {
+    "metadata.max.cached.bytes": "1024",
+    "metadata.log.max.record.bytes.between.snapshots": "2000",
+    "metadata.log.retained.entries": "100",
+}
+
+
+def _make_topics(cluster: SimulatedCluster, names: str) -> None:
+    client = cluster.client("operator")
+    for name in names:
+        client.run(create_topic(client.kafka, name, partitions=9, replication_factor=1))
+
+
+def test_answers_are_judged_by_entries_on_disk_where_caches_have_none() -> None:
+    findings: list[str] = []
+    with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1, config=_SMALL_CACHES) as cluster:
+        view = ClusterView(cluster)
+        laws = QuorumLaws(view, found=findings.append)
+        cluster.start()
+        _make_topics(cluster, "abcdef")
+        assert len(list(view.entries_from(0))) == 0, "the first entries have left the caches"
+        laws.look()
+        assert sorted(laws.committed) == list(range(max(laws.committed) + 1))
+        laws.judge_answers({b"f", b"never"})
+    assert findings == ["b'never' was answered, and no controller ever committed it"]
+
+
+def test_snapshot_of_another_state_than_the_entries_replay_to_is_found() -> None:
+    findings: list[str] = []
+    with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1, config=_SMALL_CACHES) as cluster:
+        laws = QuorumLaws(ClusterView(cluster), found=findings.append)
+        cluster.start()
+        _make_topics(cluster, "abcdef")
+        cluster.run_for(1_000)
+        laws.look()
+        assert laws._snapshots
+        laws.judge_snapshots()
+        assert findings == []
+        for offset, (name, records) in laws._snapshots.items():
+            laws._snapshots[offset] = name, records[:-1]
+        laws._compared_snapshots.clear()
+        laws.look()
+        laws.judge_snapshots()
+    assert any("snapshots of" in one and "differ" in one for one in findings), findings
+    assert any("is not what entries replay to" in one for one in findings), findings
+
+
+@pytest.mark.parametrize("late_ms", [900, 1_100])
+def test_controller_that_acts_after_its_lease_is_found(late_ms: int) -> None:
+    findings: list[str] = []
+    with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1) as cluster:
+        laws = QuorumLaws(ClusterView(cluster), found=findings.append)
+        cluster.start()
+        laws.look()
+        leader = next(host for host in cluster.controllers if host.is_active)
+        assert leader.daemon is not None and leader.daemon.controller is not None
+        term = leader.daemon.controller.driver.term
+        laws._leaders[term + 1] = "another"
+        laws._led_from_ms[term + 1] = cluster.now_ms - late_ms
+        laws.look()
+    assert bool(findings) is (late_ms > 1_000)
+    if findings:
+        assert findings == [
+            f"{leader.name} acts as the leader of term {term} more than 1000 ms after another "
+            f"began to lead term {term + 1}"
+        ]

@@ -43,6 +43,7 @@ from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
 from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.metadata_laws import MetadataLaws
+from kraftjbod.testing.simulation.search.session_laws import SessionLaws
 
 _INTERVAL_S: Final = 0.1
 #: After a decision: who joins an in-sync set with too little has caught up soon after.
@@ -85,6 +86,7 @@ class LawWatch:
         self._report = found
         self._said: set[str] = set()
         self.metadata = MetadataLaws(min_isr)
+        self._sessions = SessionLaws(view, found=found)
         #: Which topics each broker knew when it was last looked at.
         self._heard_of: dict[int, frozenset[TopicId]] = {}
         #: Which broker led a partition in an epoch, by the brokers' own word.
@@ -98,18 +100,25 @@ class LawWatch:
                 decided, looks = now, _CLOSE_LOOKS
             if looks % _CLOSE_LOOKS == 0 or looks < 0:
                 self.look()
-            elif self._keeps_promise:
-                self._acknowledged_is_held()
+            else:
+                self._look_closely()
             looks -= 1
             await asyncio.sleep(_CLOSE_INTERVAL_S if looks > 0 else _INTERVAL_S)
 
     def look(self) -> None:
         self._replay()
         self._one_leader_per_epoch()
+        self._look_closely()
         if self._keeps_promise:
-            self._acknowledged_is_held()
             self._deleted_stays_so()
             self._topics_are_as_told()
+
+    def _look_closely(self) -> None:
+        """Ask for what is so soon after a decision, or never."""
+        if not self._is_metadata_lost():
+            self._sessions.look()
+        if self._keeps_promise:
+            self._acknowledged_is_held()
 
     def _found(self, key: str, sentence: str) -> None:
         if key not in self._said:

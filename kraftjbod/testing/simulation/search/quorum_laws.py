@@ -5,8 +5,15 @@
   again.
 * Who leads counts only what is of its own term: an older entry that a majority holds may still go.
 * A term has one leader, and a voter one vote in it.
+* A controller acts (decides, answers heartbeats) for at most one election time-out of its own clock
+  after a later term has a leader. Raft promises one leader per term, not one leader at a time: a
+  voter whose connection to its leader was closed votes at once (ADR 98). What a controller of an
+  earlier term commits in that time, the later leader holds.
 * Who is cut off from all others does not raise the term: it would cost them their leader later.
 * What was answered to a client is committed.
+* A snapshot is the state that its committed entries replay to, on every controller.
+
+Entries that left a controller's cache between two looks are read from its disk.
 
 Once a majority of the disks that voted is lost, nobody can say what was committed, and nothing of
 that is asked for any more.
@@ -18,16 +25,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from kraftjbod.metadata.record_codec import decode_entry
+from kraftjbod.metadata.records import Record
+from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.entry_log import EntryLog
-from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 
 _INTERVAL_S: Final = 0.005
 #: Of terms: what was under way when a controller was cut off may raise it once.
 _MOST_RISE: Final = 1
+#: How far a clock that drifts may be behind the world's.
+_SLOWEST_CLOCK: Final = 1.25
 
 
 class QuorumLaws:
@@ -42,6 +54,8 @@ class QuorumLaws:
         #: By offset, the term by which that was seen at the latest.
         self._seen_in: dict[int, int] = {}
         self._leaders: dict[int, str] = {}
+        #: By term, when its leader was seen first.
+        self._led_from_ms: dict[int, int] = {}
         self._votes: dict[tuple[str, int], ReplicaKey] = {}
         #: Of each controller the newest machine, also after its end.
         self._cores: dict[str, RaftCore] = {}
@@ -49,6 +63,10 @@ class QuorumLaws:
         self._emptied: list[RaftCore] = []
         #: Up to where what each has committed was compared.
         self._compared: dict[str, int] = {}
+        #: By last offset, the records of each snapshot and the controllers that have it.
+        self._snapshots: dict[int, tuple[str, list[Record]]] = {}
+        #: By controller, the newest snapshot that was compared.
+        self._compared_snapshots: dict[str, SnapshotId] = {}
         #: Who is cut off from all others, and the term that it had then.
         self._cut_off: dict[str, int] = {}
         #: Voters whose disks are lost, as they called themselves.
@@ -74,8 +92,10 @@ class QuorumLaws:
             self._leads(name, core)
             self._commits(name, driver)
             self._counts(name, core)
+            self._take_snapshot(name, driver)
             if core.term > self._cut_off.get(name, core.term) + _MOST_RISE:
                 self._found(f"{name} raised its term to {core.term} while it was cut off")
+        self._overlap()
 
     def cut_off(self, name: str) -> None:
         """It hears nobody, until :meth:`connected`."""
@@ -135,6 +155,7 @@ class QuorumLaws:
         if core.leadership is None or self._leaders.get(core.term) == name:
             return
         first = self._leaders.setdefault(core.term, name)
+        self._led_from_ms.setdefault(core.term, self._view.now_ms)
         if first != name:
             self._found(f"term {core.term} is led by {first} and {name}")
         for offset in range(core.log.base.last_offset + 1, max(self.committed, default=-1) + 1):
@@ -148,6 +169,20 @@ class QuorumLaws:
                 )
                 return
 
+    def _overlap(self) -> None:
+        newest = max(self._leaders, default=0)
+        for acting in self._view.acting_controllers():
+            later = (term for term in range(acting.term + 1, newest + 1) if term in self._leaders)
+            if (term := next(later, None)) is None:
+                continue
+            rate = _SLOWEST_CLOCK if acting.has_drifted else 1.0
+            limit_ms = acting.election_timeout_ms * rate
+            if self._view.now_ms - self._led_from_ms[term] > limit_ms:
+                self._found(
+                    f"{acting.name} acts as the leader of term {acting.term} more than "
+                    f"{limit_ms:.0f} ms after {self._leaders[term]} began to lead term {term}"
+                )
+
     # --- what is committed -----------------------------------------------------------------------
 
     def _commits(self, name: str, driver: RaftDriver) -> None:
@@ -155,10 +190,30 @@ class QuorumLaws:
         offset = self._compared.get(name, -1) + 1
         if offset > committed_offset:
             return
-        for at in range(offset, committed_offset + 1):
-            if at in cache:
-                self._compare(name, driver.core, cache[at])
+        cached_from = next(
+            (at for at in range(offset, committed_offset + 1) if at in cache), committed_offset + 1
+        )
+        for entry in self._view.stored_entries(name, offset, cached_from - 1):
+            self._compare(name, driver.core, entry)
+        for at in range(cached_from, committed_offset + 1):
+            self._compare(name, driver.core, cache[at])
         self._compared[name] = committed_offset
+
+    def _take_snapshot(self, name: str, driver: RaftDriver) -> None:
+        """Compare a new snapshot with that of another controller, or keep it for the end."""
+        snapshot = driver._store.newest_snapshot
+        if snapshot is None:
+            return
+        snapshot_id = SnapshotId(snapshot.last_offset, snapshot.term)
+        if self._compared_snapshots.get(name) == snapshot_id:
+            return
+        self._compared_snapshots[name] = snapshot_id
+        records = self._view.snapshot_records(name, snapshot)
+        if records is None:
+            return  # Damaged: another law asks whether anybody believes it.
+        first, same = self._snapshots.setdefault(snapshot.last_offset, (name, records))
+        if records != same:
+            self._found(f"the snapshots of {first} and {name} up to {snapshot.last_offset} differ")
 
     def _counts(self, name: str, core: RaftCore) -> None:
         led = core.leadership
@@ -199,8 +254,8 @@ class QuorumLaws:
 
     def judge_answers(self, answered: set[bytes]) -> None:
         """
-        Entries that left the controllers' caches between two looks were not seen. Where there are
-        any, an answered write may be one of them, and nothing is judged.
+        Judge nothing if an entry was removed from memory and disk between two looks, because an
+        answered write may be that entry.
 
         :param answered: what the entry of each write that was answered has in it.
         """
@@ -210,6 +265,22 @@ class QuorumLaws:
         for text in sorted(answered):
             if not any(text in payload for payload in payloads):
                 self._found(f"{text!r} was answered, and no controller ever committed it")
+
+    def judge_snapshots(self) -> None:
+        """Replay all committed entries, and compare the state at each snapshot's end."""
+        if self.is_lost:
+            return
+        state = MetadataState()
+        for offset in range(max(self.committed, default=-1) + 1):
+            if (entry := self.committed.get(offset)) is None:
+                return  # Later snapshots were compared with each other only.
+            records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
+            state.replay(records, offset=offset, epoch=entry.term, delta=MetadataDelta())
+            if offset not in self._snapshots:
+                continue
+            name, found = self._snapshots[offset]
+            if found != list(state.snapshot_records()):
+                self._found(f"the snapshot of {name} up to {offset} is not what entries replay to")
 
     def judge_replays(self) -> None:
         """All controllers that have come as far have replayed to the same state."""

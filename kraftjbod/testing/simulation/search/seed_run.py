@@ -20,6 +20,7 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.cluster_view import ClusterView
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.search.applications import chosen
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
 from kraftjbod.testing.simulation.search.faults.budget import Budget
@@ -40,8 +41,14 @@ from kraftjbod.testing.simulation.search.gap_law import silences
 from kraftjbod.testing.simulation.search.law_watch import LawWatch
 from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
+from kraftjbod.testing.simulation.search.rest_laws import unfinished
 from kraftjbod.testing.simulation.search.workload import LoadedTopic, MetadataWrites, Workload
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from kraftjbod.testing.simulation.simulated_cluster import (
+    SimulatedBroker,
+    SimulatedCluster,
+    SimulatedController,
+    SimulatedNode,
+)
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
 SAFE: Final = "safe"
@@ -414,25 +421,40 @@ class SeedRun:
             self._quorum.look()
             self._quorum.judge_replays()
             self._quorum.judge_answers(self._writes.answered)
+            self._quorum.judge_snapshots()
         hosts = self._cluster.brokers
-        disks = {
-            number: {path: self._cluster.disks[path].vfs for path in host.log_dirs}
-            for number, host in hosts.items()
-        }
+        disks = {number: self._disks_of(host) for number, host in hosts.items()}
         await self._within(_STOP_MS, lambda: self._watch.left_over(disks, self._wall_ms))
-        processes = [host.process for host in hosts.values() if host.process is not None]
-        for process in processes:
-            self._judge_leaks(process.name, process.thread_names, process.tasks, _MOST_TASKS)
-        for host in hosts.values():
-            host.stop()
-        await self._within(
-            _STOP_MS, lambda: [f"{host.name} is up" for host in hosts.values() if host.is_up]
-        )
-        for process in processes:
-            self._judge_leaks(f"ended {process.name}", process.thread_names, process.tasks, 0)
+        await self._within(_STOP_MS, self._left_at_rest)
+        await self._stop_all(list(hosts.values()))
         for path in (path for of_broker in disks.values() for path in of_broker):
             self._cluster.disks[path].vfs.drop_caches()
         self._watch.judge_at_rest(disks)
+        await self._stop_all(list(self._cluster.controllers))
+
+    def _disks_of(self, host: SimulatedBroker | SimulatedController) -> dict[str, MemVfs]:
+        paths = host.log_dirs if isinstance(host, SimulatedBroker) else tuple(host.disks)
+        return {path: host.disks[path].vfs for path in paths}
+
+    def _left_at_rest(self) -> list[str]:
+        """What operations that ended long ago have left on disks."""
+        left = []
+        for host in self._cluster.controllers:
+            left += unfinished(self._disks_of(host))
+        for broker in self._cluster.brokers.values():
+            left += unfinished(self._disks_of(broker))
+        return left
+
+    async def _stop_all(self, hosts: Sequence[SimulatedNode]) -> None:
+        """Stop daemons in order, all at once, and judge what each has when it stops and after."""
+        processes = [host.process for host in hosts if host.process is not None]
+        for process in processes:
+            self._judge_leaks(process.name, process.thread_names, process.tasks, _MOST_TASKS)
+        for host in hosts:
+            host.stop()
+        await self._within(_STOP_MS, lambda: [f"{host.name} is up" for host in hosts if host.is_up])
+        for process in processes:
+            self._judge_leaks(f"ended {process.name}", process.thread_names, process.tasks, 0)
 
     def _wall_ms(self, broker: int) -> int:
         offset_ms = self._cluster.brokers[broker].wall_offset_ms

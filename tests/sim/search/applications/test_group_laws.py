@@ -40,3 +40,19 @@ def test_a_generation_may_be_over_for_those_partitions_that_others_have() -> Non
     assert "committed 7 of partition 1 in generation 1, when 2" in laws.answered(
         given_away, is_refused=False
     )
+
+
+def test_answer_older_than_an_acknowledged_commit_is_found() -> None:
+    laws = GroupLaws()
+    laws.assigned("a", 1, [0])
+    commit = laws.commits("a", 1, 0, 5)
+    before = laws.least(0)
+    laws.answered(commit, is_refused=False)
+    assert laws.told(2, 0, -1, before) == "", "it may have been asked before the acknowledgement"
+    assert laws.told(2, 0, 5, laws.least(0)) == ""
+    assert laws.told(2, 0, 4, laws.least(0)) == (
+        "broker 2 tells that partition 0 is at 4, and 5 was acknowledged before it was asked"
+    )
+    refused = laws.commits("a", 1, 0, 9)
+    laws.answered(refused, is_refused=True)
+    assert laws.least(0) == 5

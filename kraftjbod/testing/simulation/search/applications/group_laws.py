@@ -6,6 +6,8 @@
   what such a member asked for later and was told nothing of: an acknowledged commit is never lost,
   and never goes back.
 * A member of a generation that is over commits nothing.
+* Whichever broker a client asks, and whatever that broker believes to coordinate: an answer is not
+  older than what was acknowledged before the question.
 
 A member whose commit was not answered joins anew, as another one: what is late of it is of an
 earlier generation than what comes next.
@@ -53,6 +55,8 @@ class GroupLaws:
         #: By generation and partition.
         self._owners: dict[tuple[int, int], str] = {}
         self._commits: defaultdict[int, list[Commit]] = defaultdict(list)
+        #: By partition, the greatest offset whose commit was acknowledged.
+        self._acknowledged: dict[int, int] = {}
 
     def assigned(self, member: str, generation: int, partitions: list[int]) -> str:
         """A member was given these; it has no older generation's now."""
@@ -85,6 +89,9 @@ class GroupLaws:
 
     def answered(self, commit: Commit, *, is_refused: bool) -> str:
         commit.fate = Fate.REFUSED if is_refused else Fate.ACKNOWLEDGED
+        if not is_refused:
+            known = self._acknowledged.get(commit.partition, -1)
+            self._acknowledged[commit.partition] = max(known, commit.offset)
         if commit.is_late and not is_refused:
             return (
                 f"{commit.member} committed {commit.offset} of partition {commit.partition} in "
@@ -112,4 +119,17 @@ class GroupLaws:
         return (
             f"generation {generation} finds partition {partition} at {offset}, where "
             f"{' or '.join(map(str, sorted(allowed)))} was committed"
+        )
+
+    def least(self, partition: int) -> int:
+        """Return the least offset that may be answered to a question asked from now on."""
+        return self._acknowledged.get(partition, -1)
+
+    def told(self, broker: int, partition: int, offset: int, least: int) -> str:
+        """A broker answered ``offset`` to a question that was asked when :meth:`least` was that."""
+        if offset >= least:
+            return ""
+        return (
+            f"broker {broker} tells that partition {partition} is at {offset}, and {least} was "
+            "acknowledged before it was asked"
         )

@@ -41,6 +41,7 @@ SESSION_MS: Final = 2_500
 REBALANCE_MS: Final = 2_500
 _TURN_S: Final = 0.6
 _AGAIN_S: Final = 0.2
+_LOOK_S: Final = 0.1
 #: Of each turn.
 _LEAVES: Final = 0.01
 _SILENT: Final = 0.02
@@ -98,6 +99,7 @@ class GroupMembers(ABC):
             member = Member(number, client, Coordinators(client))
             self._members.append(member)
             self._tasks.append(self._around.begin(self._live(member), f"member-{number}"))
+        self._tasks.append(self._around.begin(self._look_on(), "onlooker"))
 
     def silent_since(self, since_ms: int) -> list[str]:
         generations = {member.generation for member in self._members}
@@ -132,6 +134,31 @@ class GroupMembers(ABC):
     def _found(self, finding: str) -> None:
         if finding:
             self._around.found(f"group {NAME}: {finding}")
+
+    # --- an onlooker -----------------------------------------------------------------------------
+
+    async def _look_on(self) -> None:
+        """Ask one broker after the other where the group is, not only its coordinator."""
+        client = self._around.client("onlooker")
+        while not self._is_stopping:
+            await asyncio.sleep(_LOOK_S)
+            least = {partition: self.laws.least(partition) for partition in range(PARTITIONS)}
+            try:
+                if not client.metadata.brokers:
+                    await client.refresh_metadata([])
+                broker = self._rng.choice(sorted(client.metadata.brokers))
+                answer = await client.request(
+                    broker, _offsets_request(range(PARTITIONS)), max_version=_BY_NAME
+                )
+            except OperatingError:
+                continue
+            (told,) = answer.groups
+            if told.error_code != ErrorCode.NONE:
+                continue
+            for part in (part for topic in told.topics for part in topic.partitions):
+                if part.error_code == ErrorCode.NONE:
+                    partition, offset = part.partition_index, part.committed_offset
+                    self._found(self.laws.told(broker, partition, offset, least[partition]))
 
     # --- a member --------------------------------------------------------------------------------
 
@@ -195,10 +222,7 @@ class GroupMembers(ABC):
             member.positions[partition] = max(0, offset)
 
     async def _fetch(self, member: Member, partitions: Sequence[int]) -> dict[int, int]:
-        kind = OffsetFetchRequest
-        topic = kind.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=list(partitions))
-        group = kind.OffsetFetchRequestGroup(group_id=NAME, topics=[topic])
-        request = kind(groups=[group])
+        request = _offsets_request(partitions)
         answer = await member.coordinators.ask(GROUP, NAME, request, max_version=_BY_NAME)
         (told,) = answer.groups
         self._judge_code(member, told.error_code)
@@ -290,3 +314,9 @@ class GroupMembers(ABC):
             raise JoinsAgainError(is_new=code == ErrorCode.UNKNOWN_MEMBER_ID)
         member.coordinators.forget(GROUP, NAME)
         raise kafka_error(code, f"member {member.number} of group {NAME}")
+
+
+def _offsets_request(partitions: Sequence[int]) -> OffsetFetchRequest:
+    kind = OffsetFetchRequest
+    topic = kind.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=list(partitions))
+    return kind(groups=[kind.OffsetFetchRequestGroup(group_id=NAME, topics=[topic])])

@@ -1,0 +1,67 @@
+"""WIRE. Read entries and snapshots from a controller's metadata disk, without virtual time.
+
+For checks that look at a cluster from outside: nothing here opens a file of the simulated process,
+takes a lock, or meets a simulated disk fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Final
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.metadata.record_codec import EntryReader
+from kraftjbod.metadata.records import Record
+from kraftjbod.raft.log.entry_batch import decode_entry_batch
+from kraftjbod.raft.log.snapshot_files import (
+    SNAPSHOT_PIECE_BYTES,
+    Snapshot,
+    load_snapshot,
+    read_payload,
+)
+from kraftjbod.raft.machine.messages import Entry
+from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
+from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
+
+_LOG_FILE: Final = re.compile(r"(\d{20})\.log")
+
+
+def stored_entries(disk: SimulatedDisk, first: int, last: int) -> Iterator[Entry]:
+    """Yield the entries from offset ``first`` to ``last`` that the log segments hold.
+
+    A segment is read up to its first entry that is damaged or unfinished.
+    """
+    directory = f"{disk.path}/{CLUSTER_METADATA_DIR}"
+    if not disk.vfs.is_dir(directory):
+        return
+    names = [entry.name for entry in disk.vfs.list_dir(directory)]
+    bases = sorted(int(found[1]) for name in names if (found := _LOG_FILE.fullmatch(name)))
+    for base, next_base in zip_longest(bases, bases[1:], fillvalue=last + 1):
+        if base > last or next_base <= first:
+            continue
+        data = disk.vfs.read_if_exists(f"{directory}/{base:020d}.log") or b""
+        position, offset = 0, base
+        while position < len(data) and offset <= last:
+            try:
+                stored = decode_entry_batch(data, position, offset)
+            except CorruptRecordError:
+                break
+            if offset >= first:
+                yield stored.entry
+            position, offset = position + stored.size_bytes, offset + 1
+
+
+def snapshot_records(disk: SimulatedDisk, snapshot: Snapshot) -> list[Record] | None:
+    """Return the records of a snapshot, or None if its file is gone or damaged."""
+    path = f"{disk.path}/{CLUSTER_METADATA_DIR}/{snapshot.file_name}"
+    file = disk.vfs.open_if_exists(path)
+    if file is None or load_snapshot(file, snapshot.last_offset, snapshot.term) is None:
+        return None
+    reader, records, position = EntryReader(), list[Record](), 0
+    while piece := read_payload(disk.vfs, path, snapshot, position, SNAPSHOT_PIECE_BYTES):
+        records += reader.feed(piece)
+        position += len(piece)
+    reader.end()
+    return records

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.ids import BrokerId
+from kraftjbod.testing.simulation.cluster_view import ClusterView
+from kraftjbod.testing.simulation.search.session_laws import SessionLaws
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+
+
+@pytest.mark.parametrize("relies_on_session_ms", [None, 60_000])
+def test_broker_that_is_fenced_while_it_relies_on_its_session_is_found(
+    relies_on_session_ms: int | None,
+) -> None:
+    findings: list[str] = []
+    with SimulatedCluster(1, brokers=2, log_dirs=1) as cluster:
+        laws = SessionLaws(ClusterView(cluster), found=findings.append)
+        cluster.start()
+        cluster.run_for(2_000)
+        if relies_on_session_ms is not None:
+            rooms = cluster.broker(1).rooms
+            assert rooms is not None
+            session = rooms.cluster.lifecycle._state._session
+            session._timeout_ms = relies_on_session_ms
+            session.lost = lambda: None  # type: ignore[method-assign] # it notices nothing
+        cluster.network.partition("broker-1", "controller-100")
+        for _ in range(600):
+            cluster.run_for(20)
+            laws.look()
+        state = cluster.controller().state
+        assert state is not None and state.brokers[BrokerId(1)].fenced
+    assert bool(findings) is (relies_on_session_ms is not None), findings
+    if findings:
+        assert findings[0].startswith("broker-1 is fenced by metadata up to ")
