@@ -15,6 +15,7 @@ def test_what_is_acknowledged_is_read_and_noted() -> None:
         topics = {
             "safe": LoadedTopic(name="safe", partitions=2),
             "loose": LoadedTopic(name="loose", partitions=1, acks=1),
+            "blind": LoadedTopic(name="blind", partitions=1, acks=0),
         }
         workload = Workload(
             lambda name: host.new_kafka(client_id=name),
@@ -41,7 +42,11 @@ def test_what_is_acknowledged_is_read_and_noted() -> None:
         host.run(produce())
     ledger = workload.ledger
     assert findings == []
-    assert len(ledger.streams) == 3 and ledger.acked > 100
+    assert len(ledger.streams) == 4 and ledger.acked > 100
+    assert all(ack.leader in (1, 2, 3) for ack in ledger.streams["loose-0-0"].acks)
+    blind = ledger.streams["blind-0-0"]
+    assert blind.acks == [] and blind.next_number > 20
+    assert workload._read_ms["blind", 0] > 10_000
     for partition in range(2):
         seen = ledger.seen["safe", partition]
         assert ledger.judge("safe", partition, dict(sorted(seen.items()))) == []

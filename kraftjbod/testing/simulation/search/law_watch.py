@@ -40,7 +40,7 @@ from kraftjbod.storage.dir_names import (
 from kraftjbod.storage.replicas.stray_mark import parse_stray_mark
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
+from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Reign
 from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.metadata_laws import MetadataLaws
 from kraftjbod.testing.simulation.search.session_laws import SessionLaws
@@ -89,6 +89,8 @@ class LawWatch:
         self._sessions = SessionLaws(view, found=found)
         #: Which topics each broker knew when it was last looked at.
         self._heard_of: dict[int, frozenset[TopicId]] = {}
+        #: By topic and partition, its leader epoch, leader, and when the metadata said so first.
+        self._reigns: dict[tuple[str, int], tuple[int, Reign]] = {}
         #: Which broker led a partition in an epoch, by the brokers' own word.
         self._leaders: dict[tuple[TopicIdPartition, int], int] = {}
 
@@ -139,9 +141,19 @@ class LawWatch:
         later = self._view.state_after(laws.state.offset)
         for finding in () if later is None else laws.go_on_from(later):
             self._found(finding, finding)
+        self._note_reigns(laws.state)
         for broker_id in self._view.broker_ids:
             if (its := self._view.state_of(broker_id)) is not None:
                 self._heard_of[broker_id] = frozenset(its.topics)
+
+    def _note_reigns(self, state: MetadataState) -> None:
+        for name, partition in self._ledger.loose:
+            if (topic := state.topic(name)) is None or partition >= len(topic.partitions):
+                continue
+            one = topic.partitions[partition]
+            if self._reigns.get((name, partition), (-1, None))[0] != one.leader_epoch:
+                reign = Reign(leader=one.leader, since_ms=self._view.now_ms)
+                self._reigns[name, partition] = one.leader_epoch, reign
 
     def _takes_no_other_metadata(self) -> None:
         """What empty controllers have begun to write: who served by what was lost refuses it."""
@@ -317,6 +329,7 @@ class LawWatch:
                     self._found(sentence, sentence)
         else:
             self._judge_equal(tp, key, copies)
+        _, reign = self._reigns.get((tp.topic, tp.partition), (-1, None))
         if self._keeps_promise:
             for where, copy in copies.items():
                 log = {
@@ -324,7 +337,7 @@ class LawWatch:
                     for offset, value in records_of(copy.data).items()
                     if offset >= copy.start
                 }
-                findings = self._ledger.judge(key, tp.partition, log, copy.start)
+                findings = self._ledger.judge(key, tp.partition, log, copy.start, reign)
                 if findings:
                     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
                     self._found(f"{where}: {findings[0]}", f"{where}: {findings[0]}{more}")

@@ -42,7 +42,12 @@ from kraftjbod.testing.simulation.search.law_watch import LawWatch
 from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
 from kraftjbod.testing.simulation.search.rest_laws import unfinished
-from kraftjbod.testing.simulation.search.workload import LoadedTopic, MetadataWrites, Workload
+from kraftjbod.testing.simulation.search.workload import (
+    ACKS_NONE,
+    LoadedTopic,
+    MetadataWrites,
+    Workload,
+)
 from kraftjbod.testing.simulation.simulated_cluster import (
     SimulatedBroker,
     SimulatedCluster,
@@ -55,6 +60,9 @@ SAFE: Final = "safe"
 """A topic whose producers ask for acks=all: what is promised is asked of it."""
 LOOSE: Final = "loose"
 """A topic with acks=1: it may lose records, but its copies are equal in the end."""
+BLIND: Final = "blind"
+"""A topic with acks=0, in some of the seeds: its records are read as they were sent, or not."""
+_BLIND: Final = 0.5
 #: After the last fault.
 HEAL_MS: Final = 45_000
 _START_MS: Final = 60_000
@@ -237,6 +245,10 @@ class SeedRun:
             SAFE: LoadedTopic(name=SAFE, partitions=shape.partitions, pause_ms=pause_ms),
             LOOSE: LoadedTopic(name=LOOSE, partitions=1, acks=1, pause_ms=pause_ms),
         }
+        if random.Random(f"blind {seed}").random() < _BLIND:
+            self._topics[BLIND] = LoadedTopic(
+                name=BLIND, partitions=1, acks=ACKS_NONE, pause_ms=pause_ms
+            )
         self._workload = Workload(
             self._new_client,
             self._topics,

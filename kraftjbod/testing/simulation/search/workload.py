@@ -1,7 +1,7 @@
 """WIRE. ``Workload``: producers and consumers of a simulated cluster, whose ledger is kept.
 
-One idempotent acks=all producer for each partition of the topics that say so, one with acks=1 for
-each of the others, and one consumer for each topic. They use this project's own client.
+One producer for each partition, with the ``acks`` of its topic (idempotent with acks=all), and one
+consumer for each topic. They use this project's own client.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from kraftjbod.protocol.records import Record
 from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Stream, value_of
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
+ACKS_NONE: Final = 0
 _FOREVER_MS: Final = 3_600_000
 _PAUSE_S: Final = 0.2
 _POLL_MS: Final = 1_000
@@ -112,6 +113,8 @@ class Workload:
         self._consuming: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self._consumers: dict[str, _Observed] = {}
+        #: When a record of a partition was read last.
+        self._read_ms: dict[tuple[str, int], int] = {}
         #: The greatest that a consumer was told.
         self._high_watermarks: dict[tuple[str, int], int] = {}
 
@@ -144,6 +147,12 @@ class Workload:
             (stream.topic, stream.partition)
             for stream in self.ledger.streams.values()
             if stream.acks and stream.acks[-1].at_ms > since_ms
+        }
+        # What acks=0 sends is not acknowledged, but read.
+        heard |= {
+            key
+            for key, read_ms in self._read_ms.items()
+            if read_ms > since_ms and self._topics[key[0]].acks == ACKS_NONE
         }
         return [
             f"{topic.name}-{partition} has no acknowledgement since {since_ms / 1000:.3f} s"
@@ -197,9 +206,11 @@ class Workload:
                 request_timeout_ms=client.request_timeout_ms,
                 delivery_timeout_ms=_FOREVER_MS,
             )
-            await self._stream(producer, stream, topic.pause_ms)
+            await self._stream(client, producer, stream, topic.pause_ms)
 
-    async def _stream(self, producer: Producer, stream: Stream, pause_ms: int) -> None:
+    async def _stream(
+        self, client: ClusterClient, producer: Producer, stream: Stream, pause_ms: int
+    ) -> None:
         while not self._is_stopping:
             number = stream.next_number
             stream.next_number += 1
@@ -207,6 +218,7 @@ class Workload:
             record = Record(
                 value=value_of(stream.name, number), timestamp_ms=WORLD_BEGAN_MS + self._now_ms()
             )
+            sent_ms = self._now_ms()
             try:
                 offset = await producer.send(stream.partition, [record])
             except OperatingError as e:
@@ -214,10 +226,14 @@ class Workload:
                     self._found(f"{stream.name}: record {number} was refused: {e}")
                 await asyncio.sleep(_PAUSE_S)
                 return
-            stream.in_doubt.discard(number)
-            wrong = stream.take_ack(number, offset, self._now_ms())
-            if wrong and stream.acks_all:
-                self._found(wrong)
+            if offset >= 0:
+                stream.in_doubt.discard(number)
+                leader = client.metadata.leader(stream.topic, stream.partition)
+                wrong = stream.take_ack(
+                    number, offset, self._now_ms(), sent_ms=sent_ms, leader=leader
+                )
+                if wrong and stream.acks_all:
+                    self._found(wrong)
             await asyncio.sleep(pause_ms / 1000)
 
     # --- consumers -------------------------------------------------------------------------------
@@ -238,13 +254,14 @@ class Workload:
                     return
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if topic.acks == ACKS_ALL:
-                for records in fetched:
-                    self._note(topic.name, records)
+            for records in fetched:
+                self._note(topic, records)
 
-    def _note(self, topic: str, fetched: FetchedRecords) -> None:
+    def _note(self, topic: LoadedTopic, fetched: FetchedRecords) -> None:
+        note = self.ledger.saw if topic.acks == ACKS_ALL else self.ledger.read_loosely
         for _, record in fetched:
-            wrong = self.ledger.saw(topic, fetched.partition, record.offset, record.value or b"")
+            self._read_ms[topic.name, fetched.partition] = self._now_ms()
+            wrong = note(topic.name, fetched.partition, record.offset, record.value or b"")
             if wrong:
                 self._found(wrong)
 

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
 from kraftjbod.core.ids import TopicId
-from kraftjbod.testing.simulation.search.ledgers.ledger import ANYWHERE, Ledger, Stream, value_of
+from kraftjbod.testing.simulation.search.ledgers.ledger import (
+    ANYWHERE,
+    Ledger,
+    Reign,
+    Stream,
+    value_of,
+)
 
 
 def _ledger(*offsets: int) -> tuple[Ledger, Stream]:
@@ -64,3 +70,31 @@ def test_what_was_written_to_a_topic_is_of_no_other_one_of_its_name() -> None:
     assert ledger.saw(old, 0, 0, stray) == ""
     assert f"{new}-0 offset 0: {stray.decode()} is of {old}-0" in ledger.saw(new, 0, 0, stray)
     assert ledger.judge(new, 0, {0: stray}) == [ledger.saw(new, 0, 0, stray)]
+
+
+def test_acks_1_record_may_be_lost_with_its_leader_only() -> None:
+    ledger = Ledger()
+    stream = ledger.add(Stream(name="t-0-0", topic="t", partition=0, acks_all=False))
+    assert ledger.loose == {("t", 0)}
+    for number in range(3):
+        stream.take_ack(number, number, at_ms=number * 10, sent_ms=number * 10 - 1, leader=2)
+    zero, one, two = (value_of(stream.name, number) for number in range(3))
+    stream.next_number = 3
+    assert ledger.judge("t", 0, {0: zero}) == []
+    assert ledger.judge("t", 0, {0: zero}, reign=Reign(leader=3, since_ms=0)) == []
+    assert ledger.judge("t", 0, {0: zero}, reign=Reign(leader=2, since_ms=20)) == []
+    (lost,) = ledger.judge("t", 0, {0: zero, 1: one}, reign=Reign(leader=2, since_ms=15))
+    assert "offset 2: t-0-0:2 was acknowledged" in lost
+    assert ledger.judge("t", 0, {0: zero, 1: one, 2: one, 3: two}) == [], "a retry may double it"
+    (reordered,) = ledger.judge("t", 0, {0: one, 1: zero})
+    assert "offset 1: t-0-0:0 comes after 1" in reordered
+
+
+def test_record_that_no_producer_sent_is_found() -> None:
+    ledger = Ledger()
+    stream = ledger.add(Stream(name="t-0-0", topic="t", partition=0, acks_all=False))
+    stream.next_number = 2
+    assert ledger.read_loosely("t", 0, 7, b"t-0-0:1") == ""
+    for value in (b"t-0-0:2", b"t-0-0:", b"\xff", b"other-0-0:0"):
+        assert "no producer sent it" in ledger.read_loosely("t", 0, 7, value)
+    assert "is of t-0" in ledger.read_loosely("t", 1, 7, b"t-0-0:1")

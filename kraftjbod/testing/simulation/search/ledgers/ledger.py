@@ -2,6 +2,8 @@
 
 * A record's value names its stream and its number there, so that it is unique and says where it
   belongs. What was sent and never answered is in doubt: it may be in the log, once.
+* A record that acks=1 acknowledged may be lost only with its leader. One that was sent with acks=0
+  may be lost at any time. What a log holds of a producer is in the order in which it was sent.
 * Topics are known by their names. Those that are made anew under the same name are known by a key
   of each incarnation, :func:`incarnation`, which :meth:`Ledger.key_of` finds by the topic id.
 * A log may start later where somebody asked for it (DeleteRecords, KIP-107), or by retention; once
@@ -27,6 +29,16 @@ class Ack(NamedTuple):
     number: int
     offset: int
     at_ms: int
+    sent_ms: int = 0
+    leader: int = -1
+    """The broker that said so; -1 if the producer does not know it."""
+
+
+class Reign(NamedTuple):
+    """``leader`` leads a partition since ``since_ms``, in one leader epoch."""
+
+    leader: int
+    since_ms: int
 
 
 def incarnation(topic: str, topic_id: TopicId) -> str:
@@ -61,7 +73,9 @@ class Stream:
         """After the last acknowledged record."""
         return self.acks[-1].offset + 1 if self.acks else 0
 
-    def take_ack(self, number: int, offset: int, at_ms: int) -> str:
+    def take_ack(
+        self, number: int, offset: int, at_ms: int, *, sent_ms: int = 0, leader: int = -1
+    ) -> str:
         """Note an acknowledgement; what is wrong with it, or an empty text."""
         wrong = ""
         if self.acks and offset <= self.acks[-1].offset:
@@ -69,7 +83,7 @@ class Stream:
                 f"{self.name}: record {number} was acknowledged at offset {offset}, and record "
                 f"{self.acks[-1].number} before it at {self.acks[-1].offset}"
             )
-        self.acks.append(Ack(number, offset, at_ms))
+        self.acks.append(Ack(number, offset, at_ms, sent_ms, leader))
         return wrong
 
 
@@ -91,6 +105,12 @@ class Ledger:
         self.retained_bytes: dict[str, int] = {}
         #: Incarnations by their topic id.
         self._keys: dict[TopicId, str] = {}
+
+    @property
+    def loose(self) -> set[tuple[str, int]]:
+        """Topics and partitions whose producers do not ask for acks=all."""
+        streams = self.streams.values()
+        return {(one.topic, one.partition) for one in streams if not one.acks_all}
 
     @property
     def acked(self) -> int:
@@ -130,6 +150,20 @@ class Ledger:
             )
         return self._astray(topic, partition, offset, value)
 
+    def read_loosely(self, topic: str, partition: int, offset: int, value: bytes) -> str:
+        """A consumer read ``value``, which may be lost later; what is wrong, or an empty text."""
+        return self._unsent(f"{topic}-{partition} offset {offset}", value) or self._astray(
+            topic, partition, offset, value
+        )
+
+    def _unsent(self, where: str, value: bytes) -> str:
+        """What is wrong with a record there that no producer sent."""
+        name, _, number = value.decode(errors="replace").rpartition(":")
+        stream = self.streams.get(name)
+        if stream is not None and number.isdecimal() and int(number) < stream.next_number:
+            return ""
+        return f"{where}: {value!r} is there, and no producer sent it"
+
     # --- where logs start ------------------------------------------------------------------------
 
     def asks_start(self, topic: str, partition: int, offset: int) -> None:
@@ -167,11 +201,17 @@ class Ledger:
     # --- a log -----------------------------------------------------------------------------------
 
     def judge(
-        self, topic: str, partition: int, log: Mapping[int, bytes], start: int = 0
+        self,
+        topic: str,
+        partition: int,
+        log: Mapping[int, bytes],
+        start: int = 0,
+        reign: Reign | None = None,
     ) -> list[str]:
         """What is wrong with a partition whose records are these, by offset; one sentence each.
 
         :param start: of the log; what is before it may be there or not.
+        :param reign: of the last leader; None: acks=1 acknowledged nothing that has to be there.
         """
         name = f"{topic}-{partition}"
         wrong = self.wrong_start(topic, partition, start)
@@ -187,8 +227,17 @@ class Ledger:
                 findings.append(stray)
         for stream in self._streams_of[topic, partition]:
             if stream.acks_all:
-                findings += _lost(stream, name, log, start)
+                findings += _lost(stream.name, stream.acks, name, log, start)
                 findings += _doubled(stream, name, log.items())
+                continue
+            if reign is not None:
+                kept = [
+                    ack
+                    for ack in stream.acks
+                    if ack.leader == reign.leader and ack.sent_ms > reign.since_ms
+                ]
+                findings += _lost(stream.name, kept, name, log, start)
+            findings += _reordered(stream, name, log.items())
         return findings
 
     def _astray(self, topic: str, partition: int, offset: int, value: bytes) -> str:
@@ -202,12 +251,14 @@ class Ledger:
         )
 
 
-def _lost(stream: Stream, name: str, log: Mapping[int, bytes], start: int) -> list[str]:
+def _lost(
+    stream: str, acks: Iterable[Ack], name: str, log: Mapping[int, bytes], start: int
+) -> list[str]:
     findings = []
-    for ack in stream.acks:
+    for ack in acks:
         if ack.offset < start:
             continue
-        wanted, found = value_of(stream.name, ack.number), log.get(ack.offset)
+        wanted, found = value_of(stream, ack.number), log.get(ack.offset)
         if found != wanted:
             held = "nothing" if found is None else found.decode()
             findings.append(
@@ -226,4 +277,16 @@ def _doubled(stream: Stream, name: str, log: Iterable[tuple[int, bytes]]) -> lis
             if number <= last:
                 findings.append(f"{name} offset {offset}: {value.decode()} comes after {last}")
             last = number
+    return findings
+
+
+def _reordered(stream: Stream, name: str, log: Iterable[tuple[int, bytes]]) -> list[str]:
+    """Without idempotence a record may be there twice, and not after a later one."""
+    findings, last = [], -1
+    for offset, value in log:
+        of, number = parse_value(value)
+        if of == stream.name:
+            if number < last:
+                findings.append(f"{name} offset {offset}: {value.decode()} comes after {last}")
+            last = max(last, number)
     return findings
