@@ -26,13 +26,13 @@ def test_what_is_committed_is_shown_and_what_is_open_is_waited_for() -> None:
                 mine.client("p"), "p", timeout_ms=5_000, grows_epoch=True
             )
             await producer.init()
-            await producer.send(_TP, [b"aborted"], WORLD_BEGAN_MS)
+            await producer.send({_TP: [b"aborted"]}, WORLD_BEGAN_MS)
             await asyncio.sleep(2)
             assert reader.unread() == ["of t-0 nothing was heard since"], "that was before"
             await asyncio.sleep(2)
             assert reader.unread() == ["t-0 has a transaction open at 0"]
             await producer.end(committed=False)
-            await producer.send(_TP, [b"committed"], WORLD_BEGAN_MS)
+            await producer.send({_TP: [b"committed"]}, WORLD_BEGAN_MS)
             await producer.end(committed=True)
             await asyncio.sleep(2)
             assert reader.unread() == [] and seen == [b"committed"]

@@ -33,6 +33,8 @@ _GROUP: Final = "copier"
 _POLL_MS: Final = 700
 _PAUSE_S: Final = 0.5
 _GIVEN_UP: Final = 0.15
+#: Share of the transactions that write all their partitions at once.
+_TOGETHER: Final = 0.7
 _FIND_MS: Final = 20_000
 #: OffsetFetch: several groups in one, and topics by name.
 _GROUPS_BY_NAME: Final = 9
@@ -129,8 +131,12 @@ class Copier:
         if not values:
             return True
         producer, timestamp_ms = reign.producer, WORLD_BEGAN_MS + self._around.now_ms()
-        for partition in range(PARTITIONS):
-            await producer.send(TopicPartition(TOPIC, partition), values, timestamp_ms)
+        copies = {TopicPartition(TOPIC, partition): values for partition in range(PARTITIONS)}
+        if self._rng.random() < _TOGETHER:
+            await producer.send(copies, timestamp_ms)
+        else:
+            for tp in copies:
+                await producer.send({tp: values}, timestamp_ms)
         await producer.send_offsets(_GROUP, ends)
         is_given_up = self._rng.random() < _GIVEN_UP
         await producer.end(committed=not is_given_up)

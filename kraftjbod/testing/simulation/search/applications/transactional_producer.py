@@ -108,18 +108,24 @@ class TransactionalProducer:
         response = await self._ask(request)
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
-    async def send(self, tp: TopicPartition, values: Sequence[bytes], timestamp_ms: int) -> None:
+    async def send(self, records: Mapping[TopicPartition, Sequence[bytes]], at_ms: int) -> None:
+        """Write values to some partitions: one batch each, one request for each leader."""
         if not self._grows_epoch:
-            await self._add(tp)
-        batch = build_batch(
-            [Record(value=value, timestamp_ms=timestamp_ms) for value in values],
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=self._sequences[tp],
-            is_transactional=True,
-        )
-        await self._retry(lambda: self._produce(tp, batch), topics=[tp.topic])
-        self._sequences[tp] += len(values)
+            await self._add([tp for tp in records if tp not in self._added])
+        batches = {
+            tp: build_batch(
+                [Record(value=value, timestamp_ms=at_ms) for value in values],
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=self._sequences[tp],
+                is_transactional=True,
+            )
+            for tp, values in records.items()
+        }
+        topics = sorted({tp.topic for tp in records})
+        await self._retry(lambda: self._produce(batches), topics=topics)
+        for tp, values in records.items():
+            self._sequences[tp] += len(values)
 
     async def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         if not self._grows_epoch and group not in self._added:
@@ -169,49 +175,86 @@ class TransactionalProducer:
                 self._coordinators.forget(kind, key)
             raise kafka_error(code, f"{self._id} epoch {self.epoch}")
 
-    async def _add(self, tp: TopicPartition) -> None:
-        if tp in self._added:
+    async def _add(self, partitions: Sequence[TopicPartition]) -> None:
+        if not partitions:
             return
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[topic(name=tp.topic, partitions=[tp.partition])],
+            v3_and_below_topics=[
+                topic(name=name, partitions=[tp.partition for tp in some])
+                for name, some in by_topic(partitions).items()
+            ],
         )
 
         async def attempt() -> None:
             response = await self._coordinators.ask(
                 TRANSACTION, self._id, request, max_version=_CLIENTS_ADD
             )
-            ((result,),) = (
-                one.results_by_partition for one in response.results_by_topic_v3_and_below
-            )
-            self._require_ok(TRANSACTION, self._id, result.partition_error_code)
+            for one in response.results_by_topic_v3_and_below:
+                for result in one.results_by_partition:
+                    self._require_ok(TRANSACTION, self._id, result.partition_error_code)
 
         await self._retry(attempt)
-        self._added.add(tp)
+        self._added.update(partitions)
 
-    async def _produce(self, tp: TopicPartition, batch: bytes) -> None:
+    async def _produce(self, batches: dict[TopicPartition, bytes]) -> None:
+        """Send what is left of ``batches``, and take out what is written.
+
+        :raises OperatingError: the first one; the others were sent all the same.
+        """
+        failed: OperatingError | None = None
         metadata = self._client.metadata
-        leader = metadata.leader(tp.topic, tp.partition)
-        data = ProduceRequest.TopicProduceData(
-            name=tp.topic,
-            topic_id=metadata.topic(tp.topic).topic_id,
-            partition_data=[ProduceRequest.PartitionProduceData(index=tp.partition, records=batch)],
-        )
-        request = ProduceRequest(
+        by_leader = defaultdict[int, list[TopicPartition]](list)
+        for tp in batches:
+            by_leader[metadata.leader(tp.topic, tp.partition)].append(tp)
+        for leader, partitions in by_leader.items():
+            try:
+                codes = await self._produce_to(leader, {tp: batches[tp] for tp in partitions})
+            except OperatingError as e:
+                failed = failed or e
+                continue
+            for tp, code in codes.items():
+                if code == ErrorCode.NONE:
+                    del batches[tp]
+                else:
+                    what = f"{tp} from {self._id} epoch {self.epoch}"
+                    failed = failed or kafka_error(code, what)
+        if failed is not None:
+            raise failed
+
+    async def _produce_to(
+        self, leader: int, batches: Mapping[TopicPartition, bytes]
+    ) -> dict[TopicPartition, int]:
+        """Return the error codes."""
+        kind = ProduceRequest
+        request = kind(
             transactional_id=self._id,
             acks=-1,
             timeout_ms=self._client.request_timeout_ms,
-            topic_data=[data],
+            topic_data=[
+                kind.TopicProduceData(
+                    name=name,
+                    topic_id=self._client.metadata.topic(name).topic_id,
+                    partition_data=[
+                        kind.PartitionProduceData(index=tp.partition, records=batches[tp])
+                        for tp in some
+                    ],
+                )
+                for name, some in by_topic(batches).items()
+            ],
         )
         newest = MAX_VERSION if self._grows_epoch else _OLD_PRODUCE
         response = await self._client.request(leader, request, max_version=newest)
         assert response is not None
-        code = response.responses[0].partition_responses[0].error_code
-        if code != ErrorCode.NONE:
-            raise kafka_error(code, f"{tp} from {self._id} epoch {self.epoch}")
+        answered = zip(by_topic(batches).items(), response.responses, strict=True)
+        return {
+            TopicPartition(name, part.index): part.error_code
+            for (name, _), topic in answered
+            for part in topic.partition_responses
+        }
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         kind = TxnOffsetCommitRequest

@@ -99,7 +99,7 @@ class Transactors:
         for index in range(written.records):
             tp = TopicPartition(TOPIC, rng.randrange(PARTITIONS))
             timestamp_ms = WORLD_BEGAN_MS + self._around.now_ms()
-            await producer.send(tp, [written.value(index)], timestamp_ms)
+            await producer.send({tp: [written.value(index)]}, timestamp_ms)
             if rng.random() < 0.2:
                 await asyncio.sleep(rng.uniform(*_PAUSE_S))
         # What was open then was aborted for the one that took over.
