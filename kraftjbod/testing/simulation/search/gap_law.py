@@ -35,6 +35,7 @@ _HOST_MS: Final = 5_000
 _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
     {
         Kind.KILL: _HOST_MS,
+        Kind.UNREGISTER: _HOST_MS,
         Kind.POWER_CUT: _HOST_MS,
         Kind.STAND_STILL: _HOST_MS,
         Kind.LATE_LOOP: _HOST_MS,

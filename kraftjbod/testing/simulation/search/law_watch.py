@@ -77,7 +77,9 @@ class LawWatch:
         keeps_promise: bool = True,
         is_metadata_lost: Callable[[], bool] = lambda: False,
         topics: TopicLedger | None = None,
+        loose: Callable[[], set[str]] = set,
     ) -> None:
+        """:param loose: topics of which an unclean leader may be elected."""
         self._view = view
         self._ledger = ledger
         self._topics = topics or TopicLedger()
@@ -85,7 +87,7 @@ class LawWatch:
         self._is_metadata_lost = is_metadata_lost
         self._report = found
         self._said: set[str] = set()
-        self.metadata = MetadataLaws(min_isr)
+        self.metadata = MetadataLaws(min_isr, loose=loose)
         self._sessions = SessionLaws(view, found=found)
         #: Which topics each broker knew when it was last looked at.
         self._heard_of: dict[int, frozenset[TopicId]] = {}

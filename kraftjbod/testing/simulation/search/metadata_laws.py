@@ -17,8 +17,17 @@ from kraftjbod.metadata.state import MetadataDelta, MetadataState
 class MetadataLaws:
     """Replays a metadata log of its own, entry by entry, and judges each."""
 
-    def __init__(self, min_isr: Callable[[MetadataState, str], int]) -> None:
-        """:param min_isr: ``min.insync.replicas`` of a topic, by name."""
+    def __init__(
+        self,
+        min_isr: Callable[[MetadataState, str], int],
+        *,
+        loose: Callable[[], set[str]] = set,
+    ) -> None:
+        """
+        :param min_isr: ``min.insync.replicas`` of a topic, by name.
+        :param loose: names of the topics of which an unclean leader may be elected.
+        """
+        self._loose = loose
         self.state = MetadataState()
         self._min_isr = min_isr
         #: Who led in an epoch.
@@ -61,6 +70,8 @@ class MetadataLaws:
         findings = _illegal(name, after, after.min_isr(self._min_isr(self.state, topic)))
         if before is not None:
             findings += _illegal_step(name, before, after)
+            if topic not in self._loose():
+                findings += _unclean(name, before, after)
             findings += self._moved_into_closed(name, before, after)
         findings += self._other_leaders(name, key, after)
         findings += self._unfit(name, before, after)
@@ -150,13 +161,16 @@ def _illegal_step(
         findings.append(
             f"{name}: partition epoch {before.partition_epoch}, then {after.partition_epoch}"
         )
+    return findings
+
+
+def _unclean(name: str, before: PartitionRegistration, after: PartitionRegistration) -> list[str]:
     held = set(before.isr) | set(before.elr) | set(before.last_known_elr)
     # A leader that is full, or leaves, asked for a new member and gives way to it in the same turn.
     leaves = before.leader not in after.replicas
     gave_way = before.has_leader and (leaves or before.leader in after.elr)
-    if after.has_leader and after.leader not in held and not gave_way:
-        findings.append(
-            f"{name}: broker {after.leader} is elected, and was neither in sync nor eligible: "
-            f"{before}"
-        )
-    return findings
+    if not after.has_leader or after.leader in held or gave_way:
+        return []
+    return [
+        f"{name}: broker {after.leader} is elected, and was neither in sync nor eligible: {before}"
+    ]

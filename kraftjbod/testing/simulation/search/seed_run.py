@@ -17,12 +17,14 @@ from typing import Any, Final
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.producer import ACKS_ALL
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.search.applications import chosen
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
+from kraftjbod.testing.simulation.search.faults.admin_work import AdminWork
 from kraftjbod.testing.simulation.search.faults.budget import Budget
 from kraftjbod.testing.simulation.search.faults.controller_faults import ControllerFaults
 from kraftjbod.testing.simulation.search.faults.fault_player import FaultPlayer
@@ -273,6 +275,7 @@ class SeedRun:
             keeps_promise=keeps_promise,
             is_metadata_lost=lambda: self._quorum.is_lost,
             topics=told,
+            loose=self._loose_topics,
         )
         self._writes: MetadataWrites | None = None
         stage = Stage(
@@ -287,9 +290,14 @@ class SeedRun:
             operator,
             ControllerFaults(stage, self._quorum),
             VoterFaults(stage, operator, self._quorum),
+            AdminWork(stage, operator, loose=self._loose_topics),
             Budget(keeps_promise=keeps_promise, controllers=shape.controllers),
             dirs=shape.dirs,
         )
+
+    def _loose_topics(self) -> set[str]:
+        """Return the topics of which an unclean election may lose records."""
+        return {name for name, topic in self._topics.items() if topic.acks != ACKS_ALL}
 
     def run(self) -> Outcome:
         outcome, cluster = self.outcome, self._cluster

@@ -252,6 +252,9 @@ class Workload:
                 if not may_pass(e) and topic.acks == ACKS_ALL:
                     self._found(f"a consumer of {topic.name} at {consumer.positions}: {e}")
                     return
+                if e.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    # An unclean leader has less: what is there now is read from its beginning.
+                    consumer.positions.update(offsets)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             for records in fetched:

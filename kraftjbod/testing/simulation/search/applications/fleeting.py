@@ -37,6 +37,8 @@ T = TypeVar("T")
 TOPIC: Final = "fleeting"
 #: It is made with one or two, and grows.
 _MOST_PARTITIONS: Final = 3
+_BATCHES: Final = (1, 4, 2, 7)
+"""Records of a batch: DeleteRecords may ask for an offset in the middle of one."""
 _RECORD_PAUSE_S: Final = 0.35
 _STEPS: Final = (1, 5)
 _STEP_PAUSE_S: Final = (0.2, 2.0)
@@ -121,6 +123,7 @@ class Fleeting(OwnedTopic):
             writer=self._writer,
             reader=self._reader,
             pause_s=_RECORD_PAUSE_S,
+            batches=_BATCHES,
         )
         for partition, start in self._late_starts.items():
             self._ledger.asks_start(load.key, partition, start)

@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Sequence
 from typing import Final
 
 from kraftjbod.cli.clients.cluster_admin import EARLIEST, list_offsets
@@ -90,12 +92,14 @@ class TopicLoad:
         reader: ClusterClient,
         pause_s: float,
         filler: bytes | None = None,
+        batches: Sequence[int] = (1,),
     ) -> None:
         """
         :param key: what the ledger calls the topic.
         :param writer: and ``reader`` may be those of other topics, too.
         :param pause_s: between an acknowledgement and the next record of a partition.
         :param filler: the key of each record.
+        :param batches: how many records the batches of a producer have, one after the other.
         """
         self.name, self.topic_id, self.key = name, topic_id, key
         self.acked_ms = -1
@@ -106,6 +110,7 @@ class TopicLoad:
         self._writer_client, self._reader_client = writer, reader
         self._pause_s = pause_s
         self._filler = filler
+        self._batches = batches
         self._is_stopping = False
         self._reader = _Reader(reader, name, topic_id)
         self._writing: dict[int, asyncio.Task[None]] = {}
@@ -169,20 +174,27 @@ class TopicLoad:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _stream(self, writer: Producer, stream: Stream) -> None:
-        while not self._is_stopping:
-            number = stream.next_number
-            stream.next_number += 1
-            stream.in_doubt.add(number)
-            record = Record(
-                key=self._filler,
-                value=value_of(stream.name, number),
-                timestamp_ms=WORLD_BEGAN_MS + self._around.now_ms(),
-            )
-            offset = await writer.send(stream.partition, [record])
-            stream.in_doubt.discard(number)
+        for count in itertools.cycle(self._batches):
+            if self._is_stopping:
+                return
+            first = stream.next_number
+            stream.next_number += count
+            numbers = range(first, stream.next_number)
+            stream.in_doubt.update(numbers)
+            records = [
+                Record(
+                    key=self._filler,
+                    value=value_of(stream.name, number),
+                    timestamp_ms=WORLD_BEGAN_MS + self._around.now_ms(),
+                )
+                for number in numbers
+            ]
+            offset = await writer.send(stream.partition, records)
             self.acked_ms = self._around.now_ms()
-            if wrong := stream.take_ack(number, offset, self.acked_ms):
-                self._around.found(wrong)
+            for number in numbers:
+                stream.in_doubt.discard(number)
+                if wrong := stream.take_ack(number, offset + number - first, self.acked_ms):
+                    self._around.found(wrong)
             await asyncio.sleep(self._pause_s)
 
     # --- reading ---------------------------------------------------------------------------------

@@ -26,10 +26,27 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
 #: At the same time.
 _MOST: Final = 5
 #: Of these one at a time is enough: the next would undo or hide it.
-_ALONE: Final = frozenset({Kind.CONFIG, Kind.CLOCK_JUMP, Kind.CLOCK_DRIFT, Kind.REASSIGN})
+_ALONE: Final = frozenset(
+    {
+        Kind.CONFIG,
+        Kind.CLOCK_JUMP,
+        Kind.CLOCK_DRIFT,
+        Kind.REASSIGN,
+        Kind.DOWNGRADE,
+        Kind.SETTINGS,
+    }
+)
 #: What stops brokers, or wants them to be there.
 _OF_A_PROCESS: Final = frozenset(
-    {Kind.KILL, Kind.STOP, Kind.POWER_CUT, Kind.REMOVED, Kind.SWAPPED, *OF_ALL_BROKERS}
+    {
+        Kind.KILL,
+        Kind.STOP,
+        Kind.POWER_CUT,
+        Kind.REMOVED,
+        Kind.SWAPPED,
+        Kind.UNREGISTER,
+        *OF_ALL_BROKERS,
+    }
 )
 #: The controller is away during these.
 _CONTROLLER_AWAY: Final = (OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}) - {Kind.METADATA_ROT}

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from typing import Final
 
+from kraftjbod.testing.simulation.search.faults.admin_work import AdminWork
 from kraftjbod.testing.simulation.search.faults.budget import Budget
 from kraftjbod.testing.simulation.search.faults.controller_faults import ControllerFaults
 from kraftjbod.testing.simulation.search.faults.dir_faults import DirFaults
@@ -38,6 +39,7 @@ class FaultPlayer:
         operator: OperatorWork,
         controllers: ControllerFaults,
         voters: VoterFaults,
+        admin: AdminWork,
         budget: Budget,
         *,
         dirs: int,
@@ -54,6 +56,7 @@ class FaultPlayer:
             **controllers.plays(),
             **voters.plays(),
             **operator.plays(),
+            **admin.plays(),
         }
         self.played: Counter[Kind] = Counter()
         self.skipped: Counter[Kind] = Counter()

@@ -1,7 +1,7 @@
 """WIRE. ``OperatorWork``: what an operator asks of a cluster while it breaks.
 
-Moves, drains, cordons, configuration, reassignments, the return of directories; and asking itself,
-which may fail, and is tried again where something has to come of it.
+Moves, drains, cordons, configuration, the return of directories; and asking itself, which may fail,
+and is tried again where something has to come of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from kraftjbod.cli.clients.config_admin import (
     incremental_alter_configs,
 )
 from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
-from kraftjbod.cli.clients.replica_admin import (
-    Reassignment,
-    alter_partition_reassignments,
-    alter_replica_log_dirs,
-)
+from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
@@ -48,7 +44,6 @@ class OperatorWork:
             Kind.DRAIN: self._drain,
             Kind.REATTACH: self._reattach,
             Kind.CONFIG: self._configure,
-            Kind.REASSIGN: self._reassign,
         }
 
     # --- asking ----------------------------------------------------------------------------------
@@ -181,16 +176,3 @@ class OperatorWork:
 
         what = f"{resource}: {change.operation.name.lower()} {change.name}={change.value}"
         return await self.ask(what, alter)
-
-    async def _reassign(self, fault: Fault) -> None:
-        rng = fault.rng()
-        tp = rng.choice(self._stage.some_partitions(rng))
-        replicas = rng.sample(self._stage.view.broker_ids, 3)
-
-        async def reassign(client: ClusterClient) -> None:
-            wish = Reassignment(topic_partition=tp, replicas=replicas)
-            for error in (await alter_partition_reassignments(client, [wish])).values():
-                raise error
-
-        await self.ask(f"reassign {tp} to {replicas}", reassign)
-        await wait(fault)

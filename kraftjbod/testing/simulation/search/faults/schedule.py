@@ -67,6 +67,14 @@ class Kind(StrEnum):
     REATTACH = "reattach that nobody needs"
     CONFIG = "configuration change"
     REASSIGN = "reassignment"
+    """Begun, and replaced, cancelled or completed; some of them leave two replicas for a while."""
+    UNREGISTER = "broker unregistered"
+    """While it is down; it registers again when it is back."""
+    ELECT = "leaders elected by an operator"
+    UNCLEAN_ELECTION = "orderly stop of all brokers, and an unclean election"
+    """By the broker that stopped first, of a topic without acks=all."""
+    DOWNGRADE = "metadata.version lowered and raised"
+    SETTINGS = "settings of all nodes changed"
     CLOCK_JUMP = "wall clock jump"
     PARTITION = "network partition"
     ONE_WAY = "network partition, one way"
@@ -142,7 +150,12 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.DRAIN: 3,
         Kind.REATTACH: 2,
         Kind.CONFIG: 3,
-        Kind.REASSIGN: 4,
+        Kind.REASSIGN: 6,
+        Kind.UNREGISTER: 3,
+        Kind.ELECT: 3,
+        Kind.UNCLEAN_ELECTION: 3,
+        Kind.DOWNGRADE: 3,
+        Kind.SETTINGS: 4,
         Kind.CLOCK_JUMP: 2,
         Kind.PARTITION: 4,
         Kind.ONE_WAY: 3,
@@ -204,6 +217,8 @@ UNCLEAN: Final = frozenset(
         Kind.ROT,
         Kind.ROT_BESIDE,
         Kind.LOST_END,
+        Kind.UNREGISTER,
+        Kind.UNCLEAN_ELECTION,
     }
 )
 OF_A_DIR: Final = frozenset(
@@ -258,8 +273,19 @@ OF_THE_CONTROLLER: Final = frozenset(
 )
 OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED})
 #: ``broker`` says of whom they are about, if of one.
-OF_ALL_BROKERS: Final = frozenset({Kind.ALL_STOPPED, Kind.LAST_STANDING})
-OF_THE_CLUSTER: Final = frozenset({Kind.CONFIG, Kind.REASSIGN, *OF_ALL_BROKERS})
+OF_ALL_BROKERS: Final = frozenset({Kind.ALL_STOPPED, Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION})
+OF_THE_CLUSTER: Final = frozenset(
+    {
+        Kind.CONFIG,
+        Kind.REASSIGN,
+        Kind.ELECT,
+        Kind.DOWNGRADE,
+        Kind.SETTINGS,
+        *OF_ALL_BROKERS,
+    }
+)
+#: Those of :data:`OF_THE_CLUSTER` that a broker is the chief victim of.
+_OF_ONE_BROKER: Final = frozenset({Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION})
 OF_A_LINK: Final = frozenset(
     {Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.HALF_OPEN, Kind.SLOW_LINK}
 )
@@ -298,7 +324,7 @@ class Fault:
     def where(self) -> str:
         if self.kind in OF_THE_CONTROLLER | OF_THE_VOTERS:
             return f" (the {_ORDINALS[self.controller - 1]})" if self.controller else ""
-        if self.kind in OF_THE_CLUSTER and self.kind is not Kind.LAST_STANDING:
+        if self.kind in OF_THE_CLUSTER - _OF_ONE_BROKER:
             return ""
         if self.kind in OF_A_DIR:
             return f" of dir {self.dir} of broker {self.broker}"

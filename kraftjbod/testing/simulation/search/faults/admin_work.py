@@ -1,0 +1,243 @@
+"""WIRE. ``AdminWork``: what an administrator does to a whole cluster while it breaks.
+
+Unregistered brokers, reassignments that are begun, replaced, cancelled or completed, elections of
+preferred and of unclean leaders, feature levels that are lowered and raised, and settings that
+change while daemons run. Each piece of work ends with the cluster as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kraftjbod.cli.clients.cluster_admin import (
+    ElectionType,
+    UpgradeType,
+    elect_leaders,
+    unregister_broker,
+    update_features,
+)
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
+from kraftjbod.cli.clients.replica_admin import Reassignment, alter_partition_reassignments
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
+from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
+
+_ALL_NODES: Final = ConfigResource(ResourceType.BROKER, "")
+#: Settings that every daemon takes over while it runs.
+_SETTINGS: Final = (
+    ("broker.session.timeout.ms", ("1500", "2000", "6000", "9000")),
+    ("broker.reconnect.grace.ms", ("0", "300", "3000")),
+    ("replica.lag.time.max.ms", ("2000", "8000")),
+    ("leader.imbalance.check.interval.seconds", ("1", "60")),
+    ("metadata.log.max.record.bytes.between.snapshots", ("800", "100000")),
+    ("metadata.max.fetch.bytes", ("1024",)),
+)
+#: How long a broker that is to be unregistered may take to be fenced.
+_FENCED_S: Final = 15.0
+_CANCELLED: Final = 0.3
+_REPLACED: Final = 0.3
+_UNREGISTERED_BY_KILL: Final = 0.5
+
+
+class AdminWork:
+    """:param loose: the topics of which an unclean election may lose records."""
+
+    def __init__(
+        self, stage: Stage, operator: OperatorWork, *, loose: Callable[[], set[str]]
+    ) -> None:
+        self._stage = stage
+        self._operator = operator
+        self._loose = loose
+
+    def plays(self) -> Plays:
+        return {
+            Kind.UNREGISTER: self._unregister,
+            Kind.REASSIGN: self._reassign,
+            Kind.ELECT: self._elect,
+            Kind.UNCLEAN_ELECTION: self._elect_unclean,
+            Kind.DOWNGRADE: self._downgrade,
+            Kind.SETTINGS: self._change_settings,
+        }
+
+    async def _until_done(
+        self,
+        what: str,
+        question: Callable[[ClusterClient], Awaitable[None]],
+        *,
+        but: tuple[ErrorCode, ...] = (),
+    ) -> None:
+        """:param but: codes that say that there is nothing left to do."""
+        while (code := await self._operator.ask(what, question)) is not None and code not in but:
+            await asyncio.sleep(POLL_S)
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    async def _unregister(self, fault: Fault) -> None:
+        """The broker registers again when it is started; its replicas stayed assigned to it."""
+        stage, host = self._stage, self._stage.host(fault)
+
+        async def unregister(client: ClusterClient) -> None:
+            await unregister_broker(client, fault.broker)
+
+        async with stage.broker_down(fault.broker):
+            if fault.rng().random() < _UNREGISTERED_BY_KILL:
+                host.kill()
+            else:
+                await stage.stop_host(host)
+            for _ in range(round(_FENCED_S / POLL_S)):
+                if self._is_fenced(fault.broker):
+                    break
+                await asyncio.sleep(POLL_S)
+            await self._operator.ask(f"unregister broker {fault.broker}", unregister)
+            await wait(fault)
+
+    def _is_fenced(self, broker: int) -> bool:
+        state = self._stage.view.decided()
+        found = None if state is None else state.brokers.get(BrokerId(broker))
+        return found is None or found.fenced
+
+    # --- reassignments ---------------------------------------------------------------------------
+
+    async def _reassign(self, fault: Fault) -> None:
+        """To fewer brokers or to other ones, and in the end to as many as before."""
+        rng, brokers = fault.rng(), self._stage.view.broker_ids
+        tp = rng.choice(self._stage.some_partitions(rng))
+        await self._ask_to_reassign(tp, rng.sample(brokers, rng.choice((2, 3))))
+        await asyncio.sleep(fault.for_ms * rng.random() / 1000)
+        if rng.random() < _REPLACED:
+            await self._ask_to_reassign(tp, rng.sample(brokers, rng.choice((2, 3))))
+        await wait(fault)
+        target = rng.sample(brokers, 3)
+        if rng.random() < _CANCELLED:
+            await self._ask_to_reassign(tp, target)
+            await asyncio.sleep(rng.random() * POLL_S)
+            await self._ask_to_reassign(tp, None)
+        done = (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        while not self._has_three_replicas(tp):
+            if await self._ask_to_reassign(tp, target) not in done:
+                await asyncio.sleep(POLL_S)
+                continue
+            for _ in range(20):
+                if self._has_three_replicas(tp):
+                    return
+                await asyncio.sleep(POLL_S)
+
+    def _has_three_replicas(self, tp: TopicPartition) -> bool:
+        """Or is gone with its topic."""
+        found = [one for known, one, _ in self._stage.view.partitions() if known == tp]
+        state = self._stage.view.decided()
+        if not found:
+            return state is not None
+        return len(found[0].replicas) == 3 and not found[0].is_reassigning
+
+    async def _ask_to_reassign(
+        self, tp: TopicPartition, replicas: list[int] | None
+    ) -> ErrorCode | None:
+        """:param replicas: None to cancel what is going on."""
+
+        async def reassign(client: ClusterClient) -> None:
+            request = Reassignment(topic_partition=tp, replicas=replicas)
+            for error in (await alter_partition_reassignments(client, [request])).values():
+                raise error
+
+        return await self._operator.ask(f"reassign {tp} to {replicas}", reassign)
+
+    # --- elections -------------------------------------------------------------------------------
+
+    async def _elect(self, fault: Fault) -> None:
+        """Preferred leaders, of all partitions or of some; unclean ones are not needed then."""
+        rng = fault.rng()
+        some = self._stage.some_partitions(rng) if rng.random() < 0.7 else None
+        kind = ElectionType.PREFERRED if rng.random() < 0.7 else ElectionType.UNCLEAN
+        if kind is ElectionType.UNCLEAN:
+            some = [tp for tp in some or () if tp.topic in self._loose()]
+        await self._ask_to_elect(kind, some)
+        await wait(fault)
+
+    async def _ask_to_elect(self, kind: ElectionType, some: list[TopicPartition] | None) -> bool:
+        """Whether a partition has another leader for it."""
+        elected: list[TopicPartition] = []
+
+        async def elect(client: ClusterClient) -> None:
+            answers = await elect_leaders(client, kind, some)
+            elected.extend(tp for tp, error in answers.items() if error is None)
+
+        what = "all partitions" if some is None else " ".join(map(str, some))
+        await self._operator.ask(f"elect {kind.name.lower()} leaders of {what}", elect)
+        return bool(elected)
+
+    async def _elect_unclean(self, fault: Fault) -> None:
+        """A broker that lacks what the others have leads what may be lost; then they come back."""
+        stage, brokers = self._stage, self._stage.view.broker_ids
+        loose = [
+            TopicPartition(topic, number)
+            for topic in sorted(self._loose())
+            for number in range(stage.topics[topic])
+        ]
+        others = [one for one in brokers if one != fault.broker]
+        fault.rng().shuffle(others)
+        stage.down.update(brokers)
+        try:
+            for broker in (fault.broker, *others):
+                await stage.stop_host(stage.cluster.brokers[broker])
+                await asyncio.sleep(fault.rng().random())
+            stage.down[fault.broker] -= 1
+            await stage.until_serving(fault.broker)
+            for _ in range(round(_FENCED_S / POLL_S)):
+                if await self._ask_to_elect(ElectionType.UNCLEAN, loose):
+                    break
+                await asyncio.sleep(POLL_S)
+            await wait(fault)
+        finally:
+            for broker in others:
+                stage.down[broker] -= 1
+                stage.start(broker)
+        for broker in brokers:
+            await stage.until_serving(broker)
+
+    # --- levels and settings ---------------------------------------------------------------------
+
+    async def _downgrade(self, fault: Fault) -> None:
+        """To the level before controllers were registered, and back."""
+        low, high = MetadataVersion.IV_4_3_IV0, MetadataVersion.IV_4_4_IV2
+        is_safe = fault.rng().random() < 0.5
+        kind = UpgradeType.SAFE_DOWNGRADE if is_safe else UpgradeType.UNSAFE_DOWNGRADE
+
+        async def lower(client: ClusterClient) -> None:
+            await update_features(client, {METADATA_VERSION: low}, upgrade_type=kind)
+
+        async def restore(client: ClusterClient) -> None:
+            await update_features(
+                client, {METADATA_VERSION: high}, upgrade_type=UpgradeType.UPGRADE
+            )
+
+        await self._operator.ask(f"lower {METADATA_VERSION} to {low.release}", lower)
+        await wait(fault)
+        await self._until_done(f"raise {METADATA_VERSION} to {high.release}", restore)
+
+    async def _change_settings(self, fault: Fault) -> None:
+        name, values = fault.rng().choice(_SETTINGS)
+        change = ConfigChange(name, fault.rng().choice(values))
+
+        async def alter(client: ClusterClient) -> None:
+            await incremental_alter_configs(client, {_ALL_NODES: [change]})
+
+        async def reset(client: ClusterClient) -> None:
+            back = ConfigChange(name, None, ConfigOperation.DELETE)
+            await incremental_alter_configs(client, {_ALL_NODES: [back]})
+
+        await self._operator.ask(f"set {change.name}={change.value} everywhere", alter)
+        await wait(fault)
+        await self._until_done(f"reset {name}", reset)
