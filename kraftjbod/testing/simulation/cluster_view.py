@@ -104,9 +104,14 @@ class ClusterView:
         daemon = host.daemon if host.is_up else None
         return None if daemon is None or daemon.controller is None else daemon.controller.driver
 
+    @property
+    def _all_controllers(self) -> list[SimulatedController]:
+        """Those that may vote, and observers."""
+        return [*self._cluster.controllers, *self._cluster.observers]
+
     def drivers(self) -> list[tuple[str, RaftDriver]]:
-        """Of all controllers that run, by name."""
-        found = [(host.name, self._driver(host)) for host in self._cluster.controllers]
+        """Of all controllers and observers that run, by name."""
+        found = [(host.name, self._driver(host)) for host in self._all_controllers]
         return [(name, driver) for name, driver in found if driver is not None]
 
     def acting_controllers(self) -> list[ActingController]:
@@ -131,10 +136,10 @@ class ClusterView:
         return snapshot_records(self._controller_named(name).metadata_disk, snapshot)
 
     def _controller_named(self, name: str) -> SimulatedController:
-        return next(host for host in self._cluster.controllers if host.name == name)
+        return next(host for host in self._all_controllers if host.name == name)
 
     def controller_states(self) -> list[tuple[str, MetadataState]]:
-        found = [(host.name, host.state) for host in self._cluster.controllers]
+        found = [(host.name, host.state) for host in self._all_controllers]
         return [(name, state) for name, state in found if state is not None]
 
     def controller_not_whole(self, host: SimulatedController) -> list[str]:
@@ -283,7 +288,7 @@ class ClusterView:
         if state is None:
             return ["no controller leads"]
         missing: list[str] = []
-        for host in self._cluster.controllers if self.controller_count > 1 else ():
+        for host in self._all_controllers if self.controller_count > 1 else ():
             missing += self.controller_not_whole(host)
         for broker_id in self.broker_ids:
             missing += self._broker_not_whole(state, broker_id, dirs)

@@ -55,6 +55,7 @@ from kraftjbod.testing.simulation.world import World
 T = TypeVar("T")
 
 CONTROLLER_ID: Final = 100
+OBSERVER_ID: Final = 200
 _PORT: Final = 9092
 _CONTROLLER_PORT: Final = 9093
 _METADATA: Final = "meta"
@@ -210,6 +211,9 @@ class SimulatedCluster:
 
     :param seed: of everything that is drawn.
     :param controllers: 1, or an odd number that vote; the first is node 100.
+    :param observers: controllers that follow the metadata and never vote; the first is node 200.
+        Start each once the metadata log names the voters (``kraft.version`` 1): before that the
+        others refuse a controller that no file names.
     :param log_dirs: of each broker.
     :param config: keys for every daemon, on top of :data:`SIMULATION_CONFIG`.
     :param trace: where lines go; the last ones are kept if it is not given.
@@ -222,6 +226,7 @@ class SimulatedCluster:
         brokers: int = 3,
         log_dirs: int = 3,
         *,
+        observers: int = 0,
         config: Mapping[str, str] | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -233,6 +238,7 @@ class SimulatedCluster:
         self._rng = self.world.rng_of("cluster")
         self.cluster_id = str(Uuid.random(self._rng.randbytes))
         self.controllers: list[SimulatedController] = []
+        self.observers: list[SimulatedController] = []
         self.brokers: dict[int, SimulatedBroker] = {}
         self.clients: dict[str, SimulatedClient] = {}
         self._disk_count = 0
@@ -243,7 +249,10 @@ class SimulatedCluster:
             for i in range(controllers)
         )
         for i in range(controllers):
-            self._add_controller(CONTROLLER_ID + i)
+            self.controllers.append(self._add_controller(CONTROLLER_ID + i))
+        for i in range(observers):
+            self.observers.append(self._add_controller(OBSERVER_ID + i))
+            self._follow_only(self.observers[-1])
         for broker_id in range(1, brokers + 1):
             self._add_broker(broker_id, log_dirs)
 
@@ -280,8 +289,9 @@ class SimulatedCluster:
 
     @property
     def hosts(self) -> dict[str, SimulatedHost]:
-        """All by name: controllers, brokers, clients."""
-        found: dict[str, SimulatedHost] = {one.name: one for one in self.controllers}
+        """All by name: controllers, observers, brokers, clients."""
+        controllers = (*self.controllers, *self.observers)
+        found: dict[str, SimulatedHost] = {one.name: one for one in controllers}
         found.update({one.name: one for one in self.brokers.values()})
         found.update(self.clients)
         return found
@@ -307,10 +317,14 @@ class SimulatedCluster:
         host.metadata_disk.faults.replace()
         self._format_controller(host)
         if not is_voter:
-            host.properties.pop("controller.quorum.voters", None)
-            host.properties["controller.quorum.bootstrap.servers"] = ",".join(
-                f"{one.name}:{_CONTROLLER_PORT}" for one in self.controllers
-            )
+            self._follow_only(host)
+
+    def _follow_only(self, host: SimulatedController) -> None:
+        """Let its file name no voters, but where controllers are."""
+        host.properties.pop("controller.quorum.voters", None)
+        host.properties["controller.quorum.bootstrap.servers"] = ",".join(
+            f"{one.name}:{_CONTROLLER_PORT}" for one in self.controllers
+        )
 
     def client(self, name: str) -> SimulatedClient:
         """The client host of that name; made and started when it is first asked for."""
@@ -380,7 +394,7 @@ class SimulatedCluster:
 
     # --- building --------------------------------------------------------------------------------
 
-    def _add_controller(self, node_id: int) -> None:
+    def _add_controller(self, node_id: int) -> SimulatedController:
         name = f"controller-{node_id}"
         metadata_dir = f"/{name}/{_METADATA}"
         properties = {
@@ -392,10 +406,10 @@ class SimulatedCluster:
             **self._known(ControllerConfig.keys()),
         }
         host = SimulatedController(self, name, node_id, properties)
-        self.controllers.append(host)
         self._disk_count += 1
         host.add_disk(metadata_dir, self._disk_count)
         self._format_controller(host)
+        return host
 
     def _format_controller(self, host: SimulatedController) -> None:
         """A disk that is empty."""

@@ -8,6 +8,7 @@ brokers stop in order, and what lies on their disks is judged.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -28,6 +29,7 @@ from kraftjbod.testing.simulation.search.faults.admin_work import AdminWork
 from kraftjbod.testing.simulation.search.faults.budget import Budget
 from kraftjbod.testing.simulation.search.faults.controller_faults import ControllerFaults
 from kraftjbod.testing.simulation.search.faults.fault_player import FaultPlayer
+from kraftjbod.testing.simulation.search.faults.observer_life import ObserverLife
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
 from kraftjbod.testing.simulation.search.faults.schedule import (
     Kind,
@@ -81,6 +83,17 @@ _MOST_TASKS: Final = 100
 _ITERATION_US: Final = (0, 50, 300)
 #: How many controllers vote; each entry is as likely as the others.
 _VOTERS: Final = (1, 1, 1, 3, 3, 5)
+#: Share of the seeds whose controllers have different settings, and what they choose from.
+_DIFFERENT_SETTINGS: Final = 0.4
+_SETTINGS: Final = {
+    "broker.session.timeout.ms": ("3000", "3000", "2000"),
+    "controller.quorum.election.timeout.ms": ("1000", "700", "1300"),
+    "metadata.log.max.record.bytes.between.snapshots": ("4000", "1500", "20000"),
+    "metadata.log.segment.bytes": ("16384", "2048"),
+    "metadata.max.cached.bytes": ("2048", "65536"),
+}
+#: Share of the quorums that an observer follows.
+_OBSERVED: Final = 0.3
 #: A light run has little of everything, and faults that follow each other quickly.
 _LIGHT_GAP_MS: Final = 400
 _LIGHT_PAUSE_MS: Final = 800
@@ -175,6 +188,8 @@ def plan_of(
     gap_ms = rng.choice((300, 600, 1_200, 2_500))
     if is_light:
         shape, gap_ms = Shape(controllers=shape.controllers, partitions=2), _LIGHT_GAP_MS
+    if shape.controllers > 1 and random.Random(f"observer {seed}").random() < _OBSERVED:
+        shape = dataclasses.replace(shape, observers=1)
     schedule = draw_schedule(
         rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms, keeps_promise=keeps_promise
     )
@@ -233,9 +248,15 @@ class SeedRun:
         self._is_whole = False
         self.outcome = Outcome(seed=seed, schedule=schedule, applications=frozenset(applications))
         self._cluster = SimulatedCluster(
-            seed, shape.controllers, shape.brokers, shape.dirs, config=CONFIG
+            seed,
+            shape.controllers,
+            shape.brokers,
+            shape.dirs,
+            observers=shape.observers,
+            config=CONFIG,
         )
         self._cluster.world.points = buggify.Points(self._cluster.world.rng_of)
+        _draw_settings(seed, self._cluster.controllers)
         iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
         for host in self._cluster.hosts.values():
             host.iteration_us = iteration_us
@@ -285,11 +306,18 @@ class SeedRun:
             note=lambda text: self._note("fault", text),
         )
         operator = OperatorWork(stage, make_client=self._new_client)
+        voters = VoterFaults(stage, operator, self._quorum)
+        self._observers = [
+            ObserverLife(
+                host, stage, random.Random(f"{host.name} {seed}"), name_voters=voters.name_voters
+            )
+            for host in self._cluster.observers
+        ]
         self._player = FaultPlayer(
             stage,
             operator,
             ControllerFaults(stage, self._quorum),
-            VoterFaults(stage, operator, self._quorum),
+            voters,
             AdminWork(stage, operator, loose=self._loose_topics),
             Budget(keeps_promise=keeps_promise, controllers=shape.controllers),
             dirs=shape.dirs,
@@ -328,6 +356,10 @@ class SeedRun:
             asyncio.create_task(self._watch.run(), name="laws"),
             asyncio.create_task(self._player.supervise(), name="supervisor"),
         ]
+        observing = [
+            asyncio.create_task(observer.run(), name="observer") for observer in self._observers
+        ]
+        watching += observing
         if self._shape.controllers > 1:
             self._writes = MetadataWrites(self._new_client("writer"), LOOSE)
             watching.append(asyncio.create_task(self._quorum.run(), name="laws of the quorum"))
@@ -337,6 +369,7 @@ class SeedRun:
             application.start()
         try:
             await self._break()
+            await self._end_observing(observing)
             if await self._heal():
                 await self._finish()
             if self._keeps_promise:
@@ -350,6 +383,14 @@ class SeedRun:
                 await application.close()
         if self._is_whole:
             await self._stop_and_judge()
+
+    async def _end_observing(self, observing: Sequence[asyncio.Task[None]]) -> None:
+        for task in observing:
+            task.cancel()
+        await asyncio.gather(*observing, return_exceptions=True)
+        if self._cluster.names_voters:
+            for observer in self._observers:
+                observer.end()
 
     async def _break(self) -> None:
         """Every fault is over in time: what was mended is in use again."""
@@ -450,7 +491,7 @@ class SeedRun:
         for path in (path for of_broker in disks.values() for path in of_broker):
             self._cluster.disks[path].vfs.drop_caches()
         self._watch.judge_at_rest(disks)
-        await self._stop_all(list(self._cluster.controllers))
+        await self._stop_all([*self._cluster.controllers, *self._cluster.observers])
 
     def _disks_of(self, host: SimulatedBroker | SimulatedController) -> dict[str, MemVfs]:
         paths = host.log_dirs if isinstance(host, SimulatedBroker) else tuple(host.disks)
@@ -459,7 +500,7 @@ class SeedRun:
     def _left_at_rest(self) -> list[str]:
         """What operations that ended long ago have left on disks."""
         left = []
-        for host in self._cluster.controllers:
+        for host in (*self._cluster.controllers, *self._cluster.observers):
             left += unfinished(self._disks_of(host))
         for broker in self._cluster.brokers.values():
             left += unfinished(self._disks_of(broker))
@@ -540,6 +581,14 @@ class SeedRun:
     def _found(self, sentence: str) -> None:
         self.outcome.findings.append(sentence)
         self._note("FOUND", sentence)
+
+
+def _draw_settings(seed: int, controllers: Sequence[SimulatedController]) -> None:
+    """In some seeds each controller's file says something else."""
+    rng = random.Random(f"settings {seed}")
+    if rng.random() < _DIFFERENT_SETTINGS:
+        for host in controllers:
+            host.properties |= {key: rng.choice(values) for key, values in _SETTINGS.items()}
 
 
 def _merged(story: list[str], cluster: SimulatedCluster) -> list[str]:

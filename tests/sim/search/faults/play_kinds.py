@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Shape
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Schedule, Shape
 from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun
 
 _EVERY_MS = 2_500
 
 
-def play(kinds: Sequence[Kind], *, controllers: int = 1, every_ms: int = _EVERY_MS) -> Outcome:
-    """Each was played, was over, and broke no law."""
-    schedule = tuple(
+def schedule_of(kinds: Sequence[Kind], *, every_ms: int = _EVERY_MS) -> Schedule:
+    """One fault of each kind, one after the other."""
+    return tuple(
         Fault(
             number=number,
             at_ms=number * every_ms,
@@ -25,6 +25,11 @@ def play(kinds: Sequence[Kind], *, controllers: int = 1, every_ms: int = _EVERY_
         )
         for number, kind in enumerate(kinds)
     )
+
+
+def play(kinds: Sequence[Kind], *, controllers: int = 1, every_ms: int = _EVERY_MS) -> Outcome:
+    """Each was played, was over, and broke no law."""
+    schedule = schedule_of(kinds, every_ms=every_ms)
     outcome = SeedRun(11, Shape(partitions=2, controllers=controllers), schedule).run()
     assert outcome.findings == []
     assert set(outcome.played) | set(outcome.skipped) == set(kinds)

@@ -360,6 +360,7 @@ class Shape:
     dirs: int = 2
     partitions: int = 4
     controllers: int = 1
+    observers: int = 0
 
     def weights(self, *, keeps_promise: bool = True) -> Mapping[Kind, int]:
         covered = WEIGHTS if self.controllers == 1 else QUORUM_WEIGHTS

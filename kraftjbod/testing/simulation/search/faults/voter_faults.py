@@ -62,7 +62,7 @@ class VoterFaults:
         rng, first = fault.rng(), self._stage.controller(fault)
         others = [host for host in self._stage.cluster.controllers if host is not first]
         some = [first, *(rng.sample(others, 1) if rng.random() < _TWO else ())]
-        await self._name_voters()
+        await self.name_voters()
         for host in some:
             await self._remove(_voter(host))
             await asyncio.sleep(rng.random() * _PAUSE_S)
@@ -76,7 +76,7 @@ class VoterFaults:
     async def _replace(self, fault: Fault) -> None:
         """As the manual says: the former id is removed, the disk formatted, the new one added."""
         rng = fault.rng()
-        await self._name_voters()
+        await self.name_voters()
         await self._until_all_vote()
         async with self._stage.struck_controller(fault) as host:
             former = _voter(host)
@@ -104,7 +104,9 @@ class VoterFaults:
 
     # --- asking until it is so -------------------------------------------------------------------
 
-    async def _name_voters(self) -> None:
+    async def name_voters(self) -> None:
+        """Have the metadata log name the voters, if it does not."""
+
         async def name(client: ClusterClient) -> None:
             await update_features(client, {KRAFT_VERSION: 1}, upgrade_type=UpgradeType.UPGRADE)
 

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from kraftjbod.testing.simulation.search.faults.schedule import Kind, Shape
+from kraftjbod.testing.simulation.search.seed_run import SeedRun
+from tests.sim.search.faults.play_kinds import schedule_of
+
+
+def test_observer_follows_again_after_each_end_and_never_votes() -> None:
+    schedule = schedule_of([Kind.CONTROLLER_KILL, Kind.CONTROLLER_POWER_CUT], every_ms=9_000)
+    run = SeedRun(11, Shape(partitions=2, controllers=3, observers=1), schedule)
+    outcome = run.run()
+    assert outcome.findings == []
+    told = "\n".join(outcome.story)
+    assert "name the voters in the metadata log: done" in told
+    (observer,) = run._cluster.observers
+    assert "controller-200 is " in told or "controller-200 loses" in told
+    assert observer.past[-1].exit_code == 0, "it is stopped with all others in the end"
+    assert not any(name == observer.name for name, _ in run._quorum._votes)
