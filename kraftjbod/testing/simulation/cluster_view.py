@@ -6,7 +6,7 @@ or takes virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerState
@@ -269,16 +269,22 @@ class ClusterView:
 
     # --- together --------------------------------------------------------------------------------
 
-    def partitions(self) -> list[NamedPartition]:
-        """As the controller has decided, by name."""
+    def partitions(self, names: Collection[str] | None = None) -> list[NamedPartition]:
+        """As the controller has decided, by name.
+
+        :param names: of the topics that are asked for; None: of all.
+        """
         state = self.decided()
         if state is None:
             return []
+        if names is None:
+            topics = list(state.topics.values())
+        else:
+            topics = [topic for name in names if (topic := state.topic(name)) is not None]
         found = [
-            NamedPartition(
-                TopicPartition(state.topics[key.topic_id].name, key.partition), one, key.topic_id
-            )
-            for key, one in state.partitions()
+            NamedPartition(TopicPartition(topic.name, number), one, topic.topic_id)
+            for topic in topics
+            for number, one in topic.partitions.items()
         ]
         return sorted(found, key=lambda one: one.tp)
 

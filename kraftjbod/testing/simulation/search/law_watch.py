@@ -194,7 +194,7 @@ class LawWatch:
 
     def _acknowledged_is_held(self) -> None:
         """Whoever counts as in sync, and has its log open, holds all that was acknowledged."""
-        for tp, registration, topic_id in self._view.partitions():
+        for tp, registration, topic_id in self._view.partitions(self._ledger.topics):
             key = self._ledger.key_of(tp.topic, topic_id)
             end = self._ledger.acked_end(key, tp.partition)
             for broker_id in registration.isr if end else ():
@@ -215,7 +215,7 @@ class LawWatch:
 
     def _deleted_stays_so(self) -> None:
         """Where a partition's log starts that is led: as acknowledged, as far as was asked for."""
-        for tp, registration, topic_id in self._view.partitions():
+        for tp, registration, topic_id in self._view.partitions(self._ledger.topics):
             replica = (
                 self._view.replica(registration.leader, tp) if registration.leader > 0 else None
             )

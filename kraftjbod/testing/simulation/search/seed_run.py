@@ -18,6 +18,12 @@ from typing import Any, Final
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
 from kraftjbod.cli.clients.producer import ACKS_ALL
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -94,6 +100,16 @@ _SETTINGS: Final = {
 }
 #: Share of the quorums that an observer follows.
 _OBSERVED: Final = 0.3
+#: Share of the seeds with a topic of so many partitions: a change of a broker is decided in parts.
+_CROWDED: Final = 0.02
+_CROWD: Final = 550
+#: Share of the seeds whose metadata is larger than a snapshot is read and sent at once: by so many
+#: topics with long lists of throttled replicas.
+_LARGE: Final = 0.03
+_LARGE_CONFIGS: Final = 20
+_THROTTLED: Final = ",".join(f"{partition}:1" for partition in range(10_000, 14_000))
+#: Each snapshot of large metadata takes long.
+_LARGE_CONFIG: Final = {"metadata.log.max.record.bytes.between.snapshots": "200000"}
 #: A light run has little of everything, and faults that follow each other quickly.
 _LIGHT_GAP_MS: Final = 400
 _LIGHT_PAUSE_MS: Final = 800
@@ -188,8 +204,13 @@ def plan_of(
     gap_ms = rng.choice((300, 600, 1_200, 2_500))
     if is_light:
         shape, gap_ms = Shape(controllers=shape.controllers, partitions=2), _LIGHT_GAP_MS
-    if shape.controllers > 1 and random.Random(f"observer {seed}").random() < _OBSERVED:
+    more = random.Random(f"more {seed}")
+    if more.random() < _OBSERVED and shape.controllers > 1:
         shape = dataclasses.replace(shape, observers=1)
+    if (chance := more.random()) < _CROWDED:
+        shape = dataclasses.replace(shape, crowd=_CROWD)
+    elif chance < _CROWDED + _LARGE:
+        shape = dataclasses.replace(shape, large_configs=_LARGE_CONFIGS)
     schedule = draw_schedule(
         rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms, keeps_promise=keeps_promise
     )
@@ -260,18 +281,12 @@ class SeedRun:
         iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
         for host in self._cluster.hosts.values():
             host.iteration_us = iteration_us
+        self._cluster = _make_cluster(seed, shape)
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
         drawn_ms = random.Random(f"load {seed}").choice((100, 250, 800))
         pause_ms = _LIGHT_PAUSE_MS if is_light else drawn_ms
-        self._topics = {
-            SAFE: LoadedTopic(name=SAFE, partitions=shape.partitions, pause_ms=pause_ms),
-            LOOSE: LoadedTopic(name=LOOSE, partitions=1, acks=1, pause_ms=pause_ms),
-        }
-        if random.Random(f"blind {seed}").random() < _BLIND:
-            self._topics[BLIND] = LoadedTopic(
-                name=BLIND, partitions=1, acks=ACKS_NONE, pause_ms=pause_ms
-            )
+        self._topics = _loaded_topics(seed, shape.partitions, pause_ms)
         self._workload = Workload(
             self._new_client,
             self._topics,
@@ -299,6 +314,10 @@ class SeedRun:
             loose=self._loose_topics,
         )
         self._writes: MetadataWrites | None = None
+        self._observers: list[ObserverLife] = []
+        self._player = self._make_player(seed, shape)
+
+    def _make_player(self, seed: int, shape: Shape) -> FaultPlayer:
         stage = Stage(
             self._cluster,
             self._view,
@@ -307,19 +326,19 @@ class SeedRun:
         )
         operator = OperatorWork(stage, make_client=self._new_client)
         voters = VoterFaults(stage, operator, self._quorum)
-        self._observers = [
+        self._observers += [
             ObserverLife(
                 host, stage, random.Random(f"{host.name} {seed}"), name_voters=voters.name_voters
             )
             for host in self._cluster.observers
         ]
-        self._player = FaultPlayer(
+        return FaultPlayer(
             stage,
             operator,
             ControllerFaults(stage, self._quorum),
             voters,
             AdminWork(stage, operator, loose=self._loose_topics),
-            Budget(keeps_promise=keeps_promise, controllers=shape.controllers),
+            Budget(keeps_promise=self._keeps_promise, controllers=shape.controllers),
             dirs=shape.dirs,
         )
 
@@ -408,6 +427,10 @@ class SeedRun:
         try:
             for name, partitions in self._partitions_by_topic().items():
                 await client.retry(partial(self._make_topic, client, name, partitions))
+            if self._shape.crowd:
+                await client.retry(partial(self._make_topic, client, "crowd", self._shape.crowd))
+            for number in range(self._shape.large_configs):
+                await client.retry(partial(self._make_large, client, f"large-{number}"))
         finally:
             await client.close()
 
@@ -423,6 +446,15 @@ class SeedRun:
         except OperatingError as e:
             if e.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
+
+    async def _make_large(self, client: ClusterClient, name: str) -> None:
+        await self._make_topic(client, name, 1)
+        keys = ("leader", "follower")
+        changes = [
+            ConfigChange(f"{key}.replication.throttled.replicas", _THROTTLED) for key in keys
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        await incremental_alter_configs(client, {resource: changes})
 
     async def _heal(self) -> bool:
         """Within its time."""
@@ -581,6 +613,35 @@ class SeedRun:
     def _found(self, sentence: str) -> None:
         self.outcome.findings.append(sentence)
         self._note("FOUND", sentence)
+
+
+def _make_cluster(seed: int, shape: Shape) -> SimulatedCluster:
+    is_large = bool(shape.crowd or shape.large_configs)
+    cluster = SimulatedCluster(
+        seed,
+        shape.controllers,
+        shape.brokers,
+        shape.dirs,
+        observers=shape.observers,
+        config=CONFIG | (_LARGE_CONFIG if is_large else {}),
+    )
+    if not is_large:
+        _draw_settings(seed, cluster.controllers)
+    iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
+    for host in cluster.hosts.values():
+        host.iteration_us = iteration_us
+    return cluster
+
+
+def _loaded_topics(seed: int, partitions: int, pause_ms: int) -> dict[str, LoadedTopic]:
+    topics = [
+        LoadedTopic(name=SAFE, partitions=partitions, pause_ms=pause_ms),
+        LoadedTopic(name=LOOSE, partitions=1, acks=1, pause_ms=pause_ms),
+    ]
+    if random.Random(f"blind {seed}").random() < _BLIND:
+        blind = LoadedTopic(name=BLIND, partitions=1, acks=ACKS_NONE, pause_ms=pause_ms)
+        topics.append(blind)
+    return {topic.name: topic for topic in topics}
 
 
 def _draw_settings(seed: int, controllers: Sequence[SimulatedController]) -> None:

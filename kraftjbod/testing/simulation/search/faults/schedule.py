@@ -361,6 +361,10 @@ class Shape:
     partitions: int = 4
     controllers: int = 1
     observers: int = 0
+    crowd: int = 0
+    """Partitions of a topic that nobody writes to."""
+    large_configs: int = 0
+    """Topics whose configuration is as long as Kafka allows."""
 
     def weights(self, *, keeps_promise: bool = True) -> Mapping[Kind, int]:
         covered = WEIGHTS if self.controllers == 1 else QUORUM_WEIGHTS

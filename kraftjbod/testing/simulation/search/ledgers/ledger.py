@@ -107,6 +107,11 @@ class Ledger:
         self._keys: dict[TopicId, str] = {}
 
     @property
+    def topics(self) -> set[str]:
+        """The names of all topics that have a stream."""
+        return {key.partition("@")[0] for key, _ in self._streams_of}
+
+    @property
     def loose(self) -> set[tuple[str, int]]:
         """Topics and partitions whose producers do not ask for acks=all."""
         streams = self.streams.values()
