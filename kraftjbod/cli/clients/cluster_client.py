@@ -216,6 +216,12 @@ class ClusterClient:
         connection = await self._connection(node.host, node.port)
         return await self._ask(connection, body, timeout_ms, min_version, max_version)
 
+    def is_connected(self, node_id: int) -> bool:
+        """Return whether a connection to the broker is open."""
+        node = self.metadata.brokers.get(node_id)
+        connection = None if node is None else self._connections.get((node.host, node.port))
+        return connection is not None and connection.is_open
+
     async def request_leader(
         self, topic: str, partition: int, body: Request[R], *, timeout_ms: int
     ) -> R:

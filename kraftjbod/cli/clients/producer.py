@@ -26,6 +26,7 @@ from kraftjbod.protocol.record_batch import (
 from kraftjbod.protocol.records import Record, build_batch
 
 ACKS_ALL: Final = -1
+ACKS_NONE: Final = 0
 _NO_PRODUCER_EPOCH: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
@@ -103,6 +104,12 @@ class Producer:
         return response.producer_id, response.producer_epoch
 
     async def _produce(self, partition: int, batch: bytes) -> int:
+        if self._acks == ACKS_NONE and not self._client.is_connected(
+            self._client.metadata.leader(self._topic, partition)
+        ):
+            # A broker that refuses such a batch says so only by closing the connection. It may not
+            # lead any more.
+            await self._client.refresh_metadata([self._topic])
         metadata = self._client.metadata
         data = ProduceRequest.TopicProduceData(
             name=self._topic,

@@ -24,7 +24,7 @@ from kraftjbod.cli.clients.config_admin import (
     ResourceType,
     incremental_alter_configs,
 )
-from kraftjbod.cli.clients.producer import ACKS_ALL
+from kraftjbod.cli.clients.producer import ACKS_ALL, ACKS_NONE
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.testing.simulation.cluster_view import ClusterView
@@ -53,7 +53,6 @@ from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
 from kraftjbod.testing.simulation.search.rest_laws import unfinished
 from kraftjbod.testing.simulation.search.workload import (
-    ACKS_NONE,
     LoadedTopic,
     MetadataWrites,
     Workload,

@@ -20,7 +20,7 @@ from kraftjbod.cli.clients.config_admin import (
     incremental_alter_configs,
 )
 from kraftjbod.cli.clients.consumer import Consumer, FetchedRecords
-from kraftjbod.cli.clients.producer import ACKS_ALL, Producer
+from kraftjbod.cli.clients.producer import ACKS_ALL, ACKS_NONE, Producer
 from kraftjbod.core.errors import (
     ErrorCode,
     KraftJbodError,
@@ -32,7 +32,6 @@ from kraftjbod.protocol.records import Record
 from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Stream, value_of
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
-ACKS_NONE: Final = 0
 _FOREVER_MS: Final = 3_600_000
 _PAUSE_S: Final = 0.2
 _POLL_MS: Final = 1_000

@@ -62,6 +62,25 @@ async def test_acks_0_and_1_do_without_a_producer_id() -> None:
         assert "InitProducerId" not in broker.asked
 
 
+async def test_acks_0_producer_asks_for_the_leader_after_its_connection_was_closed() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        broker.create("t")
+        await client.refresh_metadata()
+        producer = Producer(client, "t", acks=0)
+        await producer.send(0, texts(b"a"))
+        asked = broker.asked.count("Metadata")
+        await producer.send(0, texts(b"b"))
+        assert broker.asked.count("Metadata") == asked
+        # So a broker says that it does not lead the partition.
+        await broker.server.close(timeout_ms=1_000)
+        await broker.start_again()
+        async with asyncio.timeout(10):
+            while any(one.is_open for one in client._connections.values()):
+                await asyncio.sleep(0.01)
+        await producer.send(0, texts(b"c"))
+        assert broker.asked.count("Metadata") == asked + 1
+
+
 async def test_a_gzipped_batch_holds_the_same_records() -> None:
     sent = [Record(value=b"a" * 1000, key=b"k"), Record(value=None)]
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
