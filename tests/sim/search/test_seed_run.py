@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 
 import pytest
 
-from kraftjbod.testing.simulation.search.seed_run import Outcome, run_seed
+from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES
+from kraftjbod.testing.simulation.search.faults.schedule import Kind, Shape
+from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun, run_seed
 from tests.conftest import SAMPLE
+from tests.sim.search.faults.play_kinds import schedule_of
 
 #: Virtual; of `make sim` it is 20 s.
 _LIGHT_MS = 3_000
@@ -75,6 +79,24 @@ def test_run_seed_in_processes_with_other_hashes_has_the_same_trace() -> None:
     first, second = (run.communicate()[0].strip() for run in runs)
     assert len(first) == 32
     assert first == second
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(partitions=2, controllers=3, large_configs=20),
+        pytest.param(Shape(partitions=2, crowd=550), marks=pytest.mark.long),
+    ],
+)
+def test_large_clusters_break_no_invariant(shape: Shape) -> None:
+    kinds = [Kind.KILL, Kind.CONTROLLER_KILL, Kind.POWER_CUT]
+    outcome = SeedRun(11, shape, schedule_of(kinds)).run()
+    assert outcome.findings == [] and not outcome.skipped
+    told = "\n".join(outcome.story)
+    sizes = [
+        int(size) for size in re.findall(r"metadata_snapshot_written .*size_bytes=(\d+)", told)
+    ]
+    assert not shape.large_configs or max(sizes) > SNAPSHOT_PIECE_BYTES
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -100,7 +100,7 @@ _SETTINGS: Final = {
 #: Share of the quorums that an observer follows.
 _OBSERVED: Final = 0.3
 #: Share of the seeds with a topic of so many partitions: a change of a broker is decided in parts.
-_CROWDED: Final = 0.02
+_CROWDED: Final = 0.004
 _CROWD: Final = 550
 #: Share of the seeds whose metadata is larger than a snapshot is read and sent at once: by so many
 #: topics with long lists of throttled replicas.
@@ -267,19 +267,6 @@ class SeedRun:
         self._keeps_promise = keeps_promise
         self._is_whole = False
         self.outcome = Outcome(seed=seed, schedule=schedule, applications=frozenset(applications))
-        self._cluster = SimulatedCluster(
-            seed,
-            shape.controllers,
-            shape.brokers,
-            shape.dirs,
-            observers=shape.observers,
-            config=CONFIG,
-        )
-        self._cluster.world.points = buggify.Points(self._cluster.world.rng_of)
-        _draw_settings(seed, self._cluster.controllers)
-        iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
-        for host in self._cluster.hosts.values():
-            host.iteration_us = iteration_us
         self._cluster = _make_cluster(seed, shape)
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
@@ -624,6 +611,7 @@ def _make_cluster(seed: int, shape: Shape) -> SimulatedCluster:
         observers=shape.observers,
         config=CONFIG | (_LARGE_CONFIG if is_large else {}),
     )
+    cluster.world.points = buggify.Points(cluster.world.rng_of)
     if not is_large:
         _draw_settings(seed, cluster.controllers)
     iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
