@@ -55,12 +55,12 @@ class Expiring(OwnedTopic):
         await self._client.retry(
             lambda: incremental_alter_configs(self._client, {resource: changes}), topics=[TOPIC]
         )
-        await self._client.retry(lambda: self._client.refresh_metadata([TOPIC]))
+        topic_id = await self._client.retry(self._topic_id, topics=[TOPIC])
         self._load = TopicLoad(
             self._around,
             self._ledger,
             TOPIC,
-            TopicId(self._client.metadata.topic(TOPIC).topic_id),
+            topic_id,
             key=TOPIC,
             writer=self._client,
             reader=self._around.client("expiring-reader"),
@@ -69,6 +69,11 @@ class Expiring(OwnedTopic):
         )
         for _ in range(PARTITIONS):
             self._load.begin()
+
+    async def _topic_id(self) -> TopicId:
+        """:raises OperatingError: the broker that was asked does not know the topic yet."""
+        await self._client.refresh_metadata([TOPIC])
+        return TopicId(self._client.metadata.topic(TOPIC).topic_id)
 
     def silent_since(self, since_ms: int) -> list[str]:
         acked_ms = -1 if self._load is None else self._load.acked_ms
