@@ -60,6 +60,18 @@ def test_a_broker_keeps_one_disk_that_is_formatted() -> None:
     assert budget.why_not(_like(kind=Kind.SWAPPED))
 
 
+def test_budget_hang_while_leaders_change_takes_two_controllers() -> None:
+    hang = _like(kind=Kind.METADATA_HANG_OF_FOLLOWER)
+    assert Budget(controllers=3).why_not(hang)
+    budget = Budget(controllers=5)
+    assert not budget.why_not(hang)
+    budget.begun(hang)
+    assert budget.why_not(_like(kind=Kind.CONTROLLER_KILL))
+    busy = Budget(controllers=5)
+    busy.begun(_like(kind=Kind.CONTROLLER_KILL))
+    assert busy.why_not(hang)
+
+
 def test_a_majority_of_the_controllers_stays_unless_nothing_is_promised() -> None:
     kill = _like(kind=Kind.CONTROLLER_KILL)
     cut = _like(kind=Kind.QUORUM_CUT, controller=2)

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.testing.simulation.search.faults.schedule import (
+    LARGE_QUORUM_WEIGHTS,
     OF_THE_CONTROLLER,
     UNLIMITED_WEIGHTS,
     Fault,
@@ -16,12 +19,32 @@ from tests.sim.search.faults.test_voter_faults import OF_VOTERS
 
 @pytest.mark.long
 def test_every_kind_strikes_one_of_three_and_is_over() -> None:
-    others = {*OF_VOTERS, *UNLIMITED_WEIGHTS}
+    others = {*OF_VOTERS, *UNLIMITED_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
     kinds = sorted({*OF_THE_CONTROLLER, Kind.UNHEARD_EIO, Kind.CLOCK_DRIFT} - others)
     outcome = play(kinds, controllers=3)
     struck = {line.split()[-1] for line in outcome.story if " strikes " in line}
     assert struck <= {"controller-100", "controller-101", "controller-102"}
     assert len(struck) > 1, "whoever leads is struck, and another one leads then"
+
+
+@pytest.mark.long
+def test_hang_of_follower_while_leaders_change_restores_a_replaced_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first write of an entry ends when a later leader has replaced and restored that entry."""
+    written: list[tuple[int, int, int | None]] = []
+    note = RaftCore.entries_persisted
+
+    def entries_persisted(core: RaftCore, last: Entry, generation: int) -> None:
+        if generation != core.log.generation:
+            written.append((last.offset, last.term, core.log.term_at(last.offset)))
+        note(core, last, generation)
+
+    monkeypatch.setattr(RaftCore, "entries_persisted", entries_persisted)
+    outcome = play([Kind.METADATA_HANG_OF_FOLLOWER] * 3, controllers=5, every_ms=8_000)
+    assert outcome.played == {Kind.METADATA_HANG_OF_FOLLOWER: 3}
+    replaced = {(offset, after, before) for offset, before, after in written}
+    assert any((offset, before, after) in replaced for offset, before, after in written)
 
 
 @pytest.mark.long

@@ -76,7 +76,8 @@ class Budget:
             return f"{_MOST} faults are enough"
         if any(_clash(fault, one) for one in self._active):
             return "another fault has it"
-        if fault.kind in _CONTROLLER_AWAY and self._controllers_away >= self._most_controllers:
+        away = _away(fault)
+        if away and self._controllers_away + away > self._most_controllers:
             return "no more controllers may be away"
         if not self._keeps_promise:
             return ""
@@ -89,7 +90,7 @@ class Budget:
 
     @property
     def _controllers_away(self) -> int:
-        return sum(fault.kind in _CONTROLLER_AWAY for fault in self._active)
+        return sum(map(_away, self._active))
 
     def begun(self, fault: Fault) -> None:
         self._active.append(fault)
@@ -103,6 +104,13 @@ class Budget:
         """Every replica is in sync, by the word of a controller that knows of every loss."""
         if not any(fault.kind in UNCLEAN for fault in self._active):
             self.unclean = None
+
+
+def _away(fault: Fault) -> int:
+    """How many controllers are away during ``fault``."""
+    if fault.kind is Kind.METADATA_HANG_OF_FOLLOWER:
+        return 2  # The follower, and the leader of the moment.
+    return int(fault.kind in _CONTROLLER_AWAY)
 
 
 def _clash(a: Fault, b: Fault) -> bool:

@@ -6,8 +6,12 @@ A fault is over when the controller follows, or leads, and has all that is commi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
 from typing import Final, Protocol
 
+from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_FILE
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.vfs import OpenMode
@@ -21,6 +25,12 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 
 #: A daemon whose disk fails ends within that time, for somebody writes.
 _NOTICED_S: Final = 8.0
+#: How long a leader that is cut off writes to one follower: longer than the writer's pause.
+_LAST_WRITES_S: Final = 0.5
+#: How long votes take meanwhile, each way, so that a new leader's first entry can be caught.
+_SLOW_VOTES_MS: Final = 40
+_ELECTED_S: Final = 1.5
+_ELECTION_POLL_S: Final = 0.005
 _RATES: Final = (0.8, 0.95, 1.05, 1.25)
 #: Share of the splits that also reset the open connections across.
 _RESETS: Final = 0.5
@@ -63,6 +73,7 @@ class ControllerFaults:
             Kind.CONTROLLER_STAND_STILL: self._stand_still,
             Kind.CONTROLLER_LATE_LOOP: self._compute_slowly,
             **dict.fromkeys(_DISK_FAULTS, self._disturb_disk),
+            Kind.METADATA_HANG_OF_FOLLOWER: self._hang_while_leaders_change,
             Kind.METADATA_LOST_TAIL: self._lose_tail,
             Kind.METADATA_WRITEBACK: self._fail_writeback,
             Kind.METADATA_ROT: self._rot_snapshot,
@@ -132,6 +143,62 @@ class ControllerFaults:
             if not host.is_up:
                 return
             await asyncio.sleep(POLL_S)
+
+    async def _hang_while_leaders_change(self, fault: Fault) -> None:
+        """While a follower's disk hangs in a write, another entry takes the place of that one, and
+        the first one is restored."""
+        view, rng = self._stage.view, fault.rng()
+        number = fault.controller or rng.randint(1, len(self._stage.cluster.controllers))
+        async with self._stage.struck_controller(replace(fault, controller=number)) as host:
+            first, disk_faults = view.active_host, host.metadata_disk.faults
+            disk_faults.begin(DiskFault.HANG)
+            if first is not None and first is not host:
+                await self._replace_and_restore(first.name, host.name)
+            disk_faults.heal(DiskFault.HANG)
+
+    async def _replace_and_restore(self, first: str, follower: str) -> None:
+        """Let ``follower`` alone receive the last entries of the leader ``first``, and then the
+        first entry of the next leader; ``first`` leads again afterwards, if it wrote anything."""
+        network = self._stage.cluster.network
+        names = [one.name for one in self._stage.cluster.controllers]
+        others = [name for name in names if name not in (first, follower)]
+        for other in others:
+            network.partition(first, other, rejects=True)
+        await asyncio.sleep(_LAST_WRITES_S)
+        slow = [network.delay(*ends, _SLOW_VOTES_MS) for ends in combinations(others, 2)]
+        second = await self._next_leader(after=first, resets=others)
+        # Its first entry is under way to the others still, and lost with the connections.
+        rest = [name for name in (first, *others) if name != second]
+        for other in rest:
+            network.partition(second, other, rejects=True)
+            network.reset_connections(second, other)
+        for undo in slow:
+            undo()
+        for other in others:
+            if other != second:
+                network.heal(first, other)
+        await asyncio.sleep(_LAST_WRITES_S)
+        await self._next_leader(after=second, resets=[])
+        await asyncio.sleep(_LAST_WRITES_S)
+        for other in rest:
+            network.heal(second, other)
+
+    async def _next_leader(self, *, after: str, resets: Sequence[str]) -> str:
+        """Who is elected after ``after``, whose connections to ``resets`` break; ``after`` itself
+        if no other is in time."""
+        terms = [driver.term for name, driver in self._running() if name == after]
+        term = max(terms, default=0)
+        for other in resets:
+            self._stage.cluster.network.reset_connections(after, other)
+        for _ in range(round(_ELECTED_S / _ELECTION_POLL_S)):
+            for name, driver in self._running():
+                if driver.core.leadership is not None and driver.term > term:
+                    return name
+            await asyncio.sleep(_ELECTION_POLL_S)
+        return after
+
+    def _running(self) -> list[tuple[str, RaftDriver]]:
+        return [found for found in self._stage.view.drivers() if found[1]._core is not None]
 
     async def _rot_snapshot(self, fault: Fault) -> None:
         """A restart passes the snapshot over, and any other read has to find it damaged.

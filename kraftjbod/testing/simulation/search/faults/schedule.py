@@ -90,6 +90,8 @@ class Kind(StrEnum):
     METADATA_WRITEBACK = "writeback to the metadata disk fails"
     METADATA_LOST_TAIL = "EIO of the metadata disk, and what was not synced is lost"
     METADATA_HANG = "hang of the metadata disk"
+    METADATA_HANG_OF_FOLLOWER = "hang of a follower's metadata disk while leaders change"
+    """Of one of five, or more. Each leader is cut off from all controllers but that one."""
     METADATA_SLOW = "slow metadata disk"
     METADATA_FULL = "full metadata disk"
     METADATA_CLUTTER = "names of somebody else on the metadata disk"
@@ -194,6 +196,10 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.METADATA_REPLACED: 5,
     }
 )
+#: What needs a majority besides two controllers.
+LARGE_QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
+    {Kind.METADATA_HANG_OF_FOLLOWER: 6}
+)
 #: What no promise covers.
 UNLIMITED_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType({Kind.METADATA_LOST: 8})
 #: Kinds after which a broker may have lost records, or cannot prove that it has not.
@@ -256,6 +262,7 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.METADATA_WRITEBACK,
         Kind.METADATA_LOST_TAIL,
         Kind.METADATA_HANG,
+        Kind.METADATA_HANG_OF_FOLLOWER,
         Kind.METADATA_SLOW,
         Kind.METADATA_FULL,
         Kind.METADATA_CLUTTER,
@@ -367,7 +374,9 @@ class Shape:
     """Topics whose configuration is as long as Kafka allows."""
 
     def weights(self, *, keeps_promise: bool = True) -> Mapping[Kind, int]:
-        covered = WEIGHTS if self.controllers == 1 else QUORUM_WEIGHTS
+        covered = dict(WEIGHTS if self.controllers == 1 else QUORUM_WEIGHTS)
+        if self.controllers >= 5:
+            covered |= LARGE_QUORUM_WEIGHTS
         return covered if keeps_promise else {**covered, **UNLIMITED_WEIGHTS}
 
 
