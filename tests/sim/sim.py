@@ -40,6 +40,8 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
         parts.append("LIGHT=1")
     if options.applications is not None:
         parts.append(f"APPLICATIONS={','.join(options.applications) or 'none'}")
+    if options.kinds is not None:
+        parts.append(f'ARGS="--kinds {",".join(kind.name.lower() for kind in options.kinds)}"')
     return " ".join(parts)
 
 
@@ -83,6 +85,7 @@ def _runner(options: argparse.Namespace) -> partial[Outcome]:
         controllers=options.controllers,
         applications=options.applications,
         is_light=options.light,
+        kinds=options.kinds,
     )
 
 
@@ -150,6 +153,10 @@ def _applications(text: str) -> list[Application]:
     return [] if text == "none" else [Application(one) for one in text.split(",")]
 
 
+def _kinds(text: str) -> list[Kind]:
+    return [Kind[name.upper()] for name in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seed", type=int, help="the only one, or the first")
@@ -161,6 +168,7 @@ def main() -> None:
     parser.add_argument(
         "--applications", type=_applications, help="such as group,copies, or none; or by the seed"
     )
+    parser.add_argument("--kinds", type=_kinds, help="the only kinds of faults, as rot,kill")
     parser.add_argument("--light", action="store_true", help="small clusters, a light load")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--lines", type=int, default=400, help="of the story of a failure")

@@ -3,6 +3,8 @@
 Each patch of ``mutants/`` is applied to a copy of the package, and seeds are run on it until one
 fails. A hole that the simulator does not find is one that it would not have found. The seed that
 found it is run without the patch, too: one that fails all the same says nothing of the mutant.
+
+A patch may begin with a line ``options: --controllers 3``: how its seeds are run.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ _ROOT: Final = Path(__file__).parents[3]
 _PATCHES: Final = {
     path.stem: path for path in sorted((_ROOT / "tests/sim/mutants").glob("*.patch"))
 }
+_OPTIONS: Final = re.compile(r"options: (.*)\n")
 _FOUND: Final = re.compile(r"FOUND by seed (\d+).*\n *(.*)")
 
 
 def until_found(patch: Path, asked: argparse.Namespace) -> str:
     """What the run on one mutant came to, in a line."""
-    options = ["--controllers", "3"] if patch.stem.startswith("raft_") else []
+    named = _OPTIONS.match(patch.read_text())
+    options = named[1].split() if named else []
     options += ["--light"] if asked.light else []
     began_s, first = time.monotonic(), asked.seed
     with tempfile.TemporaryDirectory() as home:

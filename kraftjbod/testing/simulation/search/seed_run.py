@@ -195,6 +195,7 @@ def plan_of(
     controllers: int | None = None,
     is_light: bool = False,
     keeps_promise: bool = True,
+    kinds: Collection[Kind] | None = None,
 ) -> tuple[Shape, Schedule]:
     """What a seed stands for, or would with so many controllers."""
     drawn = random.Random(f"quorum {seed}").choice(_VOTERS)
@@ -211,7 +212,12 @@ def plan_of(
     elif chance < _CROWDED + _LARGE:
         shape = dataclasses.replace(shape, large_configs=_LARGE_CONFIGS)
     schedule = draw_schedule(
-        rng, shape, duration_ms=duration_ms, mean_gap_ms=gap_ms, keeps_promise=keeps_promise
+        rng,
+        shape,
+        duration_ms=duration_ms,
+        mean_gap_ms=gap_ms,
+        keeps_promise=keeps_promise,
+        kinds=kinds,
     )
     return shape, schedule
 
@@ -225,6 +231,7 @@ def run_seed(
     controllers: int | None = None,
     applications: Collection[chosen.Kind] | None = None,
     is_light: bool = False,
+    kinds: Collection[Kind] | None = None,
 ) -> Outcome:
     """
     :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive; else
@@ -233,6 +240,7 @@ def run_seed(
     :param controllers: how many vote; 1, 3 or 5 by the seed if not given.
     :param applications: what runs beside the plain load; drawn from the seed if not given.
     :param is_light: a small cluster with a light load, which costs a third.
+    :param kinds: the only kinds of faults; a subset drawn from the seed if not given.
     """
     shape, schedule = plan_of(
         seed,
@@ -240,6 +248,7 @@ def run_seed(
         controllers=controllers,
         is_light=is_light,
         keeps_promise=keeps_promise,
+        kinds=kinds,
     )
     if numbers is not None:
         schedule = only(schedule, numbers)

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 from kraftjbod.testing.simulation.search.faults.schedule import (
+    LARGE_QUORUM_WEIGHTS,
     QUORUM_WEIGHTS,
     UNLIMITED_WEIGHTS,
     Kind,
@@ -16,7 +17,7 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
 
 def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
     played: Counter[Kind] = Counter()
-    shape = Shape(controllers=3)
+    shape, promised = Shape(controllers=5), {*QUORUM_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
     for seed in range(60):
         drawn = [
             draw_schedule(
@@ -34,8 +35,8 @@ def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
         assert [fault.at_ms for fault in faults] == sorted(fault.at_ms for fault in faults)
         assert all(fault.other != fault.broker and fault.at_ms < 20_000 for fault in faults)
         played.update(fault.kind for fault in faults)
-        assert seed % 2 or set(QUORUM_WEIGHTS).issuperset(fault.kind for fault in faults)
-    assert set(played) == set(Kind) == {*QUORUM_WEIGHTS, *UNLIMITED_WEIGHTS}
+        assert seed % 2 or promised.issuperset(fault.kind for fault in faults)
+    assert set(played) == set(Kind) == {*promised, *UNLIMITED_WEIGHTS}
 
 
 def test_leaving_faults_out_changes_no_other() -> None:
@@ -50,3 +51,13 @@ def test_shapes_have_room_for_three_replicas() -> None:
     shapes = {draw_shape(random.Random(seed)) for seed in range(50)}
     assert len(shapes) > 5
     assert all(shape.brokers >= 3 and shape.dirs >= 2 for shape in shapes)
+
+
+def test_draw_schedule_with_kinds_draws_no_other_kind() -> None:
+    kinds = {Kind.ROT, Kind.KILL}
+    drawn = {
+        fault.kind
+        for seed in range(10)
+        for fault in draw_schedule(random.Random(seed), Shape(), duration_ms=20_000, kinds=kinds)
+    }
+    assert drawn == kinds

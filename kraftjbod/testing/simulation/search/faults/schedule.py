@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -397,6 +397,7 @@ def draw_schedule(
     duration_ms: int,
     mean_gap_ms: int = 1_200,
     keeps_promise: bool = True,
+    kinds: Collection[Kind] | None = None,
 ) -> Schedule:
     """Faults of the first ``duration_ms`` of a run, in order of time.
 
@@ -404,16 +405,20 @@ def draw_schedule(
     many that are far apart. Each schedule leaves out a random subset of the kinds and draws its own
     weights for the others (swarm testing), so that rare combinations are not drowned by frequent
     kinds.
+
+    :param kinds: the only ones, in the place of that subset.
     """
     weights = shape.weights(keeps_promise=keeps_promise)
     share = rng.choice(_SHARES)
-    kinds = [kind for kind in weights if rng.random() < share] or list(weights)
-    drawn_weights = [weights[kind] * _MOST_PREFERRED ** rng.uniform(-1, 1) for kind in kinds]
+    drawn = [kind for kind in weights if rng.random() < share] or list(weights)
+    if kinds is not None:
+        drawn = [kind for kind in weights if kind in kinds]
+    drawn_weights = [weights[kind] * _MOST_PREFERRED ** rng.uniform(-1, 1) for kind in drawn]
     faults: list[Fault] = []
     favourite = rng.randint(1, shape.brokers)
     at_ms = rng.randint(0, mean_gap_ms)
     while at_ms < duration_ms:
-        kind = rng.choices(kinds, drawn_weights)[0]
+        kind = rng.choices(drawn, drawn_weights)[0]
         if rng.random() < 0.15:
             favourite = rng.randint(1, shape.brokers)
         broker = favourite if rng.random() < 0.6 else rng.randint(1, shape.brokers)
