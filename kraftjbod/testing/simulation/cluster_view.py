@@ -267,6 +267,14 @@ class ClusterView:
         rooms = self.rooms(broker_id)
         return [] if rooms is None else list(rooms.replicas.hosted)
 
+    def hosted_names(self, broker_id: int) -> set[str]:
+        """Return the names of the directories of the broker's open logs."""
+        return {
+            f"{replica.topic_partition}"
+            for replica in self.replicas(broker_id)
+            if replica.handle is not None
+        }
+
     # --- together --------------------------------------------------------------------------------
 
     def partitions(self, names: Collection[str] | None = None) -> list[NamedPartition]:

@@ -17,7 +17,7 @@ from typing import Final
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
 from kraftjbod.testing.simulation.disk_faults import DiskFaults
-from kraftjbod.testing.simulation.memory_file import MemFile
+from kraftjbod.testing.simulation.memory_file import MemFile, MemLock
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate, pause
 from kraftjbod.testing.simulation.world import World
@@ -138,6 +138,13 @@ class ProcessVfs:
         self.is_detached = True
         for file in list(self._open):
             self.forget(file)
+
+    @property
+    def open_files(self) -> list[tuple[str, MemFile]]:
+        """The files that are open, each with the path by which it was opened; locks left out."""
+        return [
+            (file.path, file.inner) for file in self._open if not isinstance(file.inner, MemLock)
+        ]
 
     def note_open(self, file: ProcessFile) -> None:
         self._open[file] = None

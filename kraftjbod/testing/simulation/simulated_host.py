@@ -27,6 +27,7 @@ from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import ServiceManager
 from kraftjbod.daemon.runner import Daemon, DaemonLife
+from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_network import MemoryNetwork
 from kraftjbod.testing.simulation.simulated_disk import ProcessVfs, SimulatedDisk
 from kraftjbod.testing.simulation.simulated_thread import SimulatedExecutor
@@ -77,6 +78,8 @@ class SimulatedProcess:
         self._main: asyncio.Task[int | None] | None = None
         #: What the main coroutine returned, once it has ended by itself.
         self.exit_code: int | None = None
+        #: Paths of files that were open at its end.
+        self.left_open: list[str] = []
         #: What it raised instead; a bug.
         self.error: BaseException | None = None
 
@@ -97,6 +100,11 @@ class SimulatedProcess:
         """What those that have not ended do."""
         tasks = self._tasks if self.loop.is_dead else asyncio.all_tasks(self.loop)
         return [getattr(task.get_coro(), "__qualname__", "") for task in tasks]
+
+    @property
+    def open_files(self) -> list[tuple[str, MemFile]]:
+        """The files that are open, each with the path by which it was opened; locks left out."""
+        return [opened for vfs in self._vfs for opened in vfs.open_files]
 
     def begin(self, main: Coroutine[Any, Any, int | None]) -> None:
         self._main = self.loop.create_task(main, name="main")
@@ -128,6 +136,7 @@ class SimulatedProcess:
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it
         self.loop.is_dead = True
+        self.left_open = [path for path, _ in self.open_files]
         for vfs in self._vfs:
             vfs.detach()
 

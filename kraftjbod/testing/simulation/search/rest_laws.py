@@ -1,12 +1,13 @@
-"""WIRE. What a cluster at rest must not have left: files of operations that ended long ago.
+"""WIRE. What a cluster at rest must not have left: files of operations that ended long ago, and
+open files of no use.
 
-One sentence per finding. Work that is delayed on purpose, such as the removal
+Each function returns one sentence per finding. Work that is delayed on purpose, such as the removal
 of a ``-delete`` directory, counts as a finding until it is done: ask again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from kraftjbod.raft.log.snapshot_files import PART_SUFFIX
@@ -17,6 +18,8 @@ from kraftjbod.storage.dir_names import (
     ReplicaDirKind,
     parse_replica_dir,
 )
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 _UNFINISHED: Final = (PART_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX)
@@ -39,3 +42,43 @@ def unfinished(disks: Mapping[str, MemVfs]) -> list[str]:
                 left = [name for name in names if name.endswith(_UNFINISHED)]
                 found += [f"{path}/{name} is left" for name in left]
     return sorted(found)
+
+
+def left_open(
+    who: str,
+    opened: Iterable[tuple[str, MemFile]],
+    disks: Mapping[str, MemVfs],
+    hosted: Collection[str],
+) -> list[str]:
+    """Return files that a process holds open and that belong to no log that it hosts.
+
+    :param opened: each open file, with the path by which it was opened.
+    :param disks: the log directories of the process by path.
+    :param hosted: the names of the replica directories in use, such as ``orders-3``.
+    """
+    names = {
+        id(vfs.open(f"{path}/{name}", OpenMode.READ)): (path, name)
+        for path, vfs in disks.items()
+        for name in _files_below(vfs, path)
+    }
+    found = []
+    for opened_as, file in opened:
+        if id(file) not in names:
+            found.append(f"{who} has {opened_as} open, which is deleted")
+            continue
+        path, name = names[id(file)]
+        replica, _, rest = name.partition("/")
+        if rest and parse_replica_dir(replica) is not None and replica not in hosted:
+            found.append(f"{who} has {path}/{name} open, and hosts no such log")
+    return sorted(set(found))
+
+
+def _files_below(vfs: MemVfs, path: str) -> Iterator[str]:
+    """Yield the names of the files in ``path`` and in its directories, relative to ``path``."""
+    for top in vfs.list_dir(path):
+        if not top.is_dir:
+            yield top.name
+            continue
+        for entry in vfs.list_dir(f"{path}/{top.name}"):
+            if not entry.is_dir:
+                yield f"{top.name}/{entry.name}"

@@ -51,7 +51,7 @@ from kraftjbod.testing.simulation.search.gap_law import silences
 from kraftjbod.testing.simulation.search.law_watch import LawWatch
 from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
-from kraftjbod.testing.simulation.search.rest_laws import unfinished
+from kraftjbod.testing.simulation.search.rest_laws import left_open, unfinished
 from kraftjbod.testing.simulation.search.workload import (
     LoadedTopic,
     MetadataWrites,
@@ -525,12 +525,16 @@ class SeedRun:
         return {path: host.disks[path].vfs for path in paths}
 
     def _left_at_rest(self) -> list[str]:
-        """What operations that ended long ago have left on disks."""
+        """What operations that ended long ago have left on disks, or open."""
         left = []
         for host in (*self._cluster.controllers, *self._cluster.observers):
             left += unfinished(self._disks_of(host))
-        for broker in self._cluster.brokers.values():
+        for number, broker in self._cluster.brokers.items():
             left += unfinished(self._disks_of(broker))
+            if broker.process is not None:
+                everything = {path: disk.vfs for path, disk in broker.disks.items()}
+                hosted = self._view.hosted_names(number)
+                left += left_open(broker.name, broker.process.open_files, everything, hosted)
         return left
 
     async def _stop_all(self, hosts: Sequence[SimulatedNode]) -> None:
@@ -543,6 +547,8 @@ class SeedRun:
         await self._within(_STOP_MS, lambda: [f"{host.name} is up" for host in hosts if host.is_up])
         for process in processes:
             self._judge_leaks(f"ended {process.name}", process.thread_names, process.tasks, 0)
+            if process.left_open:
+                self._found(f"{process.name} ended with {', '.join(process.left_open[:3])} open")
 
     def _wall_ms(self, broker: int) -> int:
         offset_ms = self._cluster.brokers[broker].wall_offset_ms
