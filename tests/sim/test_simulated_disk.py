@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
 from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.simulated_disk import ProcessVfs, SimulatedDisk
+from kraftjbod.testing.simulation.simulated_disk import DiskCosts, ProcessVfs, SimulatedDisk
 from kraftjbod.testing.simulation.simulated_thread import SimulatedThread
 from kraftjbod.testing.simulation.virtual_loop import virtual_loop
 from kraftjbod.testing.simulation.world import World
@@ -90,6 +91,42 @@ def test_space_of_a_removed_file_is_free_once_its_process_has_no_descriptor(end:
     else:
         vfs.let_go("/b/d1")
     assert disks["/b/d1"].vfs.used_bytes() == 10
+
+
+def _took_us(work: Callable[[ProcessVfs], object], costs: DiskCosts) -> int:
+    """Virtual time of ``work`` in a thread, on a disk with 200 files of 1,000 bytes."""
+    vfs, disks = _vfs()
+    disk = disks["/b/d1"]
+    for number in range(200):
+        vfs.open(f"/b/d1/{number}", OpenMode.CREATE).write_at(0, [bytes(1_000)])
+    vfs.detach()
+    process, ended_us = ProcessVfs(disks), list[int]()
+    disk.costs = costs
+
+    def job() -> None:
+        work(process)
+        ended_us.append(disk.world.now_us)
+
+    SimulatedThread(virtual_loop(disk.world, "b"), job, "disk")
+    disk.world.run_until(60_000_000)
+    return ended_us[0]
+
+
+@pytest.mark.parametrize(
+    ("work", "costs", "least_us"),
+    [
+        (lambda vfs: vfs.list_dir("/b/d1"), DiskCosts(us_per_name=50), 10_000),
+        (lambda vfs: vfs.remove_tree("/b/d1"), DiskCosts(us_per_name=50), 10_000),
+        (lambda vfs: vfs.remove_tree("/b/d1"), DiskCosts(freed_bytes_per_us=10), 20_000),
+        (lambda vfs: vfs.read_if_exists("/b/d1/7"), DiskCosts(bytes_per_us=0.05), 20_000),
+    ],
+)
+def test_operations_take_time_by_bytes_and_names(
+    work: Callable[[ProcessVfs], object], costs: DiskCosts, least_us: int
+) -> None:
+    cheap = DiskCosts(bytes_per_us=1e9, freed_bytes_per_us=1e9, us_per_name=0)
+    assert _took_us(work, cheap) < 1_000
+    assert least_us < _took_us(work, costs) < 3 * least_us
 
 
 def _close_us(*, size: int, is_named: bool) -> int:

@@ -58,6 +58,16 @@ def test_iteration_cost_delays_only_the_process_that_computes() -> None:
     assert [at_us for name, at_us in ran if name == "busy"] == [100_000, 100_000, 500_000, 900_000]
 
 
+def test_received_bytes_delay_the_next_iteration() -> None:
+    world = World(seed=1)
+    loop, ran = virtual_loop(world, "busy"), list[int]()
+    loop.iteration_us, loop.us_per_byte = 1_000, 0.5
+    loop.call_after_us(100, lambda: loop.spend_on(10_000))
+    loop.call_after_us(200, lambda: ran.append(world.now_us))
+    world.run_until(1_000_000)
+    assert ran == [6_100]
+
+
 def test_a_dead_loop_runs_nothing() -> None:
     world = World(seed=1)
     loop = virtual_loop(world, "a")

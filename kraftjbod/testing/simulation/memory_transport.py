@@ -326,6 +326,7 @@ class MemoryTransport(asyncio.Transport):
                     self.close()
             else:
                 assert isinstance(item, bytes), item
+                self.loop.spend_on(len(item))
                 self._hand_over(item)
 
     def _hand_over(self, data: bytes) -> None:

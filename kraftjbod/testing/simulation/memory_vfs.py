@@ -364,6 +364,11 @@ class MemVfs:
         """Whether closing the last descriptor of ``file`` frees its space."""
         return any(one is file for one in self._unnamed)
 
+    def names_in(self, path: str) -> int:
+        """How many names the directory ``path`` has; 0 if it is none."""
+        found = self._find(path)
+        return len(found.entries) if isinstance(found, MemDir) else 0
+
     def unheld_bytes(self, path: str) -> int:
         """Bytes of the files at and below ``path`` that no process has open."""
         found = self._find(path)

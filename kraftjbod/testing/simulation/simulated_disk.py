@@ -12,6 +12,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.protocol.framing import Buffer
@@ -33,16 +34,24 @@ _LATENCY_US: Final[Mapping[str, tuple[int, int]]] = {
     "close": (1, 3),
 }
 _OTHER_LATENCY_US: Final = _LATENCY_US["open"]
-#: How much a disk reads or writes in a microsecond.
-_BYTES_PER_US: Final = 200
-#: How much it frees in a microsecond.
-_FREED_BYTES_PER_US: Final = 20
 #: Before so many of the reads that do not wait, what they read leaves memory if it is clean.
 _EVICTED: Final = 0.05
 #: So many of those reads find a page locked.
 _LOCKED: Final = 0.02
 #: So many of those that miss make the kernel read, and read ahead.
 _READ_BY_MISS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskCosts:
+    """What an operation costs beside its latency."""
+
+    bytes_per_us: float = 200.0
+    """How much the disk reads or writes in a microsecond."""
+    freed_bytes_per_us: float = 20.0
+    """How much of removed files it frees in a microsecond."""
+    us_per_name: float = 0.5
+    """Each name that is listed or removed takes so long."""
 
 
 class SimulatedDisk:
@@ -61,6 +70,7 @@ class SimulatedDisk:
         self.gate = Gate()
         #: All latencies times this.
         self.slowness = 1.0
+        self.costs = DiskCosts()
         #: What befalls it, and :meth:`DiskFaults.heal`.
         self.faults = DiskFaults(self)
         self.rng = world.rng_of(f"disk {path}")
@@ -72,11 +82,13 @@ class SimulatedDisk:
     def __repr__(self) -> str:
         return f"<SimulatedDisk {self.path}>"
 
-    def before(self, kind: str, path: str, size: int = 0, freed_bytes: int = 0) -> None:
+    def before(
+        self, kind: str, path: str, size: int = 0, *, freed_bytes: int = 0, names: int = 0
+    ) -> None:
         """An operation of a thread begins: it takes its time, and is in the trace."""
         low, high = _LATENCY_US.get(kind, _OTHER_LATENCY_US)
-        took_us = low + self.rng.random() * (high - low) + size / _BYTES_PER_US
-        took_us += freed_bytes / _FREED_BYTES_PER_US
+        took_us = low + self.rng.random() * (high - low) + size / self.costs.bytes_per_us
+        took_us += freed_bytes / self.costs.freed_bytes_per_us + names * self.costs.us_per_name
         pause(int(took_us * self.slowness))
         self.gate.pass_through()
         if kind != "let_go":  # What a disk says to a close that nobody waits for is not heard.
@@ -172,9 +184,11 @@ class ProcessVfs:
         if self.is_detached or (self._given_up and path.startswith(tuple(self._given_up))):
             raise error(late, path)
 
-    def _begin(self, kind: str, path: str, freed_bytes: int = 0) -> MemVfs:
+    def _begin(
+        self, kind: str, path: str, size: int = 0, *, freed_bytes: int = 0, names: int = 0
+    ) -> MemVfs:
         disk = self.disk_of(path)
-        disk.before(kind, path, freed_bytes=freed_bytes)
+        disk.before(kind, path, size, freed_bytes=freed_bytes, names=names)
         self.check(path, errno.ESTALE)
         return disk.vfs
 
@@ -194,11 +208,15 @@ class ProcessVfs:
 
     def open_stream(self, path: str) -> io.BufferedReader:
         self._require_descriptor(path)
-        return self._begin("open_stream", path).open_stream(path)
+        return self._begin("open_stream", path, self._size(path)).open_stream(path)
 
     def read_if_exists(self, path: str) -> bytes | None:
         self._require_descriptor(path)
-        return self._begin("read_if_exists", path).read_if_exists(path)
+        return self._begin("read_if_exists", path, self._size(path)).read_if_exists(path)
+
+    def _size(self, path: str) -> int:
+        extent = self.disk_of(path).vfs.extent_if_exists(path)
+        return 0 if extent is None else extent.size_bytes
 
     def exists(self, path: str) -> bool:
         return self._begin("exists", path).exists(path)
@@ -214,7 +232,7 @@ class ProcessVfs:
 
     def list_dir(self, path: str) -> list[DirEntry]:
         self._require_descriptor(path)
-        vfs = self._begin("list_dir", path)
+        vfs = self._begin("list_dir", path, names=self.disk_of(path).vfs.names_in(path))
         with self.disk_of(path).faults.cluttered(vfs, path):
             return vfs.list_dir(path)
 
@@ -229,11 +247,12 @@ class ProcessVfs:
 
     def unlink_if_exists(self, path: str) -> None:
         freed_bytes = self.disk_of(path).vfs.unheld_bytes(path)
-        self._begin("unlink_if_exists", path, freed_bytes).unlink_if_exists(path)
+        self._begin("unlink_if_exists", path, freed_bytes=freed_bytes).unlink_if_exists(path)
 
     def remove_tree(self, path: str) -> None:
-        freed_bytes = self.disk_of(path).vfs.unheld_bytes(path)
-        self._begin("remove_tree", path, freed_bytes).remove_tree(path)
+        vfs = self.disk_of(path).vfs
+        weight = {"freed_bytes": vfs.unheld_bytes(path), "names": vfs.names_in(path)}
+        self._begin("remove_tree", path, **weight).remove_tree(path)
 
     def sync_dir(self, path: str) -> None:
         self._require_descriptor(path)
@@ -276,7 +295,7 @@ class ProcessFile:
 
     def _begin(self, kind: str, size: int = 0, freed_bytes: int = 0) -> MemFile:
         self._vfs.check(self.path, errno.EBADF)
-        self._vfs.disk_of(self.path).before(kind, self.path, size, freed_bytes)
+        self._vfs.disk_of(self.path).before(kind, self.path, size, freed_bytes=freed_bytes)
         self._vfs.check(self.path, errno.EBADF)
         return self.inner
 

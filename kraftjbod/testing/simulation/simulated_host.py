@@ -68,6 +68,7 @@ class SimulatedProcess:
         self.loop = virtual_loop(host.world, name)
         self.loop.clock = host.clock
         self.loop.iteration_us = host.iteration_us
+        self.loop.us_per_byte = host.us_per_byte
         self.loop.sockets = host.network.sockets_of(host.place, self.loop)
         self._host = host
         #: Files that it may still open; None: as many as it wants.
@@ -189,6 +190,8 @@ class SimulatedHost:
         self.past: list[SimulatedProcess] = []
         #: Virtual time that one event loop iteration of its processes takes; 0: computing is free.
         self.iteration_us = 0
+        #: Virtual time that a received byte takes, if iterations take some.
+        self.us_per_byte = 0.0
         self._life = life
         #: Until ``_strike``; 0 if nothing is to strike.
         self._operations_left = 0

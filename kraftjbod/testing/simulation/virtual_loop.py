@@ -162,6 +162,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.sockets: Sockets | None = None
         #: Virtual time that one iteration of the event loop takes, its threads included.
         self.iteration_us = 0
+        #: Virtual time that a received byte takes, where iterations take some.
+        self.us_per_byte = 0.0
         #: When the last iteration began, and when it ends, by the world's clock.
         self.iteration_began_us = -1
         self.busy_until_us = 0
@@ -182,6 +184,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def next_number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+    def spend_on(self, size_bytes: int) -> None:
+        """Let the iteration that runs take longer by what so many received bytes cost."""
+        if self.us_per_byte:
+            self.busy_until_us = max(self.busy_until_us, self.world.now_us)
+            self.busy_until_us += int(size_bytes * self.us_per_byte)
 
     def stand_still(self) -> None:
         """As by SIGSTOP: callbacks, timers and threads wait, and time goes on."""

@@ -63,6 +63,7 @@ from kraftjbod.testing.simulation.simulated_cluster import (
     SimulatedController,
     SimulatedNode,
 )
+from kraftjbod.testing.simulation.simulated_disk import DiskCosts
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
 SAFE: Final = "safe"
@@ -86,6 +87,14 @@ _REQUEST_TIMEOUT_MS: Final = 4_000
 _MOST_TASKS: Final = 100
 #: What an event loop iteration of a daemon costs, in virtual time.
 _ITERATION_US: Final = (0, 50, 300)
+#: What a byte that a daemon receives costs, where iterations cost something.
+_US_PER_BYTE: Final = (0.0, 0.02, 0.2)
+#: Segments here are thousands of times smaller than real ones; the slow disks make up for it.
+_DISK_COSTS: Final = (
+    DiskCosts(),
+    DiskCosts(bytes_per_us=20.0, freed_bytes_per_us=2.0, us_per_name=5.0),
+    DiskCosts(bytes_per_us=3.0, freed_bytes_per_us=0.5, us_per_name=40.0),
+)
 #: How many controllers vote; each entry is as likely as the others.
 _VOTERS: Final = (1, 1, 1, 3, 3, 5)
 #: Share of the seeds whose controllers have different settings, and what they choose from.
@@ -629,10 +638,17 @@ def _make_cluster(seed: int, shape: Shape) -> SimulatedCluster:
     cluster.world.points = buggify.Points(cluster.world.rng_of)
     if not is_large:
         _draw_settings(seed, cluster.controllers)
-    iteration_us = random.Random(f"iteration {seed}").choice(_ITERATION_US)
-    for host in cluster.hosts.values():
-        host.iteration_us = iteration_us
+    _draw_costs(random.Random(f"costs {seed}"), cluster)
     return cluster
+
+
+def _draw_costs(rng: random.Random, cluster: SimulatedCluster) -> None:
+    iteration_us, us_per_byte = rng.choice(_ITERATION_US), rng.choice(_US_PER_BYTE)
+    disk_costs = rng.choice(_DISK_COSTS)
+    for host in cluster.hosts.values():
+        host.iteration_us, host.us_per_byte = iteration_us, us_per_byte
+        for disk in host.disks.values():
+            disk.costs = disk_costs
 
 
 def _loaded_topics(seed: int, partitions: int, pause_ms: int) -> dict[str, LoadedTopic]:
