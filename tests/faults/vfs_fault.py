@@ -117,11 +117,11 @@ class FaultVfs:
         if fault is not None and fault.effect is not Effect.FLIPPED_BIT:
             self.suffer(fault, path)
         done = op()
-        self.did(kind, path)
+        self.did(kind, path, len(done) if isinstance(done, bytes | list) else 0)
         return done
 
-    def did(self, kind: str, path: str) -> None:
-        """An operation succeeded."""
+    def did(self, kind: str, path: str, size_bytes: int = 0) -> None:
+        """An operation succeeded; ``size_bytes`` were read or written, or names listed."""
 
     def struck_by(self, kind: str, path: str) -> Fault | None:
         if self.on_operation is not None:
@@ -225,7 +225,7 @@ class FaultFile:
         fault = self._vfs.struck_by(kind, self._path)
         if fault is None:
             read = op()
-            self._vfs.did(kind, self._path)
+            self._vfs.did(kind, self._path, len(read))
             return read
         if fault.effect is not Effect.FLIPPED_BIT:
             self._vfs.suffer(fault, self._path)
@@ -243,7 +243,7 @@ class FaultFile:
                 self._inner.write_at(position, [whole[: len(whole) // 2]])
             self._vfs.suffer(fault, self._path)
         self._inner.write_at(position, buffers)
-        self._vfs.did("write_at", self._path)
+        self._vfs.did("write_at", self._path, sum(map(len, buffers)))
 
     def copy_from(self, source: VfsFile, position: int, size: int) -> int:
         assert isinstance(source, FaultFile), source

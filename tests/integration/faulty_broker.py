@@ -151,7 +151,7 @@ class ArmedVfs(FaultVfs):
         self.door = TrapDoor(directory, self)
         self.on_operation = lambda kind, path: self.door.on_operation(kind, path, after=False)
 
-    def did(self, kind: str, path: str) -> None:
+    def did(self, kind: str, path: str, size_bytes: int = 0) -> None:
         self.door.on_operation(kind, path, after=True)
 
 

@@ -209,6 +209,11 @@ class MemVfs:
             self._change((parent, name, fresh))
             return fresh
 
+    def put_file(self, path: str, file: MemFile) -> None:
+        """Give ``file`` that name, whatever had it before."""
+        with self._mutex:
+            self._change((*self._place(path), file))
+
     def open_if_exists(self, path: str) -> MemFile | None:
         with self._mutex:
             return self.open(path, OpenMode.READ) if self.exists(path) else None
@@ -236,7 +241,7 @@ class MemVfs:
         file = self._find(path)
         if not isinstance(file, MemFile):
             return None
-        return Extent(size_bytes=len(file.data), allocated_bytes=len(file.data))
+        return Extent(size_bytes=file.size(), allocated_bytes=file.size())
 
     # -- names ------------------------------------------------------------------------------
 
@@ -246,7 +251,7 @@ class MemVfs:
                 DirEntry(
                     name=name,
                     is_dir=isinstance(node, MemDir),
-                    size_bytes=len(node.data) if isinstance(node, MemFile) else 0,
+                    size_bytes=node.size() if isinstance(node, MemFile) else 0,
                     is_link=isinstance(node, MemLink),
                 )
                 for name, node in sorted(self._dir(path).entries.items())
@@ -354,7 +359,7 @@ class MemVfs:
         with self._mutex:
             self._unnamed = [file for file in self._unnamed if file.holders]
             nodes = (*self._walk(self._root), *self._unnamed)
-            return sum(len(file.data) for file in {n for n in nodes if isinstance(n, MemFile)})
+            return sum(file.size() for file in {n for n in nodes if isinstance(n, MemFile)})
 
     def used_inodes(self) -> int:
         with self._mutex:
@@ -373,7 +378,7 @@ class MemVfs:
         """Bytes of the files at and below ``path`` that no process has open."""
         found = self._find(path)
         nodes = () if found is None else self._walk(found)
-        return sum(len(n.data) for n in nodes if isinstance(n, MemFile) and not n.holders)
+        return sum(n.size() for n in nodes if isinstance(n, MemFile) and not n.holders)
 
     def _free_bytes(self) -> int | None:
         capacity = self.capacity_bytes

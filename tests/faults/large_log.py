@@ -1,0 +1,317 @@
+"""Logs of real sizes that cost almost nothing: batches, indexes and names as a broker leaves them.
+
+* :func:`put_large_log` puts a replica on a :class:`MemVfs`. Its files are generated when they are
+  read, so 10 TB of log take kilobytes of memory. Every header, CRC and index entry is real.
+* :func:`write_sparse_log` writes the same replica to a real file system. Only the batch headers
+  take space there: large batches make a log of hundreds of GiB from a few GiB of disk.
+* :class:`CountingVfs` counts operations and bytes of any ``Vfs``.
+
+A generated file can be read, truncated, renamed and appended to; it survives no crash clone.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+
+from kraftjbod.core.ids import TopicId, TopicPartition
+from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.record_batch import HEADER_BYTES
+from kraftjbod.storage.checkpoints import format_leader_epochs, format_partition_metadata
+from kraftjbod.storage.dir_names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_file_name,
+)
+from kraftjbod.storage.log.log_loader import LogLoader
+from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.simulation.memory_file import MemFile
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
+from tests.faults.vfs_fault import FaultVfs
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+_COVERED_FROM: Final = 21
+_HEAD: Final = struct.Struct(">qiibI")
+_TIMES: Final = struct.Struct(">qq")
+_TIMES_AT: Final = 27
+_PRODUCER: Final = struct.Struct(">qhi")
+_PRODUCER_AT: Final = 43
+_TIME_ENTRY: Final = struct.Struct(">qI")
+_OFFSET_ENTRY: Final = struct.Struct(">II")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeLog:
+    """The shape of a log: ``segments`` of ``batches_per_segment`` batches of one record each.
+
+    The record at offset ``n`` has the timestamp ``first_timestamp + n``.
+    """
+
+    segments: int = 1
+    batches_per_segment: int
+    batch_bytes: int
+    interval_bytes: int = 4096
+    first_timestamp: int = 1_000_000
+    #: Batches are numbered by this idempotent producer; None: no producer.
+    producer_id: int | None = None
+    snapshot_interval_bytes: int = MIB
+
+    @classmethod
+    def of_size(cls, segment_bytes: int, batch_bytes: int, **more: int | None) -> LargeLog:
+        """Segments of at most ``segment_bytes``."""
+        count = segment_bytes // batch_bytes
+        return cls(batches_per_segment=count, batch_bytes=batch_bytes, **more)
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments * self.batches_per_segment
+
+    @property
+    def segment_bytes(self) -> int:
+        return self.batches_per_segment * self.batch_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segments * self.segment_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        """Size of both index files of a segment."""
+        return self._entries * (OFFSET_ENTRY_BYTES + TIME_ENTRY_BYTES) + TIME_ENTRY_BYTES
+
+    @property
+    def _batches_per_entry(self) -> int:
+        return self.interval_bytes // self.batch_bytes + 1
+
+    @property
+    def _entries(self) -> int:
+        return (self.batches_per_segment - 1) // self._batches_per_entry
+
+    def config(self, **more: object) -> TopicConfig:
+        return TopicConfig(
+            segment_bytes=self.segment_bytes,
+            index_interval_bytes=self.interval_bytes,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def batch_at(self, template: bytes, offset: int) -> bytes:
+        """The batch with one record at ``offset``; ``template`` as :meth:`template` makes it."""
+        data = bytearray(template)
+        timestamp = self.first_timestamp + offset
+        _TIMES.pack_into(data, _TIMES_AT, timestamp, timestamp)
+        if self.producer_id is not None:
+            sequence = offset & 0x7FFFFFFF
+            _PRODUCER.pack_into(data, _PRODUCER_AT, self.producer_id, 0, sequence)
+        crc = crc32c.crc32c(memoryview(data)[_COVERED_FROM:])
+        _HEAD.pack_into(data, 0, offset, len(data) - 12, 0, 2, crc)
+        return bytes(data)
+
+    def template(self) -> bytes:
+        return batch(1, body=bytes(self.batch_bytes - HEADER_BYTES))
+
+    def files_of(self, base: int) -> dict[str, GeneratedFile]:
+        """The log and both indexes of the segment at ``base``, by suffix."""
+        step, template = self._batches_per_entry, self.template()
+
+        def time_entry(number: int) -> bytes:
+            relative = min((number + 1) * step, self.batches_per_segment - 1)
+            return _TIME_ENTRY.pack(self.first_timestamp + base + relative, relative)
+
+        def offset_entry(number: int) -> bytes:
+            relative = (number + 1) * step
+            return _OFFSET_ENTRY.pack(relative, relative * self.batch_bytes)
+
+        is_end_indexed = self._entries * step == self.batches_per_segment - 1
+        times = self._entries + (not is_end_indexed)
+        return {
+            LOG_SUFFIX: GeneratedFile(
+                self.batches_per_segment,
+                self.batch_bytes,
+                lambda number: self.batch_at(template, base + number),
+            ),
+            INDEX_SUFFIX: GeneratedFile(self._entries, OFFSET_ENTRY_BYTES, offset_entry),
+            TIME_INDEX_SUFFIX: GeneratedFile(times, TIME_ENTRY_BYTES, time_entry),
+        }
+
+    def bases(self) -> Iterator[int]:
+        yield from range(0, self.end_offset, self.batches_per_segment)
+
+    def snapshot_at(self, offset: int) -> bytes:
+        """Producer state as of ``offset``."""
+        state = ProducerState()
+        if self.producer_id is not None:
+            template = self.template()
+            for one in range(max(0, offset - 5), offset):
+                (header,) = headers_of(self.batch_at(template, one))
+                state.record(header, one, 0)
+        return state.to_snapshot()
+
+    def small_files(self, topic_id: TopicId) -> dict[str, bytes]:
+        """The other files of the replica's directory after a clean stop, by name."""
+        files = {
+            PARTITION_METADATA: bytes(format_partition_metadata(topic_id)),
+            LEADER_EPOCH_CHECKPOINT: bytes(format_leader_epochs(((0, 0),))),
+        }
+        between = self.snapshot_interval_bytes // self.batch_bytes
+        before_end = range(
+            self.end_offset - between, self.end_offset - self.batches_per_segment, -between
+        )
+        for offset in (*self.bases(), *before_end[:2], self.end_offset):
+            if offset:
+                files[offset_file_name(offset, SNAPSHOT_SUFFIX)] = self.snapshot_at(offset)
+        return files
+
+
+class GeneratedFile(MemFile):
+    """``count`` records of ``record_bytes`` each, made when read, and what was appended."""
+
+    def __init__(self, count: int, record_bytes: int, make: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._record_bytes = record_bytes
+        self._make = make
+        self._generated_bytes = count * record_bytes
+
+    def size(self) -> int:
+        return self._generated_bytes + len(self.data)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        end = min(position + size, self._generated_bytes)
+        found = b""
+        if position < end:
+            first = position // self._record_bytes
+            numbers = range(first, -(-end // self._record_bytes))
+            skipped = first * self._record_bytes
+            found = b"".join(map(self._make, numbers))[position - skipped : end - skipped]
+        rest = position + size - self._generated_bytes
+        if rest > 0:
+            found += bytes(self.data[max(0, position - self._generated_bytes) : rest])
+        return found
+
+    def read_cached_at(self, position: int, size: int) -> memoryview:
+        return memoryview(self.read_at(position, size))
+
+    def evict(self, position: int, size: int) -> None:
+        """Nothing of a generated file is in memory."""
+
+    def _put(self, position: int, whole: bytes) -> None:
+        assert position >= self._generated_bytes, "only what was appended can be overwritten"
+        super()._put(position - self._generated_bytes, whole)
+
+    def truncate(self, size: int) -> None:
+        if size >= self._generated_bytes:
+            super().truncate(size - self._generated_bytes)
+        else:
+            self._generated_bytes = size
+            self.data.clear()
+
+    def sync(self) -> None:
+        """A generated file is on the disk from the beginning."""
+
+
+def put_large_log(
+    vfs: MemVfs,
+    root: str,
+    shape: LargeLog,
+    *,
+    topic_partition: TopicPartition = TP,
+    topic_id: TopicId = TOPIC_ID,
+) -> str:
+    """Put a replica of that shape below ``root``, as after a clean stop; its directory."""
+    directory = f"{root}/{topic_partition}"
+    vfs.make_dirs(directory)
+    for base in shape.bases():
+        for suffix, file in shape.files_of(base).items():
+            vfs.put_file(f"{directory}/{offset_file_name(base, suffix)}", file)
+    for name, data in shape.small_files(topic_id).items():
+        vfs.open(f"{directory}/{name}", OpenMode.CREATE).write_at(0, [data])
+    vfs.sync_dir(directory)
+    return directory
+
+
+def write_sparse_log(
+    root: str, shape: LargeLog, *, topic_partition: TopicPartition, topic_id: TopicId
+) -> str:
+    """Write a replica of that shape to a real directory; bodies are holes, so no CRC fits."""
+    directory = f"{root}/{topic_partition}"
+    os.makedirs(directory)
+    for base in shape.bases():
+        for suffix, file in shape.files_of(base).items():
+            with open(f"{directory}/{offset_file_name(base, suffix)}", "wb") as out:
+                if suffix == LOG_SUFFIX:
+                    _write_headers(out.fileno(), file, shape)
+                else:
+                    out.write(file.read_at(0, file.size()))
+    for name, data in shape.small_files(topic_id).items():
+        with open(f"{directory}/{name}", "wb") as out:
+            out.write(data)
+    return directory
+
+
+def _write_headers(fd: int, file: GeneratedFile, shape: LargeLog) -> None:
+    """All but the last batch as headers alone: loading checks the last one."""
+    os.ftruncate(fd, file.size())
+    last = file.size() - shape.batch_bytes
+    for position in range(0, last, shape.batch_bytes):
+        os.pwrite(fd, file.read_at(position, HEADER_BYTES), position)
+    os.pwrite(fd, file.read_at(last, shape.batch_bytes), last)
+
+
+def load_large_log(
+    vfs: Vfs, directory: str, shape: LargeLog, config: TopicConfig | None = None
+) -> UnifiedLog:
+    """Open the replica as a start after a clean stop does."""
+    return (
+        LogLoader(
+            vfs=vfs,
+            directory=directory,
+            topic_partition=TP,
+            config=config or shape.config(),
+            was_clean=True,
+            recovery_point=shape.end_offset,
+            log_start_offset=0,
+            producer_limits=ProducerLimits(snapshot_interval_bytes=shape.snapshot_interval_bytes),
+        )
+        .load()
+        .log
+    )
+
+
+class CountingVfs(FaultVfs):
+    """Counts what is asked of the ``Vfs`` below it; ``list_dir`` counts one byte per entry."""
+
+    def __init__(self, inner: Vfs) -> None:
+        super().__init__(inner)
+        self.operations: Counter[str] = Counter()
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    @property
+    def operation_count(self) -> int:
+        return self.operations.total()
+
+    def reset(self) -> None:
+        self.operations.clear()
+        self.bytes_read = self.bytes_written = 0
+
+    def did(self, kind: str, path: str, size_bytes: int = 0) -> None:
+        self.operations[kind] += 1
+        if kind in ("write_at", "copy_from"):
+            self.bytes_written += size_bytes
+        else:
+            self.bytes_read += size_bytes
