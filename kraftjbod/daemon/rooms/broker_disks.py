@@ -68,7 +68,9 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
         checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
         flush_check_interval_ms=config.log_flush_scheduler_interval_ms,
         producer_limits=ProducerLimits(
-            config.producer_id_expiration_ms, config.max_producer_ids_per_partition
+            config.producer_id_expiration_ms,
+            config.max_producer_ids_per_partition,
+            config.producer_snapshot_interval_bytes,
         ),
         cleaner=CleanerLimits(
             is_enabled=config.log_cleaner_enable,

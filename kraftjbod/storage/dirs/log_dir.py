@@ -360,6 +360,10 @@ class LogDir(DirCondition):
         """A long operation is making progress; called in the dir's thread."""
         self._executor.beat()
 
+    def flush_beat(self) -> None:
+        """:meth:`beat` of a flush, in the thread of flushes."""
+        self._flush_executor.beat()
+
     # -- life -------------------------------------------------------------------------------
 
     def identify(self, directory_id: DirectoryId, device: int) -> None:

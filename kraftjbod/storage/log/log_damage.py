@@ -28,23 +28,27 @@ class LogDamage:
         segments: list[LogSegment],
         log_end: Callable[[], int],
         damages: tuple[Damage, ...] = (),
+        *,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         self._segments = segments
         self._log_end = log_end
         #: Rising.
         self.damages = damages
         self.indexes_mended = 0
+        #: Gets how many bytes were read since the last time, when a whole segment is read.
+        self._on_progress = on_progress
 
     def open(self, segment: LogSegment) -> None:
         segment.open()
-        if not segment.load_indexes():
+        if not segment.load_indexes(self._on_progress):
             self.indexes_mended += 1
 
-    def survey(self, at: int, on_progress: Callable[[int], None] = lambda size_bytes: None) -> None:
+    def survey(self, at: int) -> None:
         """Something in a segment is wrong: its index, or what stands in it."""
         segment, is_active = self._segments[at], at == len(self._segments) - 1
         end_offset = self._log_end() if is_active else self._segments[at + 1].base_offset
-        found = segment.survey(end_offset, on_progress)
+        found = segment.survey(end_offset, self._on_progress)
         if not found:
             self.indexes_mended += 1
         self._note(segment.base_offset, end_offset, found)

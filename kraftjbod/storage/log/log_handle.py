@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core import buggify
@@ -34,12 +33,13 @@ from kraftjbod.storage.log.log_values import AppendResult, CarriedState, FoundTi
 from kraftjbod.storage.log.log_view import LogView, Truncation, damage_error, read_view
 from kraftjbod.storage.log.producer_state import KeptBatches, KnownProducer
 from kraftjbod.storage.log.published_log import PublishedLog
-from kraftjbod.storage.log.time_search import LogTimeSearch
+from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
@@ -309,13 +309,9 @@ class LogHandle:
         :raises CorruptRecordError: if the batch of ``start_offset`` is damaged.
         :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
         """
-        beat = self.log_dir.beat
         records = await asyncio.shield(
             self._published.ask(
-                OpKind.READ,
-                lambda log: log.read(
-                    start_offset, max_bytes, max_offset, min_one, lambda size_bytes: beat()
-                ),
+                OpKind.READ, lambda log: log.read(start_offset, max_bytes, max_offset, min_one)
             )
         )
         damage = self.view.damage_from(start_offset)
@@ -355,7 +351,9 @@ class LogHandle:
 
         :raises OverloadedError: too many searches wait.
         """
-        search = LogTimeSearch(timestamp)
+        return await self._search(LogTimeSearch(timestamp))
+
+    async def _search(self, search: LogTimeSearch) -> FoundTimestamp | None:
         while not search.is_over:
             await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.search(search)))
             if unopened_bytes := search.unopened_bytes:
@@ -364,10 +362,12 @@ class LogHandle:
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         """The first of the records with the largest timestamp, or None; as above."""
-        largest = await asyncio.shield(
-            self._published.ask(OpKind.READ, lambda log: log.max_timestamp())
-        )
-        return None if largest is None else await self.offset_for_timestamp(largest)
+        search = MaxTimestampSearch()
+        while not search.is_over:
+            await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.search(search)))
+        if search.largest is None:
+            return None
+        return await self._search(LogTimeSearch(search.largest, search.base_offset))
 
     def _cached_reader(self, segment: LogSegment) -> ReadAt | None:
         file = segment.file
@@ -427,8 +427,12 @@ class LogHandle:
         """Bring everything that was appended so far to the disk, and move the recovery point."""
         async with self._files:
             plan = await self._published.run(OpKind.CHECKPOINT, lambda log: log.flush_plan())
-            vfs, replica = self.log_dir.vfs, self.topic_partition
-            await self.log_dir.run(OpKind.FLUSH, lambda: carry_out(vfs, plan), replica=replica)
+            log_dir, replica = self.log_dir, self.topic_partition
+            await log_dir.run(
+                OpKind.FLUSH,
+                lambda: carry_out(log_dir.vfs, plan, log_dir.flush_beat),
+                replica=replica,
+            )
             await self._published.run(OpKind.CHECKPOINT, lambda log: log.flushed(plan))
             self.last_flush_ms = self._clock.now_ms()
 
@@ -447,8 +451,16 @@ class LogHandle:
         return await self._retain(without_free_space=True)
 
     async def _retain(self, *, without_free_space: bool) -> int:
-        if self._is_held_still:
-            return 0
+        """A few segments in each operation, so that others come between."""
+        gone = 0
+        while not self._is_held_still:
+            step = await self._retain_step(without_free_space=without_free_space)
+            gone += step
+            if step < EXPENDABLE_PER_STEP:
+                break
+        return gone
+
+    async def _retain_step(self, *, without_free_space: bool) -> int:
         now_ms = self._clock.possible_now().earliest_ms
         high_watermark = self.high_watermark
         try:
@@ -592,10 +604,10 @@ class LogHandle:
         return self._published.submit(kind, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
-        """Close and remove retired ``segments``."""
-        async with self._files:
-            purge = partial(_purge_all, segments)
-            await self.log_dir.run(OpKind.DELETE, purge, replica=self.topic_partition)
+        """Close and remove retired ``segments``, each in an operation of its own."""
+        for segment in segments:
+            async with self._files:
+                await self.log_dir.run(OpKind.DELETE, segment.purge, replica=self.topic_partition)
 
     async def close_files(self) -> None:
         """Let go of the files of a replica that was moved aside."""
@@ -610,8 +622,3 @@ class LogHandle:
             closed = self._published.submit(OpKind.CLOSE, lambda log: log.close())
             self._published.is_closed = True
             await asyncio.shield(closed)
-
-
-def _purge_all(segments: Sequence[LogSegment]) -> None:
-    for segment in segments:
-        segment.purge()

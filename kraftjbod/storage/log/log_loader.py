@@ -36,6 +36,7 @@ from kraftjbod.storage.dir_names import (
     LOG_SUFFIX,
     OWN_FILES,
     PARTITION_METADATA,
+    SNAPSHOT_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     ReplicaDir,
     ReplicaDirKind,
@@ -52,7 +53,7 @@ from kraftjbod.storage.log.leader_epochs import (
     truncate_epochs_from,
 )
 from kraftjbod.storage.log.log_values import LogContent
-from kraftjbod.storage.log.producer_snapshots import drop_snapshots_outside, load_producers
+from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
 from kraftjbod.storage.log.producer_state import (
     DEFAULT_PRODUCER_LIMITS,
     ProducerLimits,
@@ -176,6 +177,7 @@ class LogLoader:
         self._on_progress = on_progress
         self._epochs: EpochEntries = ()
         self._epochs_on_disk: EpochEntries | None = None
+        self._snapshots = ProducerSnapshots(vfs, lambda: directory)
         self._scanned_bytes = 0
         #: The first segment that recovery went through, by its number.
         self._scanned_from: int | None = None
@@ -223,6 +225,13 @@ class LogLoader:
         if end < start:
             return self._start_over(segments, start)
         epochs = truncate_epochs_before(truncate_epochs_from(self._epochs, end), start)
+        producers = self._snapshots.load(
+            segments,
+            end,
+            self._producer_limits,
+            mend_from=self._scanned_from,
+            beat=lambda: self._on_progress(0),
+        )
         return LogContent(
             segments=segments,
             log_start_offset=start,
@@ -231,15 +240,9 @@ class LogLoader:
             epochs=epochs,
             epochs_on_disk=self._epochs_on_disk,
             damages=damages,
-            producers=load_producers(
-                self._vfs,
-                self._directory,
-                segments,
-                end,
-                self._producer_limits,
-                mend_from=self._scanned_from,
-                beat=lambda: self._on_progress(0),
-            ),
+            producers=producers.state,
+            replayed_bytes=producers.replayed_bytes,
+            snapshot_offsets=self._snapshots.offsets,
         )
 
     def _read_topic_id(self) -> TopicId:
@@ -269,6 +272,7 @@ class LogLoader:
         logs: dict[int, int] = {}
         indexes: list[tuple[int, str]] = []
         aborting: set[int] = set()
+        snapshots: list[int] = []
         for entry in self._vfs.list_dir(self._directory):
             if entry.name.endswith(LEFTOVER_SUFFIXES):
                 self._vfs.unlink_if_exists(f"{self._directory}/{entry.name}")
@@ -281,10 +285,13 @@ class LogLoader:
             if parsed[1] == LOG_SUFFIX:
                 entry.require_no_link(self._directory)
                 logs[parsed[0]] = entry.size_bytes
+            elif parsed[1] == SNAPSHOT_SUFFIX:
+                snapshots.append(parsed[0])
             elif parsed[1] in INDEX_SUFFIXES:
                 indexes.append((parsed[0], entry.name))
                 if parsed[1] == TRANSACTION_INDEX_SUFFIX:
                     aborting.add(parsed[0])
+        self._snapshots = ProducerSnapshots(self._vfs, lambda: self._directory, snapshots)
         for base_offset, name in indexes:
             if base_offset not in logs:
                 self._vfs.unlink_if_exists(f"{self._directory}/{name}")
@@ -321,7 +328,7 @@ class LogLoader:
         at = max(0, bisect_right(bases, self._recovery_point) - 1)
         self._scanned_from = at
         # Snapshots after the recovery point may describe a past that was truncated away.
-        drop_snapshots_outside(self._vfs, self._directory, 0, self._recovery_point)
+        self._snapshots.drop_outside(0, self._recovery_point)
         self._epochs = truncate_epochs_from(self._epochs, bases[at])
         end = bases[at]
         while at < len(segments):

@@ -6,6 +6,7 @@ is done here is the slow half of a flush, which touches nothing that a log owns.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +56,8 @@ class CarriedState(NamedTuple):
     view: LogView
     #: As in a ``.snapshot`` file for ``view.log_end_offset``.
     producers: bytes
+    #: Contents of the newest snapshot files, by their offsets: a truncation goes back to them.
+    snapshots: Mapping[int, bytes]
     #: Of the active segment, by suffix.
     index_files: dict[str, bytes]
 
@@ -71,19 +74,28 @@ class LogContent:
     #: What their file says, be it more or less than is so; None if that is not known.
     epochs_on_disk: EpochEntries | None
     producers: ProducerState
+    #: Size of the batches that were replayed after the newest snapshot.
+    replayed_bytes: int = 0
+    #: Offsets of the snapshot files; None: nobody has listed them.
+    snapshot_offsets: Sequence[int] | None = None
     #: Compaction has taken offsets away, or may have: see ``dir_names.GAPS_MARK``.
     may_have_gaps: bool = False
     #: What is known to be lost, rising.
     damages: tuple[Damage, ...] = ()
 
 
-def carry_out(vfs: Vfs, plan: FlushPlan) -> None:
-    """The slow half of a flush: touches nothing that a log owns, so it may run beside appends."""
+def carry_out(vfs: Vfs, plan: FlushPlan, beat: Callable[[], None]) -> None:
+    """The slow half of a flush: touches nothing that a log owns, so it may run beside appends.
+
+    Cost: an fsync of each file. ``beat`` reports progress between two of them.
+    """
     with FailsAs(OpKind.FLUSH):
         for file in plan.files:
             file.sync()
+            beat()
         for path in plan.index_paths:
             sync_if_exists(vfs, path)
+            beat()
         vfs.sync_dir(plan.directory)
 
 

@@ -1,12 +1,18 @@
-"""DISK. ``.snapshot`` files of a replica: producer state as of an offset.
+"""DISK. ``ProducerSnapshots``: a replica's ``.snapshot`` files, producer state as of an offset.
 
-They save walking the whole log when a replica is loaded; any of them can be missing or damaged.
+* They bound how much of the log is read again when a replica is loaded or truncated. Any of them
+  can be missing or damaged: older ones, or the log itself, remain.
+* Kept are one for the beginning of each segment, as Kafka does, and the newest
+  :data:`_SNAPSHOTS_KEPT`. Between two segments the log writes one for every
+  ``producer.snapshot.interval.bytes``.
+* The names are listed once, and known from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from kraftjbod.protocol.control_records import TransactionMarker, read_marker
 from kraftjbod.storage.dir_names import SNAPSHOT_SUFFIX, offset_file_name, parse_offset_file
@@ -24,107 +30,162 @@ _SNAPSHOTS_KEPT: Final = 2
 _BATCHES_PER_BEAT: Final = 1000
 
 
-def snapshot_offsets(vfs: Vfs, directory: str) -> list[int]:
-    """Offsets of the producer snapshots in ``directory``, rising."""
-    parsed = (parse_offset_file(entry.name) for entry in vfs.list_dir(directory))
-    return sorted(found[0] for found in parsed if found and found[1] == SNAPSHOT_SUFFIX)
+class LoadedProducers(NamedTuple):
+    """Producer state, and how many bytes of batches were replayed after the last snapshot."""
+
+    state: ProducerState
+    replayed_bytes: int
 
 
-def write_snapshot(
-    vfs: Vfs,
-    directory: str,
-    state: ProducerState,
-    offset: int,
-    *,
-    sync: bool,
-    recovery_base: int = 0,
-) -> None:
-    """Write ``state`` as of ``offset``, and forget all but the newest snapshots.
-
-    The newest one up to ``recovery_base``, where a walk after a crash begins, stays as well: what
-    was aborted after it can be known by it alone. If it fails, the older ones are still there.
-    """
-    write_atomically(vfs, _path(directory, offset), state.to_snapshot(), sync=sync)
-    offsets = snapshot_offsets(vfs, directory)
-    base = max((one for one in offsets if one <= recovery_base), default=None)
-    for old in offsets[:-_SNAPSHOTS_KEPT]:
-        if old != base:
-            vfs.unlink_if_exists(_path(directory, old))
+class _Replayed(NamedTuple):
+    aborted: list[AbortedTransaction]
+    size_bytes: int
 
 
-def drop_snapshots_outside(vfs: Vfs, directory: str, start_offset: int, end_offset: int) -> None:
-    """Forget snapshots that speak of what the log no longer holds."""
-    for offset in snapshot_offsets(vfs, directory):
-        if not start_offset <= offset <= end_offset:
-            vfs.unlink_if_exists(_path(directory, offset))
+class ProducerSnapshots:
+    """Of one replica. In the dir's thread."""
 
+    def __init__(
+        self, vfs: Vfs, directory: Callable[[], str], offsets: Iterable[int] | None = None
+    ) -> None:
+        """``offsets``: those of the files, if the caller has listed the directory."""
+        self._vfs = vfs
+        self._directory = directory
+        self._offsets = None if offsets is None else sorted(offsets)
 
-def load_producers(
-    vfs: Vfs,
-    directory: str,
-    segments: Sequence[LogSegment],
-    end_offset: int,
-    limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
-    *,
-    mend_from: int | None = None,
-    beat: Callable[[], None] = lambda: None,
-) -> ProducerState:
-    """From the newest sound snapshot not after ``end_offset``, and the batches after it.
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Of all snapshot files, rising."""
+        return self._listed()
 
-    ``beat`` says that it goes on, which may be for long if there is no snapshot. The transaction
-    indexes of the segments from number ``mend_from`` on are made anew.
-    """
-    oldest, latest = segments[0].base_offset, end_offset
-    if mend_from is not None:
-        latest = min(end_offset, segments[mend_from].base_offset)
-    found = _newest_snapshot(vfs, directory, oldest, latest)
-    state, begin = found or (ProducerState(), oldest)
-    for i, segment in enumerate(segments):
-        following = segments[i + 1 : i + 2]
-        segment_end = min([end_offset, *(one.base_offset for one in following)])
-        aborted: list[AbortedTransaction] = []
-        if begin < segment_end:
-            aborted = _replay(state, segment, begin, segment_end, limits, beat)
-        if mend_from is not None and mend_from <= i:
-            segment.take_transactions(TransactionIndex(aborted))
-        if segment_end >= end_offset:
-            break
-    if (
-        found is None
-        and latest < end_offset
-        and _newest_snapshot(vfs, directory, oldest, end_offset)
-    ):
-        # The indexes are made from what is left; a later snapshot knows of what has left, too.
-        return load_producers(vfs, directory, segments, end_offset, limits, beat=beat)
-    return state
+    def _listed(self) -> list[int]:
+        if self._offsets is None:
+            names = (entry.name for entry in self._vfs.list_dir(self._directory()))
+            parsed = (parse_offset_file(name) for name in names)
+            self._offsets = sorted(
+                found[0] for found in parsed if found and found[1] == SNAPSHOT_SUFFIX
+            )
+        return self._offsets
 
+    # -- writing ----------------------------------------------------------------------------
 
-def _newest_snapshot(
-    vfs: Vfs, directory: str, oldest: int, latest: int
-) -> tuple[ProducerState, int] | None:
-    """The newest sound one between these offsets, and its own."""
-    for offset in reversed(snapshot_offsets(vfs, directory)):
-        data = vfs.read_if_exists(_path(directory, offset)) if oldest <= offset <= latest else None
-        found = None if data is None else ProducerState.from_snapshot(bytes(data))
-        if found is not None:
-            return found, offset
-    return None
+    def write(
+        self,
+        state: ProducerState,
+        offset: int,
+        segments: Sequence[LogSegment],
+        *,
+        sync: bool,
+        recovery_base: int = 0,
+    ) -> None:
+        """Write ``state`` as of ``offset``, and remove snapshots that are not needed any more.
 
+        The newest one up to ``recovery_base``, where a walk after a crash begins, stays as well:
+        what was aborted after it can be known by it alone. If it fails, the older ones are still
+        there.
+        """
+        offsets = self._listed()
+        write_atomically(self._vfs, self._path(offset), state.to_snapshot(), sync=sync)
+        if offset not in offsets[-1:]:
+            self._offsets = offsets = sorted({*offsets, offset})
+        needed = {segment.base_offset for segment in segments}
+        needed.update(offsets[-_SNAPSHOTS_KEPT:])
+        needed.update(offsets[: bisect_right(offsets, recovery_base)][-1:])
+        self._remove([one for one in offsets if one not in needed])
 
-def transactions_of(
-    vfs: Vfs,
-    directory: str,
-    segments: Sequence[LogSegment],
-    at: int,
-    end_offset: int,
-    limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
-    beat: Callable[[], None] = lambda: None,
-) -> TransactionIndex:
-    """The index of the segment number ``at``, which ends at ``end_offset``, from the log."""
-    segment = segments[at]
-    base = segment.base_offset
-    before = load_producers(vfs, directory, segments, base, limits, beat=beat)
-    return TransactionIndex(_replay(before, segment, base, end_offset, limits, beat))
+    def put(self, snapshots: Mapping[int, bytes]) -> None:
+        """Write snapshots of another copy of this replica, by their offsets."""
+        for offset, data in snapshots.items():
+            write_atomically(self._vfs, self._path(offset), data, sync=False)
+        self._offsets = None
+
+    def newest(self) -> dict[int, bytes]:
+        """Contents of the newest snapshots, by their offsets, for :meth:`put`."""
+        found = {at: self._vfs.read_if_exists(self._path(at)) for at in self._newest_offsets()}
+        return {offset: data for offset, data in found.items() if data is not None}
+
+    def _newest_offsets(self) -> list[int]:
+        return self._listed()[-_SNAPSHOTS_KEPT:]
+
+    def drop_outside(self, start_offset: int, end_offset: int) -> None:
+        """Remove snapshots that speak of what the log no longer holds."""
+        outside = [one for one in self._listed() if not start_offset <= one <= end_offset]
+        self._remove(outside)
+
+    def _remove(self, doomed: Sequence[int]) -> None:
+        offsets = self._listed()
+        for offset in doomed:
+            self._vfs.unlink_if_exists(self._path(offset))
+            offsets.remove(offset)
+
+    # -- loading ----------------------------------------------------------------------------
+
+    def load(
+        self,
+        segments: Sequence[LogSegment],
+        end_offset: int,
+        limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+        *,
+        mend_from: int | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> LoadedProducers:
+        """From the newest sound snapshot not after ``end_offset``, and the batches after it.
+
+        ``beat`` reports progress: without a snapshot the whole log is read. The transaction
+        indexes of the segments from number ``mend_from`` on are made anew.
+        """
+        oldest, latest = segments[0].base_offset, end_offset
+        if mend_from is not None:
+            latest = min(end_offset, segments[mend_from].base_offset)
+        found = self._newest_sound(oldest, latest)
+        state, begin = found or (ProducerState(), oldest)
+        first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
+        if mend_from is not None:
+            first = min(first, mend_from)
+        replayed_bytes = 0
+        for i in range(first, len(segments)):
+            segment, following = segments[i], segments[i + 1 : i + 2]
+            segment_end = min([end_offset, *(one.base_offset for one in following)])
+            replayed = _Replayed([], 0)
+            if begin < segment_end:
+                replayed = _replay(state, segment, begin, segment_end, limits, beat)
+            replayed_bytes += replayed.size_bytes
+            if mend_from is not None and mend_from <= i:
+                segment.take_transactions(TransactionIndex(replayed.aborted))
+            if segment_end >= end_offset:
+                break
+        if found is None and latest < end_offset and self._newest_sound(oldest, end_offset):
+            # The indexes are made from what is left; a later snapshot knows of what has left, too.
+            return self.load(segments, end_offset, limits, beat=beat)
+        return LoadedProducers(state, replayed_bytes)
+
+    def _newest_sound(self, oldest: int, latest: int) -> tuple[ProducerState, int] | None:
+        """The newest sound one between these offsets, and its own."""
+        for offset in reversed(self._listed()):
+            if offset < oldest:
+                return None
+            data = self._vfs.read_if_exists(self._path(offset)) if offset <= latest else None
+            found = None if data is None else ProducerState.from_snapshot(bytes(data))
+            if found is not None:
+                return found, offset
+        return None
+
+    def transactions_of(
+        self,
+        segments: Sequence[LogSegment],
+        at: int,
+        end_offset: int,
+        limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
+        beat: Callable[[], None] = lambda: None,
+    ) -> TransactionIndex:
+        """The index of the segment number ``at``, which ends at ``end_offset``, from the log."""
+        segment = segments[at]
+        base = segment.base_offset
+        before = self.load(segments, base, limits, beat=beat).state
+        return TransactionIndex(_replay(before, segment, base, end_offset, limits, beat).aborted)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory()}/{offset_file_name(offset, SNAPSHOT_SUFFIX)}"
 
 
 def _replay(
@@ -134,27 +195,24 @@ def _replay(
     end: int,
     limits: ProducerLimits,
     beat: Callable[[], None],
-) -> list[AbortedTransaction]:
-    """What the segment's batches from ``begin`` up to ``end`` make of ``state``; what aborted."""
-    aborted = []
+) -> _Replayed:
+    """Apply the segment's batches from ``begin`` up to ``end`` to ``state``."""
+    aborted, size_bytes = [], 0
     for number, located in enumerate(segment.batches_from(begin)):
         header = located.header
         if header.base_offset >= end:
             break
         if not number % _BATCHES_PER_BEAT:
             beat()
+        size_bytes += header.size_bytes
         if header.has_producer_id:
             marker = _marker_at(segment, located) if header.is_control else None
             ended = state.record(header, header.base_offset, limits=limits, marker=marker)
             if ended is not None:
                 aborted.append(ended)
-    return aborted
+    return _Replayed(aborted, size_bytes)
 
 
 def _marker_at(segment: LogSegment, located: Located) -> TransactionMarker | None:
     data = segment.read_at(located.position, located.header.size_bytes)
     return read_marker(data, 0, located.header)
-
-
-def _path(directory: str, offset: int) -> str:
-    return f"{directory}/{offset_file_name(offset, SNAPSHOT_SUFFIX)}"

@@ -74,10 +74,14 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerLimits(NamedTuple):
-    """How long a producer is remembered that sends nothing, and how many of one partition are."""
+    """How long a producer is remembered that sends nothing, and how many of one partition are.
+
+    After ``snapshot_interval_bytes`` of log their state is written to a snapshot file.
+    """
 
     expiration_ms: int = 86_400_000
     max_producers: int = 10_000
+    snapshot_interval_bytes: int = 64 * 1024 * 1024
 
 
 DEFAULT_PRODUCER_LIMITS: Final = ProducerLimits()
@@ -125,6 +129,10 @@ class ProducerState:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def __bool__(self) -> bool:
+        """Whether a truncation may change it: something is known, or was not replicated yet."""
+        return bool(self._producers or self.transactions.unstable)
 
     # -- may it be appended -----------------------------------------------------------------
 

@@ -1,6 +1,8 @@
-"""DISK. ``LogTimeSearch``: one question for a time, answered by turns from the segments of one log.
+"""DISK. ``LogTimeSearch`` and ``MaxTimestampSearch``: one question for a time, answered in turns.
 
-* Batches are searched in the dir's thread, a few at a time: nothing may wait for a search.
+* Segments and batches are searched in the dir's thread, a few at a time: nothing may wait for a
+  search. A turn reads the indexes of one segment at most, and a few entries of some others; the
+  next turn goes on after them.
 * What was found is opened in another thread. Anyone may ask, and a batch of some KiB may unpack to
   gigabytes of records that are seven bytes each: both have limits, and of a batch beyond them, or
   one that does not open, its beginning is the answer, which is not later than the answer.
@@ -10,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,6 +28,10 @@ from kraftjbod.storage.segments.segment import LogSegment
 
 #: Headers that are read in one turn of the dir's thread; that takes some milliseconds.
 _BATCHES_PER_TURN: Final = 2_000
+#: Segments whose largest timestamp is read from their files in one turn: some seeks of a disk each.
+_UNREAD_SEGMENTS_PER_TURN: Final = 4
+#: Segments that are looked at in one turn, read or not.
+_SEGMENTS_PER_TURN: Final = 4_096
 #: A search opens that many batches without an answer. One is usual: the log may start within it.
 _MAX_OPENED_BATCHES: Final = 16
 #: What a batch may unpack to, and how many of its records are read.
@@ -52,12 +59,13 @@ class LogTimeSearch:
     :meth:`scan`, and :meth:`open` if there is something to open, until :attr:`is_over`.
     """
 
-    def __init__(self, timestamp: int) -> None:
+    def __init__(self, timestamp: int, from_offset: int = 0) -> None:
+        """``from_offset``: all before is known to be older."""
         self._timestamp = timestamp
         #: Where the log started at the last turn.
         self._log_start = 0
         #: Everything before is known to hold no answer.
-        self._next_offset = 0
+        self._next_offset = from_offset
         self._found: _Seen | None = None
         self._opened = 0
         self.is_over = False
@@ -69,22 +77,29 @@ class LogTimeSearch:
         """Of what there is to open; 0 if there is nothing."""
         return 0 if self._found is None else self._found.header.size_bytes
 
-    def scan(self, segments: Sequence[LogSegment], start_offset: int, by_index: ByIndex) -> None:
-        """In the dir's thread: a few batches further on, if there are so many."""
+    def scan(
+        self,
+        segments: Sequence[LogSegment],
+        start_offset: int,
+        by_index: ByIndex,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        """In the dir's thread: a few segments and batches further on, if there are so many."""
         self._log_start = start_offset
         begin = max(start_offset, self._next_offset)
-        for at, segment in enumerate(segments):
-            if at + 1 < len(segments) and segments[at + 1].base_offset <= begin:
-                continue
-            largest = segment.largest_timestamp()
-            if largest is None or largest.timestamp < self._timestamp:
-                continue
-            seen = by_index(at, partial(_scan_segment, segment, self._timestamp, begin))
-            if seen is not None:
-                self._next_offset = seen.header.next_offset
-                self._found = seen if seen.data is not None else None
-                return
-        self.is_over = True
+        for at in _turn(segments, begin):
+            segment = segments[at]
+            largest = segment.largest_timestamp(on_progress)
+            if largest is not None and largest.timestamp >= self._timestamp:
+                seen = by_index(at, partial(_scan_segment, segment, self._timestamp, begin))
+                if seen is not None:
+                    self._next_offset = seen.header.next_offset
+                    self._found = seen if seen.data is not None else None
+                    return
+            if at + 1 == len(segments):
+                self.is_over = True
+            else:
+                self._next_offset = segments[at + 1].base_offset
 
     def open(self) -> None:
         """In any thread: whether the batch that was found holds the answer."""
@@ -99,6 +114,46 @@ class LogTimeSearch:
             self.answer = _first_in(found.data, header, self._timestamp, start)
         # The log may start within this batch, and its young records be before that.
         self.is_over = self.answer is not None
+
+
+class MaxTimestampSearch:
+    """For the largest timestamp of a log: :meth:`scan` until :attr:`is_over`."""
+
+    def __init__(self) -> None:
+        self._next_offset = 0
+        self.is_over = False
+        #: So far; None if no segment has batches.
+        self.largest: int | None = None
+        #: Of the first segment that has it.
+        self.base_offset = 0
+
+    def scan(
+        self,
+        segments: Sequence[LogSegment],
+        start_offset: int,
+        _by_index: ByIndex,
+        on_progress: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        """In the dir's thread: a few segments further on."""
+        for at in _turn(segments, max(start_offset, self._next_offset)):
+            found = segments[at].largest_timestamp(on_progress)
+            if found is not None and (self.largest is None or found.timestamp > self.largest):
+                self.largest, self.base_offset = found.timestamp, segments[at].base_offset
+            if at + 1 == len(segments):
+                self.is_over = True
+            else:
+                self._next_offset = segments[at + 1].base_offset
+
+
+def _turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
+    """Numbers of the segments of one turn, from the one that holds ``begin`` on."""
+    first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
+    unread = 0
+    for at in range(first, min(first + _SEGMENTS_PER_TURN, len(segments))):
+        unread += not segments[at].is_largest_known
+        if unread > _UNREAD_SEGMENTS_PER_TURN:
+            return
+        yield at
 
 
 def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _Seen | None:

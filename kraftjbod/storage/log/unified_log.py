@@ -54,12 +54,7 @@ from kraftjbod.storage.log.log_values import (
     carry_out,
 )
 from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation, read_view
-from kraftjbod.storage.log.producer_snapshots import (
-    drop_snapshots_outside,
-    load_producers,
-    transactions_of,
-    write_snapshot,
-)
+from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
 from kraftjbod.storage.log.producer_state import (
     DEFAULT_PRODUCER_LIMITS,
     KeptBatches,
@@ -67,7 +62,7 @@ from kraftjbod.storage.log.producer_state import (
     ProducerLimits,
     ProducerState,
 )
-from kraftjbod.storage.log.time_search import LogTimeSearch
+from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import sent_batches
 from kraftjbod.storage.segments.segment import LogSegment
@@ -114,11 +109,16 @@ class UnifiedLog:
         self._epochs = content.epochs
         self._epochs_on_disk = content.epochs_on_disk
         self._producers = content.producers
+        self._snapshots = ProducerSnapshots(vfs, lambda: self.directory, content.snapshot_offsets)
+        #: Log that a truncation would have to replay, for it is in no snapshot.
+        self._bytes_since_snapshot = content.replayed_bytes
         #: Set by who owns the partition, from any thread: what ended below it is replicated.
         self.high_watermark = content.log_start_offset
         self.beat: Callable[[], None] = lambda: None  # Of who watches the dir.
         self._truncation: Truncation | None = None
-        self._damage = LogDamage(self.segments.all, lambda: self._end, content.damages)
+        self._damage = LogDamage(
+            self.segments.all, lambda: self._end, content.damages, on_progress=self._progress
+        )
 
     def __repr__(self) -> str:
         return f"<UnifiedLog {self.directory} [{self._start}, {self._end})>"
@@ -126,6 +126,10 @@ class UnifiedLog:
     @property
     def directory(self) -> str:
         return self.segments.directory
+
+    def _progress(self, _size_bytes: int) -> None:
+        """For walks over a segment: the operation is slow, not stuck."""
+        self.beat()
 
     def view(self) -> LogView:
         segments = self.segments
@@ -147,7 +151,8 @@ class UnifiedLog:
         """Epochs, producers and indexes, to go on in another directory."""
         producers = self._producers.to_snapshot()
         self._open(len(self.segments.all) - 1)
-        return CarriedState(self.view(), producers, self.segments.active.index_files())
+        indexes = self.segments.active.index_files()
+        return CarriedState(self.view(), producers, self._snapshots.newest(), indexes)
 
     @property
     def kept_producer_batches(self) -> KeptBatches:
@@ -282,6 +287,12 @@ class UnifiedLog:
             buggify.is_on and buggify.fires("storage.early_roll")
         ):
             self.roll()
+        elif (
+            self._bytes_since_snapshot >= self._producer_limits.snapshot_interval_bytes
+            and self._producers
+        ):
+            with FailsAs(OpKind.CHECKPOINT):
+                self._write_snapshot(sync=False)
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
             # While nothing is appended: it may find no space, which no append may do half-way.
@@ -289,6 +300,7 @@ class UnifiedLog:
             for closed in self.segments.from_recovery_at(self._recovery_point)[:-1]:
                 closed.write_indexes()
         self.segments.append(buffers, headers, size_bytes)
+        self._bytes_since_snapshot += size_bytes
         self._epochs = epochs
         self._end = next_offset
         for header in headers:
@@ -336,9 +348,10 @@ class UnifiedLog:
 
     def _write_snapshot(self, *, sync: bool) -> None:
         base = self.segments.from_recovery_at(self._recovery_point)[0].base_offset
-        write_snapshot(
-            self._vfs, self.directory, self._producers, self._end, sync=sync, recovery_base=base
+        self._snapshots.write(
+            self._producers, self._end, self.segments.all, sync=sync, recovery_base=base
         )
+        self._bytes_since_snapshot = 0
 
     def _open(self, at: int) -> LogSegment:
         """The segment number ``at`` with its file open and its indexes at hand, mended or not."""
@@ -351,9 +364,7 @@ class UnifiedLog:
     def _mend_transactions(self, at: int) -> None:
         segments = self.segments.all
         end = [*(one.base_offset for one in segments[1:]), self._end][at]
-        made = transactions_of(
-            self._vfs, self.directory, segments, at, end, self._producer_limits, self.beat
-        )
+        made = self._snapshots.transactions_of(segments, at, end, self._producer_limits, self.beat)
         segments[at].take_transactions(made)
         self._damage.indexes_mended += 1
 
@@ -372,6 +383,7 @@ class UnifiedLog:
         for segment in closed:
             segment.write_indexes()
             paths.extend(segment.index_paths)
+            self.beat()
         if is_last and active.write_indexes():
             paths.extend(active.index_paths)
         self._write_epochs(self._epochs)
@@ -391,7 +403,7 @@ class UnifiedLog:
     def flush(self, *, is_last: bool = False) -> None:
         """All of it, here and now; ``is_last`` as in :meth:`flush_plan`."""
         plan = self.flush_plan(is_last=is_last)
-        carry_out(self._vfs, plan)
+        carry_out(self._vfs, plan, self.beat)
         self.flushed(plan)
 
     def _write_epochs(self, epochs: EpochEntries) -> None:
@@ -409,12 +421,12 @@ class UnifiedLog:
         max_bytes: int,
         max_offset: int,
         min_one: bool,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> memoryview:
         """See :func:`read_view`; opens what it needs, waits for the disk, and checks each batch.
 
         Nothing at all if ``start_offset`` turns out to be damaged: the next view shows it.
-        ``on_progress`` is for a segment that had to be surveyed.
+
+        Cost: one segment's indexes, and the bytes from the index entry before the first batch on.
 
         :raises CorruptRecordError: if the batch cannot be read for no lasting reason.
         """
@@ -423,7 +435,7 @@ class UnifiedLog:
         except CorruptRecordError as e:
             if e.offset is not None:
                 return _NOTHING
-        self._damage.survey(self.view().segment_index(start_offset), on_progress)
+        self._damage.survey(self.view().segment_index(start_offset))
         damage = self.view().damage_from(start_offset)
         if damage is not None and damage.offset <= start_offset:
             return _NOTHING
@@ -464,14 +476,12 @@ class UnifiedLog:
             scrub.segment.write_transactions(sync=True)
         return True
 
-    def search(self, search: LogTimeSearch) -> None:
-        """One turn of a search by time; what it found is opened in another thread."""
-        search.scan(self.segments.all, self._start, self._damage.by_index)
+    def search(self, search: LogTimeSearch | MaxTimestampSearch) -> None:
+        """One turn of a search by time; what it found is opened in another thread.
 
-    def max_timestamp(self) -> int | None:
-        """The largest; None of an empty log."""
-        largest = [found for one in self.segments.all if (found := one.largest_timestamp())]
-        return max((found.timestamp for found in largest), default=None)
+        Cost: a few segments' largest timestamps, and the indexes of one segment.
+        """
+        search.scan(self.segments.all, self._start, self._damage.by_index, self._progress)
 
     # -- compaction -------------------------------------------------------------------------
 
@@ -490,7 +500,11 @@ class UnifiedLog:
     # -- shorten ----------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Lose every batch that ends with or after ``offset``."""
+        """Lose every batch that ends with or after ``offset``.
+
+        Cost: one segment's indexes, one index interval, the log since the last producer snapshot,
+        and a few operations on names for each segment that goes.
+        """
         if offset >= self._end:
             return
         self.segments.name_compacted()
@@ -503,7 +517,7 @@ class UnifiedLog:
             # Not in the middle of a gap: a log ends where its last batch does.
             end = active.next_offset(position)
         # A snapshot from after the truncation must not outlive it: its end would be wrong.
-        drop_snapshots_outside(self._vfs, self.directory, self._start, end)
+        self._snapshots.drop_outside(self._start, end)
         with Undoing(self._reload_producers):
             self._retire_after(active)
             if position < active.size_bytes:
@@ -538,14 +552,14 @@ class UnifiedLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Lose everything; the log is empty and goes on at ``offset``, without a new file."""
         self.segments.name_compacted()
-        drop_snapshots_outside(self._vfs, self.directory, offset, offset)
+        self._snapshots.drop_outside(offset, offset)
         oldest = self.segments.oldest
         with Undoing(self._reload_producers):
             self._retire_after(oldest)
             # Before it gets its new name: under that it must not speak of other offsets.
             self.segments.shorten(oldest, 0, oldest.base_offset)
             self._forget_from(oldest.base_offset, Truncation(0, 0))
-        self._producers = ProducerState()
+        self._producers, self._bytes_since_snapshot = ProducerState(), 0
         self._epochs = ()
         self._damage.damages = ()
         self._go_on_in_place(offset)
@@ -554,6 +568,7 @@ class UnifiedLog:
     def _retire_after(self, last: LogSegment) -> None:
         """From the newest on: what breaks it off leaves a shorter log, not one with a hole."""
         while (newest := self.segments.active) is not last:
+            self.beat()
             self.segments.retire(-1)
             self._forget_from(newest.base_offset, Truncation(newest.base_offset, 0))
 
@@ -568,9 +583,11 @@ class UnifiedLog:
         self._epochs = truncate_epochs_from(self._epochs, end)
 
     def _reload_producers(self) -> None:
-        self._producers = load_producers(
-            self._vfs, self.directory, self.segments.all, self._end, self._producer_limits
-        )
+        """Bring producer state to the log's end; where none was known, none is (as in Kafka)."""
+        if self._producers:
+            self._producers, self._bytes_since_snapshot = self._snapshots.load(
+                self.segments.all, self._end, self._producer_limits, beat=self.beat
+            )
 
     def _go_on_in_place(self, offset: int) -> None:
         """Make the only segment an empty one at ``offset``; it takes the space of the old one."""
@@ -594,7 +611,9 @@ class UnifiedLog:
     def delete_old_segments(
         self, now_ms: int, high_watermark: int, *, without_free_space: bool = False
     ) -> int:
-        """Apply retention to whole segments below ``high_watermark``; how many went.
+        """Apply retention to the oldest segments below ``high_watermark``; how many went.
+
+        At most ``EXPENDABLE_PER_STEP``: as long as so many go, ask again.
 
         ``without_free_space`` is for a disk that does not even hold another name: files are removed
         at once, and if all segments are to go the last one becomes the new one.
@@ -604,10 +623,12 @@ class UnifiedLog:
         doomed = count_expendable(
             self.segments.all,
             self.config,
+            size_bytes=self.segments.size_bytes,
             log_start_offset=self._start,
             high_watermark=high_watermark,
             log_end_offset=self._end,
             now_ms=now_ms,
+            on_progress=self._progress,
         )
         is_active_doomed = doomed == len(self.segments.all)
         for _ in range(doomed - is_active_doomed):
@@ -621,7 +642,7 @@ class UnifiedLog:
             if not without_free_space:
                 self._write_epochs(self._epochs)
             self.segments.drop_leftovers()
-            drop_snapshots_outside(self._vfs, self.directory, self._start, self._end)
+            self._snapshots.drop_outside(self._start, self._end)
         return doomed
 
     def _retire_oldest(self, *, at_once: bool = False) -> None:

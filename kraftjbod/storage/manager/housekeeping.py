@@ -22,7 +22,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.segments.segment import LogSegment
 
@@ -106,7 +106,7 @@ class Housekeeping:
         async def purge() -> None:
             if handle is not None:
                 await handle.close_files()
-            await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(path))
+            await remove_replica_dir(log_dir, path)
 
         self._purge_at(delay_ms, purge)
 

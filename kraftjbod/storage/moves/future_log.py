@@ -43,7 +43,7 @@ from kraftjbod.storage.dir_names import (
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.log_values import CarriedState, LogContent, sync_if_exists
 from kraftjbod.storage.log.log_view import LogView, Truncation
-from kraftjbod.storage.log.producer_snapshots import write_snapshot
+from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.moves.file_copy import copy_range
@@ -434,7 +434,11 @@ class FutureLog:
         if view.log_end_offset > 0:
             producers = ProducerState.from_snapshot(carried.producers)
             assert producers is not None, "a snapshot that was just made"
-            write_snapshot(self._vfs, self.directory, producers, view.log_end_offset, sync=True)
+            snapshots = ProducerSnapshots(self._vfs, lambda: self.directory)
+            # Of an earlier end of the move, before the log was truncated.
+            snapshots.drop_outside(view.log_start_offset, view.log_end_offset)
+            snapshots.put(carried.snapshots)
+            snapshots.write(producers, view.log_end_offset, view.segments, sync=True)
         self._has_new_names = True
         self._sync_files()
         self._note(view)

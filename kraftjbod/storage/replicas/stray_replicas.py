@@ -23,6 +23,7 @@ from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind, parse_replica_dir
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.replicas.dir_loading import DirLoading, Stray
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
@@ -186,14 +187,20 @@ class StrayReplicas:
         return handle
 
     async def remove(self, stray: Stray) -> None:
-        """For good.
+        """Remove its files, one by one; it can not be restored from the first one on.
 
-        :raises OverloadedError: too much waits for its dir; nothing has changed.
+        :raises OverloadedError: too much waits for its dir; ask again.
         :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
         """
         log_dir = stray.log_dir
-        await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.remove_tree(stray.directory))
+        log_dir.require_allowed(OpKind.DELETE)
         self._forget(stray)
+        try:
+            await remove_replica_dir(log_dir, stray.directory)
+        except BaseException:
+            if log_dir.is_online:
+                self._strays.append(stray)
+            raise
 
     def _forget(self, stray: Stray) -> None:
         """By its name, for more may be known of it by now, or its dir may be gone."""

@@ -232,6 +232,21 @@ def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located 
     return None
 
 
+def located_from(read_at: ReadAt, position: int, limit: int) -> Iterator[Located]:
+    """Yield the batches that begin from ``position`` up to ``limit``; only headers are read.
+
+    :raises CorruptRecordError: what follows is no batch.
+    :raises WouldWait: the bytes end within a header.
+    """
+    block, begin = _EMPTY, position
+    while position < limit:
+        if position - begin + HEADER_BYTES > len(block):
+            block, begin = _block(read_at, position, limit), position
+        header = read_header(block, position - begin)
+        yield Located(position, header)
+        position += header.size_bytes
+
+
 def last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int:
     """Where the last batch ends that begins at ``position`` or later, and fits both limits."""
     block, begin = _EMPTY, position

@@ -2,6 +2,7 @@
 
 * Entries live in memory; the files are written as a whole when a segment is rolled or closed,
   in Kafka's formats (8 and 12 bytes an entry, big-endian, offsets relative to the base).
+* Parsing runs in C: a segment of 1 GiB has 262,144 entries at the default interval.
 * They can be rebuilt from the segment, so a file is never trusted: what does not fit is dropped.
 * The dir's thread appends while the loop searches. Each lookup takes the arrays once, positions
   are appended before offsets, and shortening makes new arrays, so a reader sees a whole past.
@@ -13,7 +14,8 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import islice
+from operator import lt
 from typing import Final, NamedTuple
 
 from kraftjbod.protocol.framing import Buffer
@@ -81,15 +83,25 @@ class OffsetIndex:
         for offset, position in zip(*self._entries, strict=True):
             yield self._base_offset + offset, position
 
-    def truncate(self, size_bytes: int) -> None:
-        """Forget batches that begin at or after ``size_bytes``."""
+    def last_position(self) -> int:
+        """The last known beginning of a batch; 0 without entries."""
+        _, positions = self._entries
+        return positions[-1] if positions else 0
+
+    def below(self, size_bytes: int) -> OffsetIndex:
+        """Return the index of the batches that begin before the position ``size_bytes``."""
         offsets, positions = self._entries
         keep = bisect_left(positions, size_bytes)
-        self._entries = (offsets[:keep], positions[:keep])
+        index = OffsetIndex(self._base_offset)
+        index._entries = (offsets[:keep], positions[:keep])
+        return index
 
     def to_bytes(self) -> bytes:
         offsets, positions = self._entries
-        return _big_endian(array("I", chain.from_iterable(zip(offsets, positions, strict=False))))
+        count = len(offsets)
+        words = array("I", bytes(OFFSET_ENTRY_BYTES * count))
+        words[0::2], words[1::2] = offsets, positions[:count]
+        return _big_endian(words)
 
     @classmethod
     def from_bytes(
@@ -153,34 +165,43 @@ class TimeIndex:
         for timestamp, offset in zip(*self._entries, strict=True):
             yield TimeEntry(timestamp, self._base_offset + offset)
 
-    def truncate(self, end_offset: int) -> None:
-        """Forget entries for offsets from ``end_offset`` on."""
+    def below(self, end_offset: int) -> TimeIndex:
+        """Return the index without the entries for offsets from ``end_offset`` on."""
         timestamps, offsets = self._entries
         keep = bisect_left(offsets, end_offset - self._base_offset)
-        self._entries = (timestamps[:keep], offsets[:keep])
+        index = TimeIndex(self._base_offset)
+        index._entries = (timestamps[:keep], offsets[:keep])
+        return index
 
     def to_bytes(self) -> bytes:
         timestamps, offsets = self._entries
-        return b"".join(
-            timestamp.to_bytes(8, "big", signed=True) + offset.to_bytes(4, "big")
-            for timestamp, offset in zip(timestamps, offsets, strict=False)
-        )
+        halves = array("I", timestamps.tobytes())
+        words = array("I", bytes(TIME_ENTRY_BYTES * len(timestamps)))
+        words[0::3], words[1::3] = halves[not _NATIVE_IS_BIG :: 2], halves[_NATIVE_IS_BIG::2]
+        words[2::3] = offsets[: len(timestamps)]
+        return _big_endian(words)
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: Buffer) -> TimeIndex | None:
         """The index in ``data``, or None if it cannot be one."""
         if len(data) % TIME_ENTRY_BYTES:
             return None
+        words = array("I", bytes(data))
+        if not _NATIVE_IS_BIG:
+            words.byteswap()
+        halves = array("I", bytes(8 * (len(words) // 3)))
+        halves[not _NATIVE_IS_BIG :: 2], halves[_NATIVE_IS_BIG::2] = words[0::3], words[1::3]
+        timestamps, offsets = array("q", halves.tobytes()), words[2::3]
+        if not _rises(timestamps) or not _rises(offsets):
+            return None
         index = cls(base_offset)
-        timestamps, offsets = index._entries
-        for at in range(0, len(data), TIME_ENTRY_BYTES):
-            timestamps.append(int.from_bytes(data[at : at + 8], "big", signed=True))
-            offsets.append(int.from_bytes(data[at + 8 : at + 12], "big"))
-        return index if _rises(timestamps) and _rises(offsets) else None
+        index._entries = (timestamps, offsets)
+        return index
 
 
 def _rises(values: array[int]) -> bool:
-    return all(values[i] < values[i + 1] for i in range(len(values) - 1))
+    found = values.tolist()
+    return all(map(lt, found, islice(found, 1, None)))
 
 
 def _big_endian(values: array[int]) -> bytes:

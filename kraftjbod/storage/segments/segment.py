@@ -51,10 +51,12 @@ from kraftjbod.storage.segments.batch_walk import (
     around_damage,
     batch_at,
     last_end,
+    located_from,
     require_sound,
     sound_batches,
     walk_to,
 )
+from kraftjbod.storage.segments.index_files import read_largest_entry
 from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, TimeEntry
 from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
@@ -81,6 +83,7 @@ class LogSegment:
         "_index_interval_bytes",
         "_indexes",
         "_indexes_on_disk",
+        "_largest",
         "_tail_is_torn",
         "_transactions_on_disk",
         "_vfs",
@@ -118,6 +121,8 @@ class LogSegment:
         self._index_interval_bytes = index_interval_bytes
         #: None until first needed; replaced as a whole, because the loop reads by it.
         self._indexes: SegmentIndexes | None = None
+        #: As the indexes say it; None until first needed, or while they are loaded.
+        self._largest: TimeEntry | None = None
         #: The index files say the same, or will do for a segment whose files were not read yet.
         self._indexes_on_disk = size_bytes > 0
         if size_bytes == 0:
@@ -226,8 +231,11 @@ class LogSegment:
         What is left ends at ``end_offset``. What was truncated may not come back after a crash,
         after or below what is appended next. The index files go first: if that fails, or the
         truncation does, the segment is what it was.
+
+        Cost: the indexes, if they are not loaded, and one index interval.
         """
         file = self.open()
+        indexes = self._indexes_below(size_bytes, end_offset)
         self._transactions_on_disk = False
         for suffix in INDEX_SUFFIXES:
             self._vfs.unlink_if_exists(self._path(suffix))
@@ -237,9 +245,22 @@ class LogSegment:
         self.size_bytes = size_bytes
         self.trusted.truncate(size_bytes)
         self._tail_is_torn = False
-        self.rebuild_index()
+        self._first_timestamp = None
+        if indexes is None:
+            self.rebuild_index()
+        else:
+            self._indexes, self._indexes_on_disk = indexes, False
         with FailsAs(OpKind.FLUSH):
             file.sync()
+
+    def _indexes_below(self, size_bytes: int, end_offset: int) -> SegmentIndexes | None:
+        """Indexes for :meth:`truncate`; None if they do not lead to batches."""
+        if size_bytes == 0:
+            return SegmentIndexes(self.base_offset, self._index_interval_bytes)
+        try:
+            return self.indexes().below(self.read_at, size_bytes, end_offset)
+        except (CorruptRecordError, WouldWait):
+            return None
 
     def retire(self, *, at_once: bool = False) -> None:
         """Take the names away; readers may finish, :meth:`purge` does the rest later.
@@ -315,8 +336,12 @@ class LogSegment:
         assert self._indexes is not None
         return self._indexes
 
-    def load_indexes(self) -> bool:
-        """Have both indexes ready; False if files were there and did not fit the segment."""
+    def load_indexes(self, on_progress: Callable[[int], None] = lambda size_bytes: None) -> bool:
+        """Have both indexes ready; False if files were there and did not fit the segment.
+
+        Cost: both files and one index interval; the headers of the whole segment where that does
+        not do, with ``on_progress``.
+        """
         if self._indexes is not None:
             return True
         with FailsAs(OpKind.INDEX):
@@ -324,7 +349,7 @@ class LogSegment:
             time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
         if data is None or time_data is None:
             # One file without the other is what a stop between the two leaves.
-            self.rebuild_index()
+            self.rebuild_index(on_progress)
             return True
         indexes = SegmentIndexes.from_files(
             self.base_offset,
@@ -334,7 +359,7 @@ class LogSegment:
             segment_bytes=self.size_bytes,
         )
         if indexes is None or not self._fits(indexes):
-            self.rebuild_index()
+            self.rebuild_index(on_progress)
             return False
         self._indexes = indexes
         return True
@@ -355,9 +380,9 @@ class LogSegment:
             return False
         return newest is not None and newest.header.max_timestamp == largest.timestamp
 
-    def rebuild_index(self) -> None:
+    def rebuild_index(self, on_progress: Callable[[int], None] = lambda size_bytes: None) -> None:
         """Make both indexes anew from the headers in the file."""
-        self._rewalk(check_crc_of_each=False, end_offset=NO_LIMIT)
+        self._rewalk(check_crc_of_each=False, end_offset=NO_LIMIT, on_progress=on_progress)
 
     def survey(
         self, end_offset: int, on_progress: Callable[[int], None] = lambda size_bytes: None
@@ -585,25 +610,28 @@ class LogSegment:
         position = self.indexes().offsets.position_before(offset)
         return walk_to(self.read_at, position, self.size_bytes, offset)
 
-    def batches_from(self, offset: int) -> list[Located]:
-        """All batches that end with or after ``offset``, damaged ones left out."""
+    def batches_from(self, offset: int) -> Iterator[Located]:
+        """Yield all batches that end with or after ``offset``, damaged ones left out."""
+        begin = offset
         try:
-            located = self.position_of(offset)
-            found = []
-            while located is not None:
-                found.append(located)
-                position = located.position + located.header.size_bytes
-                located = walk_to(self.read_at, position, self.size_bytes, offset)
-        except CorruptRecordError:
-            every = self.walk(
-                self.read_at,
-                known=self.indexes().offsets.positions_after,
-                check_crc_of_each=False,
-                end_offset=NO_LIMIT,
-            )
-            sound = [one for one in every if isinstance(one, Located)]
-            return [one for one in sound if one.header.last_offset >= offset]
-        return found
+            first = self.position_of(offset)
+            if first is not None:
+                for located in located_from(self.read_at, first.position, self.size_bytes):
+                    yield located
+                    begin = located.header.next_offset
+        except (CorruptRecordError, WouldWait):
+            yield from self._sound_from(begin)
+
+    def _sound_from(self, offset: int) -> Iterator[Located]:
+        """:meth:`batches_from` where a header cannot be: a walk around all damage."""
+        for found in self.walk(
+            self.read_at,
+            known=self.indexes().offsets.positions_after,
+            check_crc_of_each=False,
+            end_offset=NO_LIMIT,
+        ):
+            if isinstance(found, Located) and found.header.last_offset >= offset:
+                yield found
 
     def read(
         self,
@@ -683,9 +711,48 @@ class LogSegment:
 
     # -- time -------------------------------------------------------------------------------
 
-    def largest_timestamp(self) -> TimeEntry | None:
-        """The largest timestamp and an offset that has it; None if there are no batches."""
-        return self.indexes().largest
+    @property
+    def is_largest_known(self) -> bool:
+        """:meth:`largest_timestamp` reads nothing."""
+        return self._indexes is not None or self._largest is not None
+
+    def largest_timestamp(
+        self, on_progress: Callable[[int], None] = lambda size_bytes: None
+    ) -> TimeEntry | None:
+        """The largest timestamp and an offset that has it; None if there are no batches.
+
+        Cost, once: the last entry of the time index, a binary search for its batch in the offset
+        index, and one index interval. ``on_progress`` as in :meth:`load_indexes`.
+        """
+        if not self.is_largest_known:
+            self._largest = self._read_largest()
+        if self._indexes is None and self._largest is None:
+            self.load_indexes(on_progress)
+        return self._largest if self._indexes is None else self._indexes.largest
+
+    def _read_largest(self) -> TimeEntry | None:
+        """The last entry of the time index file; None if it does not name a batch."""
+        with FailsAs(OpKind.INDEX):
+            found = read_largest_entry(self._vfs, *self.index_paths, base_offset=self.base_offset)
+        if found is None or found.position >= self.size_bytes:
+            return None
+        file, is_own = self.file, self.file is None
+        if file is None:
+            file = self._vfs.open(self.path, OpenMode.READ)
+
+        def read_at(position: int, size: int) -> bytes | bytearray:
+            self.trusted.doubt(position, size, self.size_bytes)
+            return file.read_at(position, size)
+
+        try:
+            newest = walk_to(read_at, found.position, self.size_bytes, found.largest.offset)
+        except (CorruptRecordError, WouldWait):
+            return None
+        finally:
+            if is_own:
+                file.close()
+        is_its = newest is not None and newest.header.max_timestamp == found.largest.timestamp
+        return found.largest if is_its else None
 
     def first_timestamp(self) -> int | None:
         """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""

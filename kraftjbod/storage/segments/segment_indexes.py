@@ -15,16 +15,24 @@ from typing import assert_never
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from kraftjbod.storage.segments.batch_walk import Damage, Located
+from kraftjbod.storage.segments.batch_walk import Damage, Located, ReadAt, located_from
 from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry, TimeIndex
 
 
 class SegmentIndexes:
     """Empty ones, of a segment without batches. The loop may search ``offsets``."""
 
-    __slots__ = ("_bytes_since_entry", "_interval_bytes", "largest", "offsets", "times")
+    __slots__ = (
+        "_base_offset",
+        "_bytes_since_entry",
+        "_interval_bytes",
+        "largest",
+        "offsets",
+        "times",
+    )
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self._base_offset = base_offset
         self.offsets = OffsetIndex(base_offset)
         self.times = TimeIndex(base_offset)
         #: The largest timestamp of all batches and an offset that has it; no entry yet, maybe.
@@ -72,7 +80,29 @@ class SegmentIndexes:
     def lead_past(self, next_offset: int, position: int) -> None:
         """What lies before ``position`` is damaged: no walk to ``next_offset`` may begin there."""
         self.offsets.append(next_offset - 1, position)
+        if self.largest is not None:
+            self.times.append(*self.largest)
         self._bytes_since_entry = 0
+
+    def below(self, read_at: ReadAt, size_bytes: int, end_offset: int) -> SegmentIndexes:
+        """Return the indexes of the segment's first ``size_bytes``, which end at ``end_offset``.
+
+        Reads the headers after the last entry that stays: one index interval at most. Each entry
+        for an offset came with one for the largest timestamp up to that batch.
+
+        :raises CorruptRecordError: the entry leads to no batch.
+        :raises WouldWait: the file is shorter than ``size_bytes``.
+        """
+        kept = SegmentIndexes(self._base_offset, self._interval_bytes)
+        kept.offsets = self.offsets.below(size_bytes)
+        kept.times = self.times.below(end_offset)
+        kept.largest = kept.times.last()
+        begin = kept.offsets.last_position()
+        for _, header in located_from(read_at, begin, size_bytes):
+            if kept.largest is None or header.max_timestamp > kept.largest.timestamp:
+                kept.largest = TimeEntry(header.max_timestamp, header.last_offset)
+        kept._bytes_since_entry = size_bytes - begin
+        return kept
 
     def to_files(self) -> dict[str, bytes]:
         """What the files say, by suffix, if they are to be complete for what stands here."""

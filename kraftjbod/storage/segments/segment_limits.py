@@ -8,7 +8,7 @@ removes them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -18,6 +18,8 @@ from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET
 from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import LogSegment
 
+#: Segments that retention removes in one operation; each takes some operations on names.
+EXPENDABLE_PER_STEP: Final = 16
 _MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
 
 
@@ -62,37 +64,47 @@ def count_expendable(
     segments: Sequence[LogSegment],
     config: TopicConfig,
     *,
+    size_bytes: int,
     log_start_offset: int,
     log_end_offset: int,
     high_watermark: int,
     now_ms: int,
+    on_progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> int:
     """How many segments, from the oldest on, retention lets go (KIP-32, KIP-107).
+
+    At most :data:`EXPENDABLE_PER_STEP`; ``size_bytes`` is the size of all. Cost: the largest
+    timestamp of each that goes, and of one more.
 
     Only those that end at or below ``high_watermark``; ``now_ms`` is the wall clock's. In a topic
     that is compacted and no more, what is below the log's start goes, and nothing because of its
     age or size.
     """
-    size_bytes = sum(segment.size_bytes for segment in segments)
-    ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     doomed = 0
-    for segment, end in zip(segments, ends, strict=True):
+    for at, segment in enumerate(segments[:EXPENDABLE_PER_STEP]):
+        end = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
         if end > high_watermark or segment.size_bytes == 0:
             break
         rest_bytes = size_bytes - segment.size_bytes
-        if end > log_start_offset and not _is_old(segment, config, rest_bytes, now_ms):
+        if end > log_start_offset and not _is_old(segment, config, rest_bytes, now_ms, on_progress):
             break
         size_bytes = rest_bytes
         doomed += 1
     return doomed
 
 
-def _is_old(segment: LogSegment, config: TopicConfig, rest_bytes: int, now_ms: int) -> bool:
+def _is_old(
+    segment: LogSegment,
+    config: TopicConfig,
+    rest_bytes: int,
+    now_ms: int,
+    on_progress: Callable[[int], None],
+) -> bool:
     if not config.cleanup_policy.is_delete:
         return False
     if 0 <= config.retention_bytes <= rest_bytes:
         return True
     if config.retention_ms < 0:
         return False
-    largest = segment.largest_timestamp()
+    largest = segment.largest_timestamp(on_progress)
     return largest is not None and now_ms - largest.timestamp > config.retention_ms

@@ -2,42 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_loader import create_log
-from kraftjbod.storage.log.producer_snapshots import (
-    drop_snapshots_outside,
-    load_producers,
-    snapshot_offsets,
-    write_snapshot,
-)
+from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
 
 
-def test_only_the_newest_are_kept_and_those_outside_go():
+def segments_at(vfs: Vfs, bases: Iterable[int]) -> list[LogSegment]:
+    config = TopicConfig()
+    return [LogSegment.on_disk(vfs, "/t", base, 0, config) for base in bases]
+
+
+def snapshots_in(vfs: Vfs, directory: str) -> ProducerSnapshots:
+    return ProducerSnapshots(vfs, lambda: directory)
+
+
+def test_snapshots_of_segments_and_the_newest_are_kept():
     vfs = MemVfs()
     vfs.make_dirs("/t")
-    for offset in (5, 10, 15):
-        write_snapshot(vfs, "/t", ProducerState(), offset, sync=True)
-    assert snapshot_offsets(vfs, "/t") == [10, 15]
-    drop_snapshots_outside(vfs, "/t", 0, 12)
-    assert snapshot_offsets(vfs, "/t") == [10]
+    snapshots, segments = snapshots_in(vfs, "/t"), segments_at(vfs, [0, 10])
+    for offset in (5, 10, 15, 18, 19):
+        snapshots.write(ProducerState(), offset, segments, sync=True)
+    assert snapshots_in(vfs, "/t").offsets == snapshots.offsets == [10, 18, 19]
+    snapshots.drop_outside(0, 18)
+    assert snapshots_in(vfs, "/t").offsets == snapshots.offsets == [10, 18]
+
+
+def test_the_snapshot_before_the_recovery_point_is_kept():
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    snapshots, segments = snapshots_in(vfs, "/t"), segments_at(vfs, [0])
+    for offset in (5, 10, 15, 20):
+        snapshots.write(ProducerState(), offset, segments, sync=True, recovery_base=7)
+    assert snapshots_in(vfs, "/t").offsets == snapshots.offsets == [5, 15, 20]
+
+
+def log_with(vfs: MemVfs, batches: int, config: TopicConfig, interval_bytes: int) -> UnifiedLog:
+    vfs.make_dirs("/d1")
+    limits = ProducerLimits(snapshot_interval_bytes=interval_bytes)
+    log = create_log(vfs, "/d1", TP, TOPIC_ID, config, producer_limits=limits)
+    for i in range(batches):
+        data = batch(body=bytes(300), producer=(7, 0, i))
+        log.append_as_leader(data, headers_of(data), 0, 0)
+    return log
 
 
 def test_damaged_snapshot_is_passed_over():
     vfs = MemVfs()
-    vfs.make_dirs("/d1")
-    log = create_log(vfs, "/d1", TP, TOPIC_ID, TopicConfig(segment_bytes=1024))
-    for i in range(20):
-        data = batch(body=bytes(300), producer=(7, 0, i))
-        log.append_as_leader(data, headers_of(data), 0, 0)
-    newest = snapshot_offsets(vfs, "/d1/t-0")[-1]
-    path = f"/d1/t-0/{newest:020d}.snapshot"
+    log = log_with(vfs, 20, TopicConfig(segment_bytes=1024), 1 << 30)
+    snapshots = snapshots_in(vfs, "/d1/t-0")
+    path = f"/d1/t-0/{snapshots.offsets[-1]:020d}.snapshot"
     vfs.open(path, OpenMode.READ_WRITE).write_at(8, [b"\xff\xff"])
-    state = load_producers(vfs, "/d1/t-0", log.view().segments, 20)
+    state = snapshots.load(log.view().segments, 20).state
     (header,) = headers_of(batch(producer=(7, 0, 19)))
     twin = state.check(header, 0, ProducerLimits())
     assert twin is not None
     assert twin.base_offset == 19
+
+
+def test_append_writes_a_snapshot_after_each_interval():
+    """A truncation replays what lies after the newest one that stays."""
+    vfs = MemVfs()
+    log = log_with(vfs, 100, TopicConfig(), 3_000)
+    offsets = snapshots_in(vfs, "/d1/t-0").offsets
+    assert len(offsets) == 2
+    assert 100 - offsets[-1] <= 3_000 // 361 + 1
+    log.truncate_to(99)
+    (header,) = headers_of(batch(producer=(7, 0, 98)))
+    assert snapshots_in(vfs, "/d1/t-0").load(log.view().segments, 99).replayed_bytes <= 3_000
+    twin = log.append_as_leader(batch(producer=(7, 0, 98)), [header], 0, 0)
+    assert (twin.duplicate, twin.base_offset) == (True, 98)

@@ -19,7 +19,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_loader import LogLoader, create_log
 from kraftjbod.storage.log.log_values import FoundTimestamp
-from kraftjbod.storage.log.time_search import LogTimeSearch
+from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -322,7 +322,10 @@ def test_every_offset_is_found_by_its_time():
         assert found is not None
         assert (found.timestamp, found.offset) == (1000 + 10 * i, 2 * i)
     assert found_by_time(log, 2000) is None
-    assert log.max_timestamp() == 1490
+    search = MaxTimestampSearch()
+    while not search.is_over:
+        log.search(search)
+    assert (search.largest, search.base_offset) == (1490, log.segments.active.base_offset)
 
 
 def test_damaged_index_files_are_rebuilt():

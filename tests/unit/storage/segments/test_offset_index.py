@@ -56,7 +56,7 @@ def test_unfit_bytes_are_refused():
 
 def test_truncation():
     index = make()
-    index.truncate(2000)
+    index = index.below(2000)
     assert len(index) == 1
     index.append(125, 2000)
     assert index.position_before(130) == 2000
@@ -75,7 +75,7 @@ def test_time_index():
     back = TimeIndex.from_bytes(100, data)
     assert back is not None
     assert back.to_bytes() == data
-    times.truncate(120)
+    times = times.below(120)
     assert times.last() == TimeEntry(5, 110)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from errno import EMFILE, ENOSPC
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kraftjbod.storage.segments.offset_index import TIME_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
+from kraftjbod.storage.segments.segment_indexes import SegmentIndexes
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
@@ -223,3 +226,60 @@ def test_a_segment_is_born_again_in_its_own_space():
     add(fresh, batch(base_offset=7))
     assert fresh.size_bytes == len(batch())
     assert segment.file is None
+
+
+@given(
+    timestamps=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    left=st.integers(0, 30),
+    loaded=st.booleans(),
+)
+def test_truncation_leaves_the_indexes_that_a_rebuild_makes(
+    timestamps: list[int], left: int, loaded: bool
+):
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    for offset, timestamp in enumerate(timestamps):
+        add(segment, batch(base_offset=offset, timestamp=timestamp))
+    segment.write_indexes()
+    if loaded:
+        segment = make(vfs, segment.size_bytes)
+    left = min(left, len(timestamps))
+    segment.truncate(left * len(batch()), left)
+    for offset, timestamp in enumerate((3, 9, 12), start=left):
+        largest = segment.largest_timestamp()
+        assert largest == made_anew(vfs, segment).largest
+        add(segment, batch(base_offset=offset, timestamp=timestamp))
+    positions = [segment.position_of(offset) for offset in range(left + 3)]
+    assert [found and found.position for found in positions] == [
+        offset * len(batch()) for offset in range(left + 3)
+    ]
+    made = made_anew(vfs, segment)
+    assert len(segment.indexes().offsets) >= len(made.offsets)
+    segment.write_indexes()
+    again = make(vfs, segment.size_bytes)
+    assert again.load_indexes()
+    assert again.largest_timestamp() == made.largest
+
+
+def made_anew(vfs: Vfs, segment: LogSegment) -> SegmentIndexes:
+    """What a walk over the whole file makes."""
+    again = make(vfs, segment.size_bytes)
+    again.rebuild_index()
+    return again.indexes()
+
+
+def test_truncation_after_damage_knows_the_largest_timestamp():
+    """A walk for it begins at the entry that leads past the damage."""
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    segment = make(vfs)
+    for offset, timestamp in enumerate((1, 99, 2, 3, 4)):
+        add(segment, batch(base_offset=offset, timestamp=timestamp))
+    size = len(batch())
+    segment.open().write_at(2 * size + 30, [b"\xff"])
+    assert segment.survey(5)
+    segment.truncate(4 * size, 4)
+    largest = segment.largest_timestamp()
+    assert largest is not None
+    assert (largest.timestamp, largest.offset) == (99, 1)

@@ -35,6 +35,7 @@ def doomed(made: list[LogSegment], start: int = 0, high: int = 99, **config: obj
         TopicConfig().with_overrides(
             {k.replace("_", "."): str(v) for k, v in config.items()}, source="t"
         ),
+        size_bytes=sum(segment.size_bytes for segment in made),
         log_start_offset=start,
         log_end_offset=2 * len(made),
         high_watermark=high,

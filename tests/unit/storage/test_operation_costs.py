@@ -1,0 +1,285 @@
+"""Costs of operations on a log, in file operations and bytes, at 1, 10 and 100 times the size.
+
+No operation may read more than the indexes of one segment and one index interval, whatever the
+size of its segment or of the log. The costs are stated in docs/operate.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from kraftjbod.storage.checkpoints import format_offsets
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
+from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
+from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
+from kraftjbod.storage.vfs import OpenMode, write_atomically
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.large_log import (
+    KIB,
+    MIB,
+    CountingVfs,
+    LargeLog,
+    load_large_log,
+    put_large_log,
+)
+from tests.faults.rig import TP, batch, chores, format_dir, headers_of, manager_of, open_dir
+
+#: Headers are read in blocks of this size.
+BLOCK_BYTES = 4 * KIB
+
+
+class Cost(NamedTuple):
+    operations: int
+    bytes_read: int
+    bytes_written: int
+
+
+def open_log(shape: LargeLog, **config: object) -> tuple[UnifiedLog, CountingVfs]:
+    mem = MemVfs()
+    vfs = CountingVfs(mem)
+    directory = put_large_log(mem, "/d1", shape)
+    return load_large_log(vfs, directory, shape, shape.config(**config)), vfs
+
+
+def cost_of(operate: Callable[[UnifiedLog], object], shape: LargeLog, **config: object) -> Cost:
+    log, vfs = open_log(shape, **config)
+    vfs.reset()
+    operate(log)
+    return Cost(vfs.operation_count, vfs.bytes_read, vfs.bytes_written)
+
+
+#: 8 MiB segments of 16 KiB batches, of one producer.
+SMALL = LargeLog.of_size(8 * MIB, 16 * KIB, producer_id=7)
+
+
+def larger_segments(times: int) -> LargeLog:
+    return replace(SMALL, batches_per_segment=SMALL.batches_per_segment * times)
+
+
+def more_segments(times: int) -> LargeLog:
+    return replace(SMALL, segments=times)
+
+
+def allowed_bytes(shape: LargeLog) -> int:
+    """The indexes of one segment, one interval, its batch, and a few blocks and small files."""
+    return shape.index_bytes + shape.interval_bytes + shape.batch_bytes + 8 * BLOCK_BYTES
+
+
+SIZES = pytest.mark.parametrize("times", [1, 10, 100])
+
+
+@SIZES
+def test_truncate_one_record_reads_one_index_one_interval_and_since_the_snapshot(times: int):
+    shape = larger_segments(times)
+    cost = cost_of(lambda log: log.truncate_to(shape.end_offset - 1), shape)
+    replayed = shape.snapshot_interval_bytes // shape.batch_bytes
+    assert cost.bytes_read <= allowed_bytes(shape) + replayed * BLOCK_BYTES
+    assert cost.operations <= 30 + replayed
+
+
+@SIZES
+def test_truncate_of_a_log_without_producers_reads_one_index_and_one_interval(times: int):
+    shape = replace(larger_segments(times), producer_id=None)
+    cost = cost_of(lambda log: log.truncate_to(shape.end_offset - 1), shape)
+    assert cost.bytes_read <= allowed_bytes(shape)
+    assert cost.operations <= 30
+
+
+@SIZES
+def test_roll_reads_and_writes_one_index(times: int):
+    shape = larger_segments(times)
+    cost = cost_of(lambda log: log.roll(), shape)
+    assert cost.bytes_read <= allowed_bytes(shape)
+    assert cost.bytes_written <= allowed_bytes(shape)
+    assert cost.operations <= 30
+    more = cost_of(lambda log: log.roll(), more_segments(times))
+    assert more == cost_of(lambda log: log.roll(), SMALL)
+
+
+@SIZES
+@pytest.mark.parametrize("grown", [larger_segments, more_segments])
+def test_open_after_a_clean_stop_reads_one_interval_and_the_names(
+    times: int, grown: Callable[[int], LargeLog]
+):
+    shape = grown(times)
+    _, vfs = open_log(shape)
+    names = 4 * shape.segments + 10
+    assert vfs.bytes_read <= 3 * shape.batch_bytes + 8 * BLOCK_BYTES + 2 * names
+    assert vfs.operation_count <= 40
+
+
+def steps_of(search: LogTimeSearch | MaxTimestampSearch, shape: LargeLog) -> list[Cost]:
+    """What each turn of a search costs."""
+    log, vfs = open_log(shape)
+    costs = []
+    while not search.is_over:
+        vfs.reset()
+        log.search(search)
+        costs.append(Cost(vfs.operation_count, vfs.bytes_read, vfs.bytes_written))
+        if isinstance(search, LogTimeSearch) and search.unopened_bytes:
+            search.open()
+    return costs
+
+
+@SIZES
+@pytest.mark.parametrize("grown", [larger_segments, more_segments])
+def test_list_offsets_by_time_reads_one_index_in_a_turn_and_little_in_all(
+    times: int, grown: Callable[[int], LargeLog]
+):
+    shape = grown(times)
+    search = LogTimeSearch(shape.first_timestamp + shape.end_offset - 1)
+    costs = steps_of(search, shape)
+    assert search.answer is not None
+    assert search.answer.offset == shape.end_offset - 1
+    assert max(cost.bytes_read for cost in costs) <= allowed_bytes(shape) + 8 * BLOCK_BYTES
+    assert sum(cost.bytes_read for cost in costs) <= (
+        allowed_bytes(shape) + shape.segments * 4 * BLOCK_BYTES
+    )
+    assert max(cost.operations for cost in costs) <= 100
+
+
+@SIZES
+@pytest.mark.parametrize("grown", [larger_segments, more_segments])
+def test_list_offsets_of_the_max_timestamp_reads_the_last_entries(
+    times: int, grown: Callable[[int], LargeLog]
+):
+    shape = grown(times)
+    search = MaxTimestampSearch()
+    costs = steps_of(search, shape)
+    assert search.largest == shape.first_timestamp + shape.end_offset - 1
+    assert max(cost.bytes_read for cost in costs) <= 16 * BLOCK_BYTES
+    assert max(cost.operations for cost in costs) <= 100
+    assert sum(cost.bytes_read for cost in costs) <= shape.segments * 4 * BLOCK_BYTES
+
+
+def test_list_offsets_remembers_the_largest_timestamps():
+    shape = more_segments(10)
+    log, vfs = open_log(shape)
+    for _ in range(2):
+        vfs.reset()
+        search = MaxTimestampSearch()
+        while not search.is_over:
+            log.search(search)
+    assert vfs.operation_count == 0
+
+
+@SIZES
+@pytest.mark.parametrize("grown", [larger_segments, more_segments])
+def test_read_at_an_offset_reads_one_index_and_one_interval_more(
+    times: int, grown: Callable[[int], LargeLog]
+):
+    shape = grown(times)
+    asked = shape.batch_bytes * 4
+    cost = cost_of(
+        lambda log: log.read(shape.end_offset // 2, asked, shape.end_offset, True), shape
+    )
+    assert cost.bytes_read <= allowed_bytes(shape) + asked
+    assert cost.operations <= 40
+
+
+@SIZES
+@pytest.mark.parametrize("grown", [larger_segments, more_segments])
+def test_retention_reads_entries_and_renames_a_few_segments_in_a_step(
+    times: int, grown: Callable[[int], LargeLog]
+):
+    shape = grown(times)
+    log, vfs = open_log(shape, retention_ms=1)
+    end, gone, steps = shape.end_offset, 0, 0
+    now_ms = shape.first_timestamp + end - shape.batches_per_segment + 1
+    while True:
+        vfs.reset()
+        step = log.delete_old_segments(now_ms, end)
+        gone, steps = gone + step, steps + 1
+        assert vfs.bytes_read <= (step + 1) * 4 * BLOCK_BYTES
+        assert vfs.operation_count <= 30 + 30 * step
+        if step < EXPENDABLE_PER_STEP:
+            break
+    assert gone == shape.segments - 1
+    assert steps <= shape.segments // EXPENDABLE_PER_STEP + 1
+
+
+@SIZES
+@pytest.mark.parametrize("grown", [larger_segments, more_segments])
+def test_delete_records_touches_no_file(times: int, grown: Callable[[int], LargeLog]):
+    shape = grown(times)
+    assert cost_of(lambda log: log.start_at(shape.end_offset - 1), shape) == Cost(0, 0, 0)
+
+
+@SIZES
+@pytest.mark.parametrize("grown", [larger_segments, more_segments])
+def test_append_after_a_clean_start_reads_one_index(times: int, grown: Callable[[int], LargeLog]):
+    """Becoming a leader costs nothing else; becoming a follower costs a truncation."""
+    shape = grown(times)
+    data = batch(producer=(7, 0, shape.end_offset))
+    cost = cost_of(
+        lambda log: log.append_as_leader(data, headers_of(data), 1, shape.first_timestamp), shape
+    )
+    assert cost.bytes_read <= allowed_bytes(shape)
+    assert cost.operations <= 40
+
+
+def count_steps(log_dir: LogDir, vfs: CountingVfs) -> list[tuple[OpKind, int]]:
+    """The kind and the number of file operations of each operation of the dir's thread."""
+    steps: list[tuple[OpKind, int]] = []
+    begin = log_dir.begin
+
+    def counted(kind: OpKind, op: Callable[[], object], **more: Any) -> Any:
+        def count() -> object:
+            vfs.reset()
+            done = op()
+            steps.append((kind, vfs.operation_count))
+            return done
+
+        return begin(kind, count, **more)
+
+    log_dir.begin = counted  # type: ignore[method-assign,assignment]
+    return steps
+
+
+async def test_delete_removes_one_file_in_each_operation():
+    """Appends and reads of other replicas come between."""
+    mem = MemVfs()
+    shape = more_segments(10)
+    directory = put_large_log(mem, "/d1", shape)
+    vfs = CountingVfs(mem)
+    log_dir = open_dir(vfs)
+    steps = count_steps(log_dir, vfs)
+    await remove_replica_dir(log_dir, directory)
+    assert not mem.exists(directory)
+    assert {count for _, count in steps} == {1}
+    assert len(steps) > 3 * shape.segments
+    log_dir.close()
+
+
+async def test_retention_and_purges_are_many_short_operations():
+    mem = MemVfs()
+    format_dir(mem, "/d1", 1)
+    shape = replace(SMALL, segments=40, first_timestamp=1)
+    put_large_log(mem, "/d1", shape)
+    mem.open("/d1/.kafka_cleanshutdown", OpenMode.CREATE)
+    for name, offset in (("recovery-point", shape.end_offset), ("log-start", 0)):
+        data = format_offsets({TP: offset})
+        write_atomically(mem, f"/d1/{name}-offset-checkpoint", data)
+    vfs = CountingVfs(mem)
+    log_dir = open_dir(vfs)
+    manager = manager_of([log_dir], shape.config(retention_ms=1, file_delete_delay_ms=0))
+    await manager.load()
+    handle = manager.get(TP)
+    assert handle is not None
+    handle.high_watermark = shape.end_offset
+    steps = count_steps(log_dir, vfs)
+    assert await handle.apply_retention() == shape.segments
+    await chores(manager).purge_due()
+    assert len(mem.list_dir(handle.directory)) < 10
+    kinds = [kind for kind, _ in steps]
+    assert kinds.count(OpKind.RETENTION) == shape.segments // EXPENDABLE_PER_STEP + 1
+    assert kinds.count(OpKind.DELETE) == shape.segments
+    assert max(count for _, count in steps) <= 30 * EXPENDABLE_PER_STEP
+    await manager.close(1)
