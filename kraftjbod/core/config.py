@@ -324,6 +324,12 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Bytes for the keys of one pass, all threads together."""
     log_cleaner_backoff_ms: int = Field(default=15_000, ge=1)
     """How long a cleaner sleeps that finds nothing to do."""
+    log_index_cache_bytes: int = Field(default=256 * MIB, ge=KIB)
+    """Bytes of segments' indexes that are kept in memory, divided among the directories. A segment
+    of 1 GiB has up to 5 MiB; those of segments that are appended to stay beyond the limit."""
+    log_open_segments_max: int = Field(default=0, ge=0)
+    """Segments whose file is kept open, divided among the directories; the least recently used are
+    closed. 0: half of the open files that the process may have."""
     log_stray_retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
     """How long a replica is kept that the metadata does not want here; -1 for ever."""
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)

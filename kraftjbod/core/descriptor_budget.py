@@ -4,8 +4,9 @@ Without a descriptor a disk can neither be read nor written, so files of replica
 
 * An eighth is not for clients: a connection that gets a descriptor of the last eighth is refused,
   unless it shows itself as a broker's.
-* Three quarters are for replicas. Each is counted with one file, that of its active segment; the
-  last quarter has room for closed segments that are read, and for connections.
+* Three quarters are for replicas. Each is counted with one file, that of its active segment.
+* Half may be open files of segments. The least recently used are closed beyond that, so that a
+  reader of old segments leaves the rest to connections.
 
 The numbers are estimates. What a daemon does when descriptors run out all the same is in
 ``storage/dirs/log_dir_policy.py``: no disk is to blame.
@@ -36,6 +37,14 @@ class DescriptorBudget:
     def max_replicas(self) -> int:
         """How many replicas a broker can hold."""
         return max(0, self._limit * 3 // 4 - _OF_THE_PROCESS)
+
+    @property
+    def max_open_segments(self) -> int:
+        """How many segments of replicas may have their file open, if nothing else is configured.
+
+        Files of segments that were not used lately are closed beyond it.
+        """
+        return max(1, self._limit // 2)
 
     @property
     def max_client_descriptor(self) -> int:

@@ -66,6 +66,8 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "for five minutes longer than `transaction.max.timeout.ms`: it may hang.",
         "OfflineLogDirectoryCount": "Directories that are offline.",
         "ImpairedLogDirectoryCount": "Saturated or stalled.",
+        "LogIndexCacheBytes": "Indexes of segments in memory (`log.index.cache.bytes`).",
+        "OpenLogSegmentCount": "Open files of segments (`log.open.segments.max`).",
         "SaturatedLogDirectoryCount": "Full.",
         "StalledLogDirectoryCount": "Hung.",
         "SlowLogDirectoryCount": "Slow beside the broker's others.",

@@ -52,6 +52,8 @@ class LogDirMetrics:
         metrics.gauge(
             "SlowLogDirectoryCount", lambda: sum(map(monitor.is_slow, logs.online_dirs()))
         )
+        metrics.gauge("LogIndexCacheBytes", lambda: logs.index_cache_bytes)
+        metrics.gauge("OpenLogSegmentCount", lambda: logs.open_segments)
         metrics.gauge("OldestUnacknowledgedLogDirectoryFailureMs", self._oldest_failure_ms)
         metrics.gauges(lambda: dict(self._all()))
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.config_model import MAX_LONG
+from kraftjbod.core.descriptor_budget import DescriptorBudget
 from kraftjbod.core.errors import NoLogDirError
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.daemon.process.environment import Environment
@@ -17,6 +18,7 @@ from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.log.producer_state import ProducerLimits
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.segments.segment_cache import CacheLimits
 
 #: Directories over the life of the process, those that came back counted anew.
 MAX_LOG_DIRS: Final = 10_000
@@ -80,6 +82,7 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
             backoff_ms=config.log_cleaner_backoff_ms,
             reserve_bytes=config.log_dir_reserve_bytes,
         ),
+        cache_limits=_cache_limits(config, around, len(data_dirs)),
     )
     return BrokerDisks(
         cluster_id=cluster_id,
@@ -88,6 +91,14 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
         logs=logs,
         make_log_dir=make_one,
     )
+
+
+def _cache_limits(config: BrokerConfig, around: Environment, dirs: int) -> CacheLimits:
+    """The share of one of the ``dirs``."""
+    most_open = config.log_open_segments_max or (
+        DescriptorBudget(around.max_open_files).max_open_segments
+    )
+    return CacheLimits(max(1, config.log_index_cache_bytes // dirs), max(1, most_open // dirs))
 
 
 def _require_any(dirs: Sequence[LogDir]) -> None:

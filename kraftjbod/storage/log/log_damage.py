@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from kraftjbod.core.errors import CorruptRecordError
-from kraftjbod.storage.segments.batch_walk import Damage
+from kraftjbod.storage.segments.batch_walk import Damage, OnProgress, no_progress
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 
@@ -29,7 +29,7 @@ class LogDamage:
         log_end: Callable[[], int],
         damages: tuple[Damage, ...] = (),
         *,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
+        on_progress: OnProgress = no_progress,
     ) -> None:
         self._segments = segments
         self._log_end = log_end

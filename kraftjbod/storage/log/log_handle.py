@@ -39,6 +39,7 @@ from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_cache import SegmentCache
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
@@ -69,6 +70,10 @@ class LogHost(Protocol):
 
     async def lower_claims(self, handle: LogHandle) -> None:
         """Make sure that no file claims a recovery point or a log start above the handle's."""
+        ...
+
+    def segment_cache(self, log_dir: LogDir) -> SegmentCache:
+        """What limits open files and indexes in memory there."""
         ...
 
     async def keep_log_start(self, handle: LogHandle) -> None:
@@ -107,6 +112,7 @@ class LogHandle:
         )
         self._high_watermark = self.checkpointed_high_watermark
         log.high_watermark, log.beat = self._high_watermark, log_dir.beat
+        log.segments.join(host.segment_cache(log_dir))
         #: The largest value that the checkpoint file may hold for this log; the host's.
         self.checkpointed_recovery_point = checkpointed_recovery_point
         #: The least value that the checkpoint file holds for this log; the host's.
@@ -608,6 +614,17 @@ class LogHandle:
         for segment in segments:
             async with self._files:
                 await self.log_dir.run(OpKind.DELETE, segment.purge, replica=self.topic_partition)
+
+    async def close_idle(self, segments: Sequence[LogSegment]) -> None:
+        """Close the files of ``segments``, which open them again when they are used.
+
+        The dir's thread takes them away from the segments first. Then the loop cannot be reading
+        from one, for it reads within one callback, and no flush has one while ``_files`` is held.
+        """
+        async with self._files:
+            await self._published.run(OpKind.READ, lambda log: log.detach_files(segments))
+            close = self._published.log.segments.close_detached
+            await self.log_dir.run(OpKind.READ, close, replica=self.topic_partition)
 
     async def close_files(self) -> None:
         """Let go of the files of a replica that was moved aside."""

@@ -13,7 +13,7 @@ Owned by the dir's thread.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from kraftjbod.core.errors import OverloadedError
@@ -22,6 +22,7 @@ from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import GAPS_MARK, TRANSACTION_INDEX_SUFFIX, offset_file_name
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_cache import SegmentCache
 from kraftjbod.storage.segments.segment_swap import (
     CleaningFiles,
     SegmentSwap,
@@ -57,6 +58,10 @@ class LogSegments:
         #: Compacted segments of the log whose files do not have their own names yet.
         self._unnamed: list[SegmentSwap] = []
         self._retired: list[LogSegment] = []
+        #: Is told of what segments open and load; None until the log is served.
+        self._cache: SegmentCache | None = None
+        #: Files that no segment has any more, and that others may be reading from.
+        self._detached: list[VfsFile] = []
         #: Base offsets of retired segments whose indexes of transactions may be there still.
         self._leftovers: list[int] = []
 
@@ -238,9 +243,35 @@ class LogSegments:
         """Every file, and nothing but that."""
         for segment in self.all:
             segment.close()
+        self.close_detached()
+
+    def join(self, cache: SegmentCache) -> None:
+        """Let ``cache`` limit what segments have open and loaded, those to come included."""
+        self._cache = cache
+        for segment in self.all:
+            segment.join(cache)
+
+    def detach_files(self, idle: Sequence[LogSegment], certain_end: int, log_end: int) -> None:
+        """Take the open files of ``idle`` away if all they hold is below ``certain_end``.
+
+        An error of the disk that was not reported yet must not be lost with the open file.
+        :meth:`close_detached` follows once nobody can be reading from them.
+        """
+        for segment in idle:
+            at = bisect_left(self.all, segment.base_offset, key=lambda s: s.base_offset)
+            if self.all[at : at + 1] != [segment]:
+                continue
+            end = self.all[at + 1].base_offset if at + 1 < len(self.all) else log_end
+            if end <= certain_end and (file := segment.detach_file()) is not None:
+                self._detached.append(file)
+
+    def close_detached(self) -> None:
+        while self._detached:
+            self._detached[-1].close()
+            self._detached.pop()
 
     def _new(self, base_offset: int, index_interval_bytes: int) -> LogSegment:
-        return LogSegment(
+        segment = LogSegment(
             vfs=self._vfs,
             directory=self.directory,
             base_offset=base_offset,
@@ -248,3 +279,5 @@ class LogSegments:
             index_interval_bytes=index_interval_bytes,
             may_have_gaps=self.may_have_gaps,
         )
+        segment.join(self._cache)
+        return segment

@@ -23,6 +23,7 @@ from kraftjbod.storage.log.producer_state import (
 )
 from kraftjbod.storage.segments.batch_walk import Located
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_batches import batches_from
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
@@ -198,7 +199,7 @@ def _replay(
 ) -> _Replayed:
     """Apply the segment's batches from ``begin`` up to ``end`` to ``state``."""
     aborted, size_bytes = [], 0
-    for number, located in enumerate(segment.batches_from(begin)):
+    for number, located in enumerate(batches_from(segment, begin)):
         header = located.header
         if header.base_offset >= end:
             break

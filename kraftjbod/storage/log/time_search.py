@@ -23,7 +23,7 @@ from kraftjbod.protocol.raw_records import TimeSearch
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.protocol.records import open_body
 from kraftjbod.storage.log.log_values import FoundTimestamp
-from kraftjbod.storage.segments.batch_walk import walk_to
+from kraftjbod.storage.segments.batch_walk import OnProgress, no_progress, walk_to
 from kraftjbod.storage.segments.segment import LogSegment
 
 #: Headers that are read in one turn of the dir's thread; that takes some milliseconds.
@@ -82,7 +82,7 @@ class LogTimeSearch:
         segments: Sequence[LogSegment],
         start_offset: int,
         by_index: ByIndex,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
+        on_progress: OnProgress = no_progress,
     ) -> None:
         """In the dir's thread: a few segments and batches further on, if there are so many."""
         self._log_start = start_offset
@@ -132,7 +132,7 @@ class MaxTimestampSearch:
         segments: Sequence[LogSegment],
         start_offset: int,
         _by_index: ByIndex,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
+        on_progress: OnProgress = no_progress,
     ) -> None:
         """In the dir's thread: a few segments further on."""
         for at in _turn(segments, max(start_offset, self._next_offset)):

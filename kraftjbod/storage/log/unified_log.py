@@ -406,6 +406,10 @@ class UnifiedLog:
         carry_out(self._vfs, plan, self.beat)
         self.flushed(plan)
 
+    def detach_files(self, idle: Sequence[LogSegment]) -> None:
+        """See :meth:`LogSegments.detach_files`."""
+        self.segments.detach_files(idle, self._recovery_point, self._end)
+
     def _write_epochs(self, epochs: EpochEntries) -> None:
         if self._epochs_on_disk != epochs:
             path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"

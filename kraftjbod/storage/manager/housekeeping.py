@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -22,11 +24,18 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_cache import (
+    DEFAULT_CACHE_LIMITS,
+    CacheLimits,
+    SegmentCache,
+)
 
 _PURGE_CHECK_MS: Final = 500
+_FILES_CHECK_MS: Final = 500
 _RETENTION_INITIAL_DELAY_MS: Final = 30_000
 #: How often retention is applied while the disk is full.
 _RELIEF_INTERVAL_MS: Final = 3_000
@@ -54,6 +63,7 @@ class Housekeeping:
         retention_check_interval_ms: int,
         checkpoint_interval_ms: int,
         flush_check_interval_ms: int,
+        cache_limits: CacheLimits = DEFAULT_CACHE_LIMITS,
     ) -> None:
         self._log_dir = log_dir
         self._clock = clock
@@ -64,6 +74,8 @@ class Housekeeping:
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._flush_check_interval_ms = flush_check_interval_ms
         self._log = get_logger(log_dir=log_dir.path)
+        self._cache_limits = cache_limits
+        self.segment_cache = SegmentCache(cache_limits)
         self._purges: list[_Purge] = []
         self._order = count()
         #: When to apply retention next if the dir is saturated then.
@@ -83,6 +95,7 @@ class Housekeeping:
                 ("checkpoints", lambda: self._every(checkpoint_ms, self._checkpoint_now)),
                 ("flushes", lambda: self._every(flush_ms, self.flush_overdue)),
                 ("purges", lambda: self._every(_PURGE_CHECK_MS, self.reclaim_space)),
+                ("open_files", lambda: self._every(_FILES_CHECK_MS, self.close_idle_files)),
                 ("flushes_of_rolled", self._flush_rolled),
                 ("cleaner", self._clean),
             ):
@@ -122,6 +135,7 @@ class Housekeeping:
         """Nothing more is to be done here."""
         self._purges = []
         self._wants_flush = {}
+        self.segment_cache = SegmentCache(self._cache_limits)
 
     def _purge_at(self, delay_ms: int, work: Callable[[], Awaitable[object]]) -> None:
         due_ms = self._clock.now_ms() + delay_ms
@@ -143,6 +157,21 @@ class Housekeeping:
             is_dirty = handle.recovery_point < handle.log_end_offset
             if is_dirty and now_ms - handle.last_flush_ms >= handle.config.flush_ms:
                 await self._unless_offline(handle.flush)
+
+    async def close_idle_files(self) -> None:
+        """Close files of segments that were not read lately, while too many are open."""
+        cache, log_dir = self.segment_cache, self._log_dir
+        while cache.has_too_many_open and log_dir.is_online:
+            idle = await log_dir.run(OpKind.READ, cache.choose_idle)
+            by_directory: defaultdict[str, list[LogSegment]] = defaultdict(list)
+            for segment in idle:
+                by_directory[segment.directory].append(segment)
+            before = cache.open_segments
+            for handle in self._handles():
+                if segments := by_directory.pop(handle.directory, None):
+                    await self._unless_offline(partial(handle.close_idle, segments))
+            if cache.open_segments >= before:
+                return  # What is open holds bytes that are not flushed yet.
 
     async def reclaim_space(self) -> None:
         """Purge what is due; in a saturated dir let go of all that may go, and purge that too."""

@@ -48,6 +48,11 @@ from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.replicas.stray_replicas import StrayReplicas
 from kraftjbod.storage.replicas.swap_recovery import Orphan, SwapRecovery
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_cache import (
+    DEFAULT_CACHE_LIMITS,
+    CacheLimits,
+    SegmentCache,
+)
 from kraftjbod.storage.vfs import write_atomically
 
 
@@ -66,7 +71,9 @@ class LogManager:
         flush_check_interval_ms: int = 1000,
         producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         cleaner: CleanerLimits | None = None,
+        cache_limits: CacheLimits = DEFAULT_CACHE_LIMITS,
     ) -> None:
+        """``cache_limits`` are those of each dir."""
         self._producer_limits = producer_limits
         self._clock = clock
         self._log = get_logger()
@@ -105,6 +112,7 @@ class LogManager:
             retention_check_interval_ms=retention_check_interval_ms,
             checkpoint_interval_ms=checkpoint_interval_ms,
             flush_check_interval_ms=flush_check_interval_ms,
+            cache_limits=cache_limits,
         )
         for log_dir in dirs:
             self._equip(log_dir)
@@ -479,6 +487,19 @@ class LogManager:
     def retire(self, handle: LogHandle, segments: Sequence[LogSegment]) -> None:
         chores = self._housekeeping[handle.log_dir]
         chores.purge_segments(handle, segments, handle.config.file_delete_delay_ms)
+
+    def segment_cache(self, log_dir: LogDir) -> SegmentCache:
+        return self._housekeeping[log_dir].segment_cache
+
+    @property
+    def index_cache_bytes(self) -> int:
+        """Indexes of segments in memory."""
+        return sum(self.segment_cache(log_dir).index_bytes for log_dir in self.dirs())
+
+    @property
+    def open_segments(self) -> int:
+        """Open files of segments."""
+        return sum(self.segment_cache(log_dir).open_segments for log_dir in self.dirs())
 
     async def lower_claims(self, handle: LogHandle) -> None:
         if (

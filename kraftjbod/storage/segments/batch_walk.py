@@ -27,6 +27,9 @@ from kraftjbod.protocol.record_batch import (
 #: ``(position, size)`` to bytes, fewer where the file or what is trusted ends; None: ask elsewhere.
 ReadAt = Callable[[int, int], Buffer | None]
 
+#: Gets how many bytes were read since the last time.
+OnProgress = Callable[[int], None]
+
 #: What a segment spans at most; indexes hold offsets in 32 bits.
 LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 WALK_BYTES: Final = 4 * 1024 * 1024
@@ -37,6 +40,10 @@ _EMPTY: Final = memoryview(b"")
 
 class WouldWait(Exception):
     """The bytes are not in memory, and this reader must not wait."""
+
+
+def no_progress(_size_bytes: int) -> None:
+    """For whom progress does not matter."""
 
 
 class Damage(NamedTuple):

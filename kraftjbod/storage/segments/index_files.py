@@ -50,6 +50,21 @@ def read_largest_entry(
     return LargestEntry(largest, position)
 
 
+def read_last_position(vfs: Vfs, index_path: str) -> int:
+    """Return where the last batch begins that an offset index names; 0 if it names none."""
+    file = vfs.open_if_exists(index_path)
+    if file is None:
+        return 0
+    try:
+        entries = file.size() // OFFSET_ENTRY_BYTES
+        if entries == 0:
+            return 0
+        entry = file.read_at((entries - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+    finally:
+        file.close()
+    return int.from_bytes(entry[_HALF:], "big")
+
+
 def _last_time_entry(vfs: Vfs, path: str, base_offset: int) -> TimeEntry | None:
     file = vfs.open_if_exists(path)
     if file is None:

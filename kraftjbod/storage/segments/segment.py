@@ -20,6 +20,7 @@ Offsets are assigned elsewhere; whether a record is committed is nobody's busine
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from kraftjbod.core.errors import CorruptRecordError
@@ -46,18 +47,20 @@ from kraftjbod.storage.segments.batch_walk import (
     WALK_BYTES,
     Damage,
     Located,
+    OnProgress,
     ReadAt,
     WouldWait,
     around_damage,
     batch_at,
     last_end,
-    located_from,
+    no_progress,
     require_sound,
     sound_batches,
     walk_to,
 )
-from kraftjbod.storage.segments.index_files import read_largest_entry
-from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, TimeEntry
+from kraftjbod.storage.segments.index_files import read_largest_entry, read_last_position
+from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry
+from kraftjbod.storage.segments.segment_cache import SegmentCache
 from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.segments.trusted_bytes import TrustedBytes
@@ -88,12 +91,14 @@ class LogSegment:
         "_transactions_on_disk",
         "_vfs",
         "base_offset",
+        "cache",
         "directory",
         "file",
         "may_have_gaps",
         "size_bytes",
         "transactions",
         "trusted",
+        "was_read",
     )
 
     def __init__(
@@ -114,6 +119,10 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
+        #: Is told of what is opened and loaded, once the segment is in a log that is served.
+        self.cache: SegmentCache | None = None
+        #: Since the cache looked last; set by readers, in any thread.
+        self.was_read = False
         #: What may be read from memory without a check.
         self.trusted = TrustedBytes(size_bytes)
         #: None until first needed. The loop reads through it, and never opens it.
@@ -173,6 +182,7 @@ class LogSegment:
         """Make the empty file; what lay under that name is gone. If it fails there is none."""
         with Undoing(self._uncreate):
             self.file = self._vfs.open(self.path, OpenMode.CREATE)
+            self._note_opened()
             self.file.truncate(0)
 
     def _uncreate(self) -> None:
@@ -217,6 +227,7 @@ class LogSegment:
                 with FailsAs(OpKind.INDEX):
                     write_atomically(self._vfs, self._path(suffix), data, sync=sync)
             self._indexes_on_disk = True
+            self._note_loaded()
         self.write_transactions()
         return is_needed
 
@@ -250,6 +261,7 @@ class LogSegment:
             self.rebuild_index()
         else:
             self._indexes, self._indexes_on_disk = indexes, False
+            self._note_loaded()
         with FailsAs(OpKind.FLUSH):
             file.sync()
 
@@ -297,6 +309,8 @@ class LogSegment:
             self._vfs.rename(self.path, fresh.path)
         fresh._tail_is_torn = True
         fresh.file, self.file = file, None
+        fresh.join(self.cache)
+        self.join(None)
         return fresh
 
     def remove(self) -> None:
@@ -315,12 +329,53 @@ class LogSegment:
         if self.file is not None:
             self.file.close()
             self.file = None
+        if self.cache is not None:
+            self.cache.closed(self)
+
+    def detach_file(self) -> VfsFile | None:
+        """Give up the open file for the caller to close later; None if its tail is torn."""
+        if self._tail_is_torn:
+            return None
+        file, self.file = self.file, None
+        if self.cache is not None:
+            self.cache.closed(self)
+        return file
+
+    # -- memory -----------------------------------------------------------------------------
+
+    def join(self, cache: SegmentCache | None) -> None:
+        """Tell ``cache`` of what is open and loaded from now on; None: it leaves its cache."""
+        if self.cache is not None:
+            self.cache.left(self)
+        self.cache = cache
+        if cache is not None:
+            indexes = self._indexes
+            index_bytes = None if indexes is None else indexes.size_bytes
+            cache.joined(self, index_bytes, is_open=self.file is not None)
+
+    def drop_indexes(self) -> bool:
+        """Forget the indexes if their files say the same; False if not."""
+        if self._indexes is None or not self._indexes_on_disk:
+            return False
+        self._largest, self._indexes = self._indexes.largest, None
+        if self.cache is not None:
+            self.cache.unloaded(self)
+        return True
+
+    def _note_opened(self) -> None:
+        if self.cache is not None:
+            self.cache.opened(self)
+
+    def _note_loaded(self) -> None:
+        if self.cache is not None and self._indexes is not None:
+            self.cache.loaded(self, self._indexes.size_bytes)
 
     # -- opening ----------------------------------------------------------------------------
 
     def open(self) -> VfsFile:
         if self.file is None:
             self.file = self._vfs.open(self.path, OpenMode.READ_WRITE)
+            self._note_opened()
         return self.file
 
     def read_at(self, position: int, size: int) -> bytes | bytearray:
@@ -329,6 +384,26 @@ class LogSegment:
         self.trusted.doubt(position, size, self.size_bytes)
         return file.read_at(position, size)
 
+    @contextmanager
+    def _reader(self) -> Iterator[ReadAt]:
+        """:meth:`read_at` that leaves no file open that was not: for a look at a few batches.
+
+        Such a file is the caller's own, because the loop reads through :attr:`file`.
+        """
+        if self.file is not None:
+            yield self.read_at
+            return
+        file = self._vfs.open(self.path, OpenMode.READ)
+
+        def read_at(position: int, size: int) -> bytes | bytearray:
+            self.trusted.doubt(position, size, self.size_bytes)
+            return file.read_at(position, size)
+
+        try:
+            yield read_at
+        finally:
+            file.close()
+
     def indexes(self) -> SegmentIndexes:
         """Both, from their files or made anew."""
         if self._indexes is None:
@@ -336,7 +411,7 @@ class LogSegment:
         assert self._indexes is not None
         return self._indexes
 
-    def load_indexes(self, on_progress: Callable[[int], None] = lambda size_bytes: None) -> bool:
+    def load_indexes(self, on_progress: OnProgress = no_progress) -> bool:
         """Have both indexes ready; False if files were there and did not fit the segment.
 
         Cost: both files and one index interval; the headers of the whole segment where that does
@@ -362,6 +437,7 @@ class LogSegment:
             self.rebuild_index(on_progress)
             return False
         self._indexes = indexes
+        self._note_loaded()
         return True
 
     def _fits(self, indexes: SegmentIndexes) -> bool:
@@ -380,13 +456,11 @@ class LogSegment:
             return False
         return newest is not None and newest.header.max_timestamp == largest.timestamp
 
-    def rebuild_index(self, on_progress: Callable[[int], None] = lambda size_bytes: None) -> None:
+    def rebuild_index(self, on_progress: OnProgress = no_progress) -> None:
         """Make both indexes anew from the headers in the file."""
         self._rewalk(check_crc_of_each=False, end_offset=NO_LIMIT, on_progress=on_progress)
 
-    def survey(
-        self, end_offset: int, on_progress: Callable[[int], None] = lambda size_bytes: None
-    ) -> list[Damage]:
+    def survey(self, end_offset: int, on_progress: OnProgress = no_progress) -> list[Damage]:
         """Check every byte of a segment that ends at ``end_offset``, and make both indexes anew.
 
         All that is not sound; the indexes lead around it.
@@ -449,7 +523,7 @@ class LogSegment:
         *,
         check_crc_of_each: bool,
         on_batch: Callable[[BatchHeader], None] = lambda header: None,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
+        on_progress: OnProgress = no_progress,
     ) -> Scanned:
         """Walk all batches, rebuild the indexes, and stop before the first that is not sound.
 
@@ -486,7 +560,7 @@ class LogSegment:
         *,
         check_crc_of_each: bool,
         end_offset: int,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
+        on_progress: OnProgress = no_progress,
     ) -> list[Damage]:
         """Indexes of all that is sound; readers go on by the old ones until these are complete."""
         indexes, fresh = self._indexes, self.fresh_indexes()
@@ -507,6 +581,7 @@ class LogSegment:
         self._first_timestamp = fresh.first_timestamp
         self._indexes = fresh.indexes
         self._indexes_on_disk = False
+        self._note_loaded()
 
     def walk(
         self,
@@ -515,7 +590,7 @@ class LogSegment:
         known: Callable[[int], Iterable[int]],
         check_crc_of_each: bool,
         end_offset: int,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
+        on_progress: OnProgress = no_progress,
         chunk_bytes: int = WALK_BYTES,
     ) -> Iterator[Located | Damage]:
         """Everything that stands here, in order, by any reader of the file, from any thread.
@@ -566,7 +641,8 @@ class LogSegment:
         For loading: it reads the last entry of the index file and the batches from there on, and
         leaves no file open.
         """
-        begin = self._last_indexed()
+        with FailsAs(OpKind.INDEX):
+            begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX))
         try:
             first = batch_at(self.read_at, begin, self.size_bytes)
             if first is None:
@@ -590,48 +666,10 @@ class LogSegment:
         self.trusted.trust(begin, end)
         return next_offset if end == self.size_bytes else None
 
-    def _last_indexed(self) -> int:
-        """Where the last batch begins that the index file names; 0 if it names none."""
-        with FailsAs(OpKind.INDEX):
-            file = self._vfs.open_if_exists(self._path(INDEX_SUFFIX))
-            if file is None:
-                return 0
-            try:
-                entries = file.size() // OFFSET_ENTRY_BYTES
-                if entries == 0:
-                    return 0
-                entry = file.read_at((entries - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
-            finally:
-                file.close()
-        return int.from_bytes(entry[OFFSET_ENTRY_BYTES // 2 :], "big")
-
     def position_of(self, offset: int) -> Located | None:
         """The first batch that ends with or after ``offset``, or None."""
         position = self.indexes().offsets.position_before(offset)
         return walk_to(self.read_at, position, self.size_bytes, offset)
-
-    def batches_from(self, offset: int) -> Iterator[Located]:
-        """Yield all batches that end with or after ``offset``, damaged ones left out."""
-        begin = offset
-        try:
-            first = self.position_of(offset)
-            if first is not None:
-                for located in located_from(self.read_at, first.position, self.size_bytes):
-                    yield located
-                    begin = located.header.next_offset
-        except (CorruptRecordError, WouldWait):
-            yield from self._sound_from(begin)
-
-    def _sound_from(self, offset: int) -> Iterator[Located]:
-        """:meth:`batches_from` where a header cannot be: a walk around all damage."""
-        for found in self.walk(
-            self.read_at,
-            known=self.indexes().offsets.positions_after,
-            check_crc_of_each=False,
-            end_offset=NO_LIMIT,
-        ):
-            if isinstance(found, Located) and found.header.last_offset >= offset:
-                yield found
 
     def read(
         self,
@@ -656,9 +694,11 @@ class LogSegment:
         :raises CorruptRecordError: where the index points, or on the way from there, is no batch,
             the batch of ``start_offset`` is not to be found, or one to be checked is not sound.
         """
-        if self._indexes is None:
+        indexes = self._indexes
+        if indexes is None:
             return None
-        index = self._indexes.offsets
+        self.was_read = True
+        index = indexes.offsets
         begin = index.position_before(start_offset)
         try:
             first = walk_to(read_at, begin, limit, start_offset)
@@ -716,9 +756,7 @@ class LogSegment:
         """:meth:`largest_timestamp` reads nothing."""
         return self._indexes is not None or self._largest is not None
 
-    def largest_timestamp(
-        self, on_progress: Callable[[int], None] = lambda size_bytes: None
-    ) -> TimeEntry | None:
+    def largest_timestamp(self, on_progress: OnProgress = no_progress) -> TimeEntry | None:
         """The largest timestamp and an offset that has it; None if there are no batches.
 
         Cost, once: the last entry of the time index, a binary search for its batch in the offset
@@ -736,28 +774,19 @@ class LogSegment:
             found = read_largest_entry(self._vfs, *self.index_paths, base_offset=self.base_offset)
         if found is None or found.position >= self.size_bytes:
             return None
-        file, is_own = self.file, self.file is None
-        if file is None:
-            file = self._vfs.open(self.path, OpenMode.READ)
-
-        def read_at(position: int, size: int) -> bytes | bytearray:
-            self.trusted.doubt(position, size, self.size_bytes)
-            return file.read_at(position, size)
-
         try:
-            newest = walk_to(read_at, found.position, self.size_bytes, found.largest.offset)
+            with self._reader() as read_at:
+                newest = walk_to(read_at, found.position, self.size_bytes, found.largest.offset)
         except (CorruptRecordError, WouldWait):
             return None
-        finally:
-            if is_own:
-                file.close()
         is_its = newest is not None and newest.header.max_timestamp == found.largest.timestamp
         return found.largest if is_its else None
 
     def first_timestamp(self) -> int | None:
         """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""
         if self._first_timestamp is None:
-            first = batch_at(self.read_at, 0, self.size_bytes)
+            with self._reader() as read_at:
+                first = batch_at(read_at, 0, self.size_bytes)
             self._first_timestamp = None if first is None else first.header.max_timestamp
         return self._first_timestamp
 

@@ -16,7 +16,13 @@ from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kraftjbod.storage.segments.batch_walk import Damage, Located, ReadAt, located_from
-from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry, TimeIndex
+from kraftjbod.storage.segments.offset_index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
 
 
 class SegmentIndexes:
@@ -39,6 +45,11 @@ class SegmentIndexes:
         self.largest: TimeEntry | None = None
         self._interval_bytes = interval_bytes
         self._bytes_since_entry = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the entries take, in memory as in files."""
+        return OFFSET_ENTRY_BYTES * len(self.offsets) + TIME_ENTRY_BYTES * len(self.times)
 
     @classmethod
     def from_files(

@@ -8,13 +8,17 @@ removes them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
-from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET
+from kraftjbod.storage.segments.batch_walk import (
+    LARGEST_RELATIVE_OFFSET,
+    OnProgress,
+    no_progress,
+)
 from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import LogSegment
 
@@ -69,7 +73,7 @@ def count_expendable(
     log_end_offset: int,
     high_watermark: int,
     now_ms: int,
-    on_progress: Callable[[int], None] = lambda size_bytes: None,
+    on_progress: OnProgress = no_progress,
 ) -> int:
     """How many segments, from the oldest on, retention lets go (KIP-32, KIP-107).
 
@@ -98,7 +102,7 @@ def _is_old(
     config: TopicConfig,
     rest_bytes: int,
     now_ms: int,
-    on_progress: Callable[[int], None],
+    on_progress: OnProgress,
 ) -> bool:
     if not config.cleanup_policy.is_delete:
         return False

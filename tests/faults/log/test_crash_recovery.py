@@ -9,6 +9,7 @@ import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.segments.segment_batches import batches_from
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -102,7 +103,7 @@ async def check(vfs: MemVfs, written: Written) -> None:
         for segment in handle.view.segments:
             # Retention goes by it: an index that says less deletes what is young.
             newest = max(
-                (one.header.max_timestamp for one in segment.batches_from(0)), default=None
+                (one.header.max_timestamp for one in batches_from(segment, 0)), default=None
             )
             largest = segment.largest_timestamp()
             assert newest == (None if largest is None else largest.timestamp), segment

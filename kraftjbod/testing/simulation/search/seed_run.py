@@ -147,6 +147,10 @@ CONFIG: Final = {
     "log.dir.scrub.interval.ms": "4000",
     "log.segment.bytes": "4096",
     "log.index.interval.bytes": "256",
+    # So that indexes are dropped, files closed and snapshots written all the time.
+    "log.index.cache.bytes": "3072",
+    "log.open.segments.max": "9",
+    "producer.snapshot.interval.bytes": "1024",
     "log.segment.delete.delay.ms": "1500",
     "log.retention.check.interval.ms": "2000",
     "log.stray.retention.ms": "5000",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from contextlib import suppress
 from errno import EAGAIN
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +21,8 @@ from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
-from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.storage.segments.segment_cache import CacheLimits
+from kraftjbod.storage.vfs import OpenMode, RealVfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -30,6 +34,7 @@ from tests.faults.rig import (
     headers_of,
     manager_of,
     open_dir,
+    random_bytes_of,
     read_log,
 )
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
@@ -320,3 +325,101 @@ async def test_a_rename_waits_for_the_flush_that_is_under_way():
     await deleting
     await asyncio.gather(flushing, return_exceptions=True)
     assert handle.log_dir.is_online
+
+
+# -- limits of open files and indexes --------------------------------------------------------------
+
+
+async def served(path: str, limits: CacheLimits) -> tuple[LogHandle, LogManager, FaultVfs]:
+    """A replica of some dozens of segments on a real file system, all of it flushed."""
+    vfs = FaultVfs(RealVfs())
+    format_dir(vfs, path, 1)
+    log_dir = open_dir(vfs, path)
+    manager = LogManager(
+        dirs=[log_dir],
+        clock=ManualClock(),
+        default_config=CONFIG,
+        random_bytes=random_bytes_of(),
+        cache_limits=limits,
+    )
+    await manager.load()
+    handle = await manager.create(TP, TOPIC_ID)
+    for _ in range(100):
+        await append(handle)
+    await handle.flush()
+    return handle, manager, vfs
+
+
+async def test_reading_a_log_from_the_beginning_keeps_few_files_and_indexes(tmp_path: Path):
+    limits = CacheLimits(index_bytes=200, open_segments=4)
+    handle, manager, _ = await served(str(tmp_path / "d1"), limits)
+    assert len(handle.view.segments) > 20
+    for _ in range(2):
+        offset = 0
+        while offset < handle.log_end_offset:
+            headers = headers_of((await read_log(handle, offset, 500, NO_LIMIT, True)).records)
+            assert headers[0].base_offset == offset
+            offset = headers[-1].next_offset
+            await chores(manager).close_idle_files()
+            assert manager.open_segments <= limits.open_segments
+            largest = max(one.indexes().size_bytes for one in handle.view.segments[-1:])
+            assert manager.index_cache_bytes <= limits.index_bytes + largest
+    assert len(open_below(str(tmp_path))) <= limits.open_segments
+    await manager.close(1)
+    assert manager.open_segments == 0
+
+
+def open_below(path: str) -> list[str]:
+    """Files that this process has open there."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # The listing had one of its own.
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [name for name in found if name.startswith(path)]
+
+
+async def test_a_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path):
+    limits = CacheLimits(open_segments=0)
+    handle, manager, vfs = await served(str(tmp_path / "d1"), limits)
+    await append(handle)
+    hung = vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
+    flush = asyncio.ensure_future(handle.flush())
+    closed: list[str] = []
+    while not hung.hits:
+        await asyncio.sleep(0)
+    vfs.on_operation = lambda kind, path: closed.append(path) if kind == "close" else None
+    idle = asyncio.ensure_future(chores(manager).close_idle_files())
+    for _ in range(100):
+        await handle.refresh()
+    assert not closed
+    vfs.clear()
+    await flush
+    await idle
+    assert closed
+    await append(handle)
+    await manager.close(1)
+
+
+async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path):
+    """A failed write-back that nobody has seen yet would be forgotten with them."""
+    handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits(open_segments=0))
+    await append(handle)
+    await chores(manager).close_idle_files()
+    assert manager.open_segments == 1
+    assert handle.view.segments[-1].file is not None
+    await handle.flush()
+    await chores(manager).close_idle_files()
+    assert manager.open_segments == 0
+    await append(handle)
+    assert handle.log_end_offset == 102
+    await manager.close(1)
+
+
+async def test_deletes_leave_nothing_open(tmp_path: Path):
+    handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits())
+    assert manager.open_segments > 20
+    await manager.delete(TP)
+    chores(manager)._clock.ms += CONFIG.file_delete_delay_ms  # type: ignore[attr-defined]
+    await chores(manager).purge_due()
+    assert (manager.open_segments, handle.log_dir.vfs.exists(handle.directory)) == (0, False)
+    await manager.close(1)

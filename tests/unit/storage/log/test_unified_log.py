@@ -21,6 +21,7 @@ from kraftjbod.storage.log.log_loader import LogLoader, create_log
 from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.segment_cache import CacheLimits, SegmentCache
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
@@ -76,7 +77,9 @@ class LogMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.vfs = MemVfs()
+        self.cache = SegmentCache(CacheLimits(index_bytes=0, open_segments=0))
         self.log = make(vfs=self.vfs)
+        self.log.segments.join(self.cache)
         self.model: list[tuple[int, int, int]] = []
         self.start = self.end = 0
         self.epoch = 0
@@ -132,6 +135,13 @@ class LogMachine(RuleBasedStateMachine):
     @rule(clean=st.booleans())
     def reopen(self, clean: bool) -> None:
         self.log = reload(self.log, self.vfs, clean=clean)
+        self.cache = SegmentCache(CacheLimits(index_bytes=0, open_segments=0))
+        self.log.segments.join(self.cache)
+
+    @rule()
+    def close_idle_files(self) -> None:
+        self.log.detach_files(self.cache.choose_idle())
+        self.log.segments.close_detached()
 
     @rule(data=st.data(), max_bytes=st.integers(0, 3000))
     def read_somewhere(self, data: st.DataObject, max_bytes: int) -> None:
@@ -151,7 +161,10 @@ class LogMachine(RuleBasedStateMachine):
         assert view.size_bytes == sum(s.size_bytes for s in view.segments)
         starts = [e.start_offset for e in view.epochs]
         assert starts == sorted(set(starts))
-        self.log.segments.take_retired()
+        for retired in self.log.segments.take_retired():
+            retired.purge()
+        shown = self.log.view().segments
+        assert self.cache.open_segments == sum(one.file is not None for one in shown)
 
 
 LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

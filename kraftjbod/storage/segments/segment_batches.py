@@ -1,0 +1,37 @@
+"""DISK. Reading the batches of a segment one after another, whatever is damaged.
+
+Only headers are read, in blocks, and one at a time: a segment of 1 GiB may have millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.storage.segments.batch_walk import Located, WouldWait, located_from
+from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
+
+
+def batches_from(segment: LogSegment, offset: int) -> Iterator[Located]:
+    """Yield all batches that end with or after ``offset``, damaged ones left out."""
+    begin = offset
+    try:
+        first = segment.position_of(offset)
+        if first is not None:
+            for located in located_from(segment.read_at, first.position, segment.size_bytes):
+                yield located
+                begin = located.header.next_offset
+    except (CorruptRecordError, WouldWait):
+        yield from _sound_from(segment, begin)
+
+
+def _sound_from(segment: LogSegment, offset: int) -> Iterator[Located]:
+    """:func:`batches_from` where a header cannot be: a walk around all damage."""
+    for found in segment.walk(
+        segment.read_at,
+        known=segment.indexes().offsets.positions_after,
+        check_crc_of_each=False,
+        end_offset=NO_LIMIT,
+    ):
+        if isinstance(found, Located) and found.header.last_offset >= offset:
+            yield found

@@ -1,0 +1,65 @@
+"""SegmentCache: which indexes go and which files are to be closed."""
+
+from __future__ import annotations
+
+from kraftjbod.storage.segments.segment_cache import CacheLimits, SegmentCache
+
+
+class OneSegment:
+    """As the cache sees one; ``is_kept``: its index files say something else."""
+
+    def __init__(self, cache: SegmentCache, *, is_kept: bool = False) -> None:
+        self.directory = "/t"
+        self.was_read = False
+        self.has_indexes = True
+        self._cache = cache
+        self._is_kept = is_kept
+        cache.loaded(self, 10)
+        cache.opened(self)
+
+    def drop_indexes(self) -> bool:
+        if self._is_kept:
+            return False
+        self.has_indexes = False
+        self._cache.unloaded(self)
+        return True
+
+
+def test_indexes_loaded_first_go_first_unless_they_were_read():
+    cache = SegmentCache(CacheLimits(index_bytes=30))
+    first, second, third = (OneSegment(cache) for _ in range(3))
+    first.was_read = True
+    fourth = OneSegment(cache)
+    assert [one.has_indexes for one in (first, second, third, fourth)] == [True, False, True, True]
+    assert cache.index_bytes == 30
+    fifth, sixth = OneSegment(cache), OneSegment(cache)
+    assert [one.has_indexes for one in (first, third, fifth, sixth)] == [False, False, True, True]
+
+
+def test_indexes_that_are_not_on_disk_stay_beyond_the_limit():
+    cache = SegmentCache(CacheLimits(index_bytes=10))
+    kept = [OneSegment(cache, is_kept=True) for _ in range(3)]
+    newest = OneSegment(cache)
+    assert all(one.has_indexes for one in (*kept, newest))
+    assert cache.index_bytes == 40
+
+
+def test_indexes_of_the_loaded_segment_stay_however_large_they_are():
+    cache = SegmentCache(CacheLimits(index_bytes=1))
+    assert OneSegment(cache).has_indexes
+    assert cache.index_bytes == 10
+
+
+def test_idle_files_are_those_opened_first_and_not_read():
+    cache = SegmentCache(CacheLimits(open_segments=2))
+    first, second, third, fourth = (OneSegment(cache) for _ in range(4))
+    assert cache.has_too_many_open
+    first.was_read = True
+    assert cache.choose_idle() == [second, third]
+    cache.closed(second)
+    cache.closed(third)
+    assert not cache.has_too_many_open
+    assert cache.choose_idle() == []
+    cache.left(first)
+    cache.left(fourth)
+    assert (cache.open_segments, cache.index_bytes) == (0, 20)
