@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.segments.batch_walk import Damage, OnProgress, no_progress
+from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 
@@ -39,9 +40,15 @@ class LogDamage:
         #: Gets how many bytes were read since the last time, when a whole segment is read.
         self._on_progress = on_progress
 
-    def open(self, segment: LogSegment) -> None:
+    def open(self, segment: LogSegment, *, may_rebuild: bool = True) -> None:
+        """Open the file and load the indexes.
+
+        :raises IndexLostError: unless ``may_rebuild``, for a closed segment that has to be read as
+            a whole. That of the active one is rebuilt: it grows meanwhile.
+        """
         segment.open()
-        if not segment.load_indexes(self._on_progress):
+        may_rebuild = may_rebuild or segment is self._segments[-1]
+        if not segment.load_indexes(self._on_progress, may_rebuild=may_rebuild):
             self.indexes_mended += 1
 
     def survey(self, at: int) -> None:
@@ -53,14 +60,36 @@ class LogDamage:
             self.indexes_mended += 1
         self._note(segment.base_offset, end_offset, found)
 
-    def by_index(self, at: int, search: Callable[[], T]) -> T:
-        """``search`` a segment by its index; if that leads nowhere, once more by a new one."""
-        self.open(self._segments[at])
+    def by_index(self, at: int, search: Callable[[], T], *, may_rebuild: bool = True) -> T:
+        """``search`` a segment by its index; if that leads nowhere, once more by a new one.
+
+        Raises as :meth:`open`.
+        """
+        self.open(self._segments[at], may_rebuild=may_rebuild)
         try:
             return search()
         except CorruptRecordError:
             self.survey(at)
         return search()
+
+    def rebuild_step(self, rebuild: IndexRebuild) -> bool:
+        """Go on with ``rebuild``; True if it is complete, or of no use any more."""
+        return not self._is_closed_segment(rebuild) or rebuild.step()
+
+    def take_rebuilt(self, rebuild: IndexRebuild) -> bool:
+        """Use the indexes that were made; False if the segment is another one by now."""
+        segment = rebuild.segment
+        if segment.has_indexes or not self._is_closed_segment(rebuild):
+            return False
+        segment.adopt(rebuild.fresh)
+        self.indexes_mended += rebuild.did_not_fit
+        return True
+
+    def _is_closed_segment(self, rebuild: IndexRebuild) -> bool:
+        segment = rebuild.segment
+        at = bisect_left(self._segments, segment.base_offset, key=lambda s: s.base_offset)
+        is_there = self._segments[at : at + 1] == [segment] and at + 1 < len(self._segments)
+        return is_there and segment.size_bytes == rebuild.size_bytes
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Believe a scrub of a closed segment; False if that is another one by now."""

@@ -38,7 +38,8 @@ from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import ReadAt
-from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.index_rebuild import IndexRebuild
+from kraftjbod.storage.segments.segment import IndexLostError, LogSegment
 from kraftjbod.storage.segments.segment_cache import SegmentCache
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
@@ -121,6 +122,9 @@ class LogHandle:
         self.unsettled = UnsettledChanges()
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
+        #: Held while an index is made anew, and the one that is not complete yet.
+        self._rebuilding = asyncio.Lock()
+        self._rebuild: IndexRebuild | None = None
         #: Held while other threads use files, and while files are closed.
         self._files = asyncio.Lock()
 
@@ -315,15 +319,43 @@ class LogHandle:
         :raises CorruptRecordError: if the batch of ``start_offset`` is damaged.
         :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
         """
-        records = await asyncio.shield(
-            self._published.ask(
-                OpKind.READ, lambda log: log.read(start_offset, max_bytes, max_offset, min_one)
-            )
+        records = await self._ask_by_index(
+            lambda log: log.read(start_offset, max_bytes, max_offset, min_one)
         )
         damage = self.view.damage_from(start_offset)
         if not records and damage is not None and damage.offset <= start_offset:
             raise damage_error(damage)
         return self._result(records)
+
+    async def _ask_by_index(self, op: Callable[[UnifiedLog], T]) -> T:
+        """``op`` in the dir's thread; each index that it lacks is made before it is tried again."""
+        while True:
+            try:
+                return await asyncio.shield(self._published.ask(OpKind.READ, op))
+            except IndexLostError as lost:
+                await self._rebuild_index(lost)
+
+    async def _rebuild_index(self, lost: IndexLostError) -> None:
+        """In steps; who comes later waits, or goes on where a caller gave up."""
+        async with self._rebuilding:
+            if lost.segment.has_indexes:
+                return
+            rebuild = self._rebuild
+            if rebuild is None or rebuild.segment is not lost.segment:
+                rebuild = IndexRebuild(lost.segment, did_not_fit=lost.did_not_fit)
+                self._rebuild = rebuild
+            made = rebuild
+            while not await asyncio.shield(
+                self._published.ask(OpKind.READ, lambda log: log.rebuild_step(made))
+            ):
+                pass
+            self._rebuild = None
+            is_written = self.log_dir.state is LogDirState.ONLINE
+            await asyncio.shield(
+                self._published.ask(
+                    OpKind.INDEX, lambda log: log.take_rebuilt(made, is_written=is_written)
+                )
+            )
 
     def aborted_cached(self, first_offset: int, end_offset: int) -> list[AbortedTransaction] | None:
         """Aborted transactions that reach into ``[first_offset, end_offset)``, which is stable.
@@ -361,7 +393,7 @@ class LogHandle:
 
     async def _search(self, search: LogTimeSearch) -> FoundTimestamp | None:
         while not search.is_over:
-            await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.search(search)))
+            await self._ask_by_index(lambda log: log.search(search))
             if unopened_bytes := search.unopened_bytes:
                 await self.log_dir.compute(search.open, size_bytes=unopened_bytes)
         return search.answer
@@ -370,7 +402,7 @@ class LogHandle:
         """The first of the records with the largest timestamp, or None; as above."""
         search = MaxTimestampSearch()
         while not search.is_over:
-            await asyncio.shield(self._published.ask(OpKind.READ, lambda log: log.search(search)))
+            await self._ask_by_index(lambda log: log.search(search))
         if search.largest is None:
             return None
         return await self._search(LogTimeSearch(search.largest, search.base_offset))

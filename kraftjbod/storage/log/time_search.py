@@ -89,7 +89,7 @@ class LogTimeSearch:
         begin = max(start_offset, self._next_offset)
         for at in _turn(segments, begin):
             segment = segments[at]
-            largest = segment.largest_timestamp(on_progress)
+            largest = segment.largest_timestamp(on_progress, may_rebuild=False)
             if largest is not None and largest.timestamp >= self._timestamp:
                 seen = by_index(at, partial(_scan_segment, segment, self._timestamp, begin))
                 if seen is not None:
@@ -136,7 +136,7 @@ class MaxTimestampSearch:
     ) -> None:
         """In the dir's thread: a few segments further on."""
         for at in _turn(segments, max(start_offset, self._next_offset)):
-            found = segments[at].largest_timestamp(on_progress)
+            found = segments[at].largest_timestamp(on_progress, may_rebuild=False)
             if found is not None and (self.largest is None or found.timestamp > self.largest):
                 self.largest, self.base_offset = found.timestamp, segments[at].base_offset
             if at + 1 == len(segments):

@@ -36,7 +36,7 @@ from kraftjbod.protocol.control_records import (
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader, place_batches, read_header
 from kraftjbod.storage.checkpoints import format_leader_epochs
-from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT
+from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT, TRANSACTION_INDEX_SUFFIX
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
@@ -65,6 +65,7 @@ from kraftjbod.storage.log.producer_state import (
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import sent_batches
+from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
@@ -150,9 +151,11 @@ class UnifiedLog:
     def carried_state(self) -> CarriedState:
         """Epochs, producers and indexes, to go on in another directory."""
         producers = self._producers.to_snapshot()
-        self._open(len(self.segments.all) - 1)
-        indexes = self.segments.active.index_files()
-        return CarriedState(self.view(), producers, self._snapshots.newest(), indexes)
+        active = self._open(len(self.segments.all) - 1)
+        files = active.indexes().to_files()
+        if active.transactions:
+            files[TRANSACTION_INDEX_SUFFIX] = active.transactions.to_bytes()
+        return CarriedState(self.view(), producers, self._snapshots.newest(), files)
 
     @property
     def kept_producer_batches(self) -> KeptBatches:
@@ -433,6 +436,7 @@ class UnifiedLog:
         Cost: one segment's indexes, and the bytes from the index entry before the first batch on.
 
         :raises CorruptRecordError: if the batch cannot be read for no lasting reason.
+        :raises IndexLostError: the index of its segment has to be made first.
         """
         try:
             return self._read_sound(start_offset, max_bytes, max_offset, min_one)
@@ -449,7 +453,8 @@ class UnifiedLog:
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> memoryview:
         view = self.view()
-        self._damage.open(view.segments[view.segment_index(start_offset)])
+        segment = view.segments[view.segment_index(start_offset)]
+        self._damage.open(segment, may_rebuild=False)
         found = read_view(
             view,
             lambda segment: segment.read_at,
@@ -484,8 +489,20 @@ class UnifiedLog:
         """One turn of a search by time; what it found is opened in another thread.
 
         Cost: a few segments' largest timestamps, and the indexes of one segment.
+
+        :raises IndexLostError: the index of a segment has to be made first.
         """
-        search.scan(self.segments.all, self._start, self._damage.by_index, self._progress)
+        by_index = partial(self._damage.by_index, may_rebuild=False)
+        search.scan(self.segments.all, self._start, by_index, self._progress)
+
+    def rebuild_step(self, rebuild: IndexRebuild) -> bool:
+        """See :meth:`LogDamage.rebuild_step`."""
+        return self._damage.rebuild_step(rebuild)
+
+    def take_rebuilt(self, rebuild: IndexRebuild, *, is_written: bool) -> None:
+        """See :meth:`LogDamage.take_rebuilt`; ``is_written``: to the index files as well."""
+        if self._damage.take_rebuilt(rebuild) and is_written:
+            rebuild.segment.write_indexes(sync=True)
 
     # -- compaction -------------------------------------------------------------------------
 

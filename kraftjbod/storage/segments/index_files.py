@@ -1,12 +1,14 @@
 """DISK. Searching index files without loading them: some entries instead of megabytes.
 
-What is found is only what the files say; the caller compares it with the segment.
+A largest timestamp counts only if it is that of a batch of the segment.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.storage.segments.batch_walk import ReadAt, WouldWait, walk_to
 from kraftjbod.storage.segments.offset_index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -19,35 +21,38 @@ _HALF: Final = OFFSET_ENTRY_BYTES // 2
 _ENTRIES_PER_BLOCK: Final = 4096 // OFFSET_ENTRY_BYTES
 
 
-class LargestEntry(NamedTuple):
-    """The last entry of a time index, and from which file position on its batch is found."""
-
-    largest: TimeEntry
-    position: int
-
-
 def read_largest_entry(
-    vfs: Vfs, index_path: str, time_index_path: str, *, base_offset: int
-) -> LargestEntry | None:
-    """Read the last entry of a time index; None if a file is absent or can not be whole.
+    vfs: Vfs,
+    index_path: str,
+    time_index_path: str,
+    *,
+    base_offset: int,
+    read_at: ReadAt,
+    size_bytes: int,
+) -> TimeEntry | None:
+    """Read the last entry of a time index; None if it does not name a batch of the segment.
 
-    Cost: O(log n) reads of one entry, and one of a block.
+    ``read_at`` reads the segment, which has ``size_bytes``. Cost: O(log n) reads of one entry, one
+    of a block, and one index interval of headers.
     """
     largest = _last_time_entry(vfs, time_index_path, base_offset)
-    if largest is None:
-        return None
-    file = vfs.open_if_exists(index_path)
-    if file is None:
+    file = None if largest is None else vfs.open_if_exists(index_path)
+    if largest is None or file is None:
         return None
     try:
-        size_bytes = file.size()
-        if size_bytes % OFFSET_ENTRY_BYTES:
-            return None
+        index_bytes = file.size()
         relative = largest.offset - base_offset
-        position = _position_before(file, size_bytes // OFFSET_ENTRY_BYTES, relative)
+        position = _position_before(file, index_bytes // OFFSET_ENTRY_BYTES, relative)
     finally:
         file.close()
-    return LargestEntry(largest, position)
+    if index_bytes % OFFSET_ENTRY_BYTES or position >= size_bytes:
+        return None
+    try:
+        newest = walk_to(read_at, position, size_bytes, largest.offset)
+    except (CorruptRecordError, WouldWait):
+        return None
+    is_its = newest is not None and newest.header.max_timestamp == largest.timestamp
+    return largest if is_its else None
 
 
 def read_last_position(vfs: Vfs, index_path: str) -> int:

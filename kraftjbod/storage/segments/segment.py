@@ -13,8 +13,6 @@
   that may wait for the disk goes through :meth:`read_at`.
 * Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
   it touches nothing but the indexes and the bytes below the limit it is given.
-
-Offsets are assigned elsewhere; whether a record is committed is nobody's business here.
 """
 
 from __future__ import annotations
@@ -78,6 +76,15 @@ class Scanned(NamedTuple):
     next_offset: int
 
 
+class IndexLostError(Exception):
+    """The index files of ``segment`` are absent or not its own: its batches have to be read."""
+
+    def __init__(self, segment: LogSegment, *, did_not_fit: bool) -> None:
+        super().__init__(f"{segment.path} has no index")
+        self.segment = segment
+        self.did_not_fit = did_not_fit
+
+
 class LogSegment:
     """Batches from ``base_offset`` up to the next segment's."""
 
@@ -119,7 +126,7 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
-        #: Is told of what is opened and loaded, once the segment is in a log that is served.
+        #: Is told of what is opened and loaded; None until the log is served.
         self.cache: SegmentCache | None = None
         #: Since the cache looked last; set by readers, in any thread.
         self.was_read = False
@@ -172,6 +179,11 @@ class LogSegment:
         return self._path(LOG_SUFFIX)
 
     @property
+    def has_indexes(self) -> bool:
+        """They are in memory. For the loop too."""
+        return self._indexes is not None
+
+    @property
     def is_ready(self) -> bool:
         """File and index are open: the loop may try to read."""
         return self.file is not None and self._indexes is not None
@@ -181,9 +193,7 @@ class LogSegment:
     def create(self) -> None:
         """Make the empty file; what lay under that name is gone. If it fails there is none."""
         with Undoing(self._uncreate):
-            self.file = self._vfs.open(self.path, OpenMode.CREATE)
-            self._note_opened()
-            self.file.truncate(0)
+            self.open(OpenMode.CREATE).truncate(0)
 
     def _uncreate(self) -> None:
         self.close()
@@ -362,20 +372,17 @@ class LogSegment:
             self.cache.unloaded(self)
         return True
 
-    def _note_opened(self) -> None:
-        if self.cache is not None:
-            self.cache.opened(self)
-
     def _note_loaded(self) -> None:
         if self.cache is not None and self._indexes is not None:
             self.cache.loaded(self, self._indexes.size_bytes)
 
     # -- opening ----------------------------------------------------------------------------
 
-    def open(self) -> VfsFile:
+    def open(self, mode: OpenMode = OpenMode.READ_WRITE) -> VfsFile:
         if self.file is None:
-            self.file = self._vfs.open(self.path, OpenMode.READ_WRITE)
-            self._note_opened()
+            self.file = self._vfs.open(self.path, mode)
+            if self.cache is not None:
+                self.cache.opened(self)
         return self.file
 
     def read_at(self, position: int, size: int) -> bytes | bytearray:
@@ -386,10 +393,7 @@ class LogSegment:
 
     @contextmanager
     def _reader(self) -> Iterator[ReadAt]:
-        """:meth:`read_at` that leaves no file open that was not: for a look at a few batches.
-
-        Such a file is the caller's own, because the loop reads through :attr:`file`.
-        """
+        """:meth:`read_at`, without a file that stays open: the loop reads through :attr:`file`."""
         if self.file is not None:
             yield self.read_at
             return
@@ -411,34 +415,39 @@ class LogSegment:
         assert self._indexes is not None
         return self._indexes
 
-    def load_indexes(self, on_progress: OnProgress = no_progress) -> bool:
+    def load_indexes(
+        self, on_progress: OnProgress = no_progress, *, may_rebuild: bool = True
+    ) -> bool:
         """Have both indexes ready; False if files were there and did not fit the segment.
 
         Cost: both files and one index interval; the headers of the whole segment where that does
         not do, with ``on_progress``.
+
+        :raises IndexLostError: that does not do, and they may not be made anew here and now.
         """
         if self._indexes is not None:
             return True
         with FailsAs(OpKind.INDEX):
             data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
             time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
-        if data is None or time_data is None:
-            # One file without the other is what a stop between the two leaves.
-            self.rebuild_index(on_progress)
-            return True
-        indexes = SegmentIndexes.from_files(
-            self.base_offset,
-            self._index_interval_bytes,
-            offsets=data,
-            times=time_data,
-            segment_bytes=self.size_bytes,
-        )
-        if indexes is None or not self._fits(indexes):
-            self.rebuild_index(on_progress)
-            return False
-        self._indexes = indexes
-        self._note_loaded()
-        return True
+        is_there = None not in (data, time_data)
+        if data is not None and time_data is not None:
+            indexes = SegmentIndexes.from_files(
+                self.base_offset,
+                self._index_interval_bytes,
+                offsets=data,
+                times=time_data,
+                segment_bytes=self.size_bytes,
+            )
+            if indexes is not None and self._fits(indexes):
+                self._indexes = indexes
+                self._note_loaded()
+                return True
+        if not may_rebuild:
+            raise IndexLostError(self, did_not_fit=is_there)
+        self.rebuild_index(on_progress)
+        # One file without the other is what a stop between the two leaves.
+        return not is_there
 
     def _fits(self, indexes: SegmentIndexes) -> bool:
         """Do the last entries of both speak of batches of this segment?"""
@@ -508,13 +517,6 @@ class LogSegment:
             else:
                 self._vfs.unlink_if_exists(path)
         self._transactions_on_disk = True
-
-    def index_files(self) -> dict[str, bytes]:
-        """What all index files would say, by suffix; no file stands for an empty one of some."""
-        files = self.indexes().to_files()
-        if self.transactions:
-            files[TRANSACTION_INDEX_SUFFIX] = self.transactions.to_bytes()
-        return files
 
     # -- walking ----------------------------------------------------------------------------
 
@@ -756,31 +758,30 @@ class LogSegment:
         """:meth:`largest_timestamp` reads nothing."""
         return self._indexes is not None or self._largest is not None
 
-    def largest_timestamp(self, on_progress: OnProgress = no_progress) -> TimeEntry | None:
+    def largest_timestamp(
+        self, on_progress: OnProgress = no_progress, *, may_rebuild: bool = True
+    ) -> TimeEntry | None:
         """The largest timestamp and an offset that has it; None if there are no batches.
 
         Cost, once: the last entry of the time index, a binary search for its batch in the offset
-        index, and one index interval. ``on_progress`` as in :meth:`load_indexes`.
+        index, and one index interval. The arguments are those of :meth:`load_indexes`.
         """
         if not self.is_largest_known:
             self._largest = self._read_largest()
         if self._indexes is None and self._largest is None:
-            self.load_indexes(on_progress)
+            self.load_indexes(on_progress, may_rebuild=may_rebuild)
         return self._largest if self._indexes is None else self._indexes.largest
 
     def _read_largest(self) -> TimeEntry | None:
         """The last entry of the time index file; None if it does not name a batch."""
-        with FailsAs(OpKind.INDEX):
-            found = read_largest_entry(self._vfs, *self.index_paths, base_offset=self.base_offset)
-        if found is None or found.position >= self.size_bytes:
-            return None
-        try:
-            with self._reader() as read_at:
-                newest = walk_to(read_at, found.position, self.size_bytes, found.largest.offset)
-        except (CorruptRecordError, WouldWait):
-            return None
-        is_its = newest is not None and newest.header.max_timestamp == found.largest.timestamp
-        return found.largest if is_its else None
+        with self._reader() as read_at, FailsAs(OpKind.INDEX):
+            return read_largest_entry(
+                self._vfs,
+                *self.index_paths,
+                base_offset=self.base_offset,
+                read_at=read_at,
+                size_bytes=self.size_bytes,
+            )
 
     def first_timestamp(self) -> int | None:
         """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""

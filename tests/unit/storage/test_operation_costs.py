@@ -18,6 +18,7 @@ from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.vfs import OpenMode, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -225,7 +226,9 @@ def test_append_after_a_clean_start_reads_one_index(times: int, grown: Callable[
     assert cost.operations <= 40
 
 
-def count_steps(log_dir: LogDir, vfs: CountingVfs) -> list[tuple[OpKind, int]]:
+def count_steps(
+    log_dir: LogDir, vfs: CountingVfs, bytes_read: list[int] | None = None
+) -> list[tuple[OpKind, int]]:
     """The kind and the number of file operations of each operation of the dir's thread."""
     steps: list[tuple[OpKind, int]] = []
     begin = log_dir.begin
@@ -235,6 +238,8 @@ def count_steps(log_dir: LogDir, vfs: CountingVfs) -> list[tuple[OpKind, int]]:
             vfs.reset()
             done = op()
             steps.append((kind, vfs.operation_count))
+            if bytes_read is not None:
+                bytes_read.append(vfs.bytes_read)
             return done
 
         return begin(kind, count, **more)
@@ -258,23 +263,28 @@ async def test_delete_removes_one_file_in_each_operation():
     log_dir.close()
 
 
-async def test_retention_and_purges_are_many_short_operations():
-    mem = MemVfs()
+async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[CountingVfs, LogManager]:
+    """A manager of the only directory, with a replica of that shape."""
     format_dir(mem, "/d1", 1)
-    shape = replace(SMALL, segments=40, first_timestamp=1)
     put_large_log(mem, "/d1", shape)
     mem.open("/d1/.kafka_cleanshutdown", OpenMode.CREATE)
     for name, offset in (("recovery-point", shape.end_offset), ("log-start", 0)):
         data = format_offsets({TP: offset})
         write_atomically(mem, f"/d1/{name}-offset-checkpoint", data)
     vfs = CountingVfs(mem)
-    log_dir = open_dir(vfs)
-    manager = manager_of([log_dir], shape.config(retention_ms=1, file_delete_delay_ms=0))
+    manager = manager_of([open_dir(vfs)], shape.config(**config))
     await manager.load()
+    return vfs, manager
+
+
+async def test_retention_and_purges_are_many_short_operations():
+    mem = MemVfs()
+    shape = replace(SMALL, segments=40, first_timestamp=1)
+    vfs, manager = await served(mem, shape, retention_ms=1, file_delete_delay_ms=0)
     handle = manager.get(TP)
     assert handle is not None
     handle.high_watermark = shape.end_offset
-    steps = count_steps(log_dir, vfs)
+    steps = count_steps(handle.log_dir, vfs)
     assert await handle.apply_retention() == shape.segments
     await chores(manager).purge_due()
     assert len(mem.list_dir(handle.directory)) < 10
@@ -282,4 +292,29 @@ async def test_retention_and_purges_are_many_short_operations():
     assert kinds.count(OpKind.RETENTION) == shape.segments // EXPENDABLE_PER_STEP + 1
     assert kinds.count(OpKind.DELETE) == shape.segments
     assert max(count for _, count in steps) <= 30 * EXPENDABLE_PER_STEP
+    await manager.close(1)
+
+
+@SIZES
+@pytest.mark.parametrize("by", ["read", "time"])
+async def test_a_lost_index_is_made_in_steps_and_written(times: int, by: str):
+    """A read or a search by time waits for it; what others asked for comes between."""
+    mem = MemVfs()
+    shape = replace(larger_segments(times), segments=2)
+    vfs, manager = await served(mem, shape)
+    handle = manager.get(TP)
+    assert handle is not None
+    index = f"{handle.directory}/{0:020d}.index"
+    mem.unlink_if_exists(index)
+    bytes_read: list[int] = []
+    steps = count_steps(handle.log_dir, vfs, bytes_read)
+    if by == "read":
+        assert (await handle.read_checked(5, 1, shape.end_offset, True)).records
+    else:
+        found = await handle.offset_for_timestamp(shape.first_timestamp + 5)
+        assert found is not None
+        assert found.offset == 5
+    assert max(bytes_read) <= 2 * MIB
+    assert len(steps) >= shape.segment_bytes // (2 * MIB)
+    assert mem.read_if_exists(index)
     await manager.close(1)
