@@ -355,9 +355,10 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     max_producer_ids_per_partition: int = Field(default=10_000, ge=1)
     """Idempotent producers that are remembered; a new one is refused while all of them have sent
     something in the last ten minutes."""
-    producer_snapshot_interval_bytes: int = Field(default=64 * MIB, ge=KIB)
+    producer_snapshot_interval_bytes: int = Field(default=16 * MIB, ge=KIB)
     """After so many bytes of a log, the state of its idempotent producers is written to a snapshot
-    file. A truncation reads at most so much again; a new segment has a snapshot of its own."""
+    file; after more if they are more than some thousand. A truncation reads at most so much again;
+    a new segment has a snapshot of its own."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
     """Most metadata that this broker asks for at once."""
 

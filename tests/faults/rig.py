@@ -18,10 +18,13 @@ from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
 from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.dirs.reserve_file import ReserveFile
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.manager.housekeeping import Housekeeping
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.replicas.offset_checkpoints import each_online
+from kraftjbod.storage.segments.index_rebuild import IndexRebuild
+from kraftjbod.storage.segments.segment import IndexLostError
 from kraftjbod.storage.vfs import Vfs
 
 CLUSTER_ID = "XcZZOzUqS4yHOjhMQB6JLQ"
@@ -179,6 +182,18 @@ async def read_log(
     if result is None:
         result = await handle.read_checked(start_offset, max_bytes, max_offset, min_one)
     return result
+
+
+def read_by_index(log: UnifiedLog, start_offset: int, max_bytes: int, end: int) -> memoryview:
+    """What :meth:`LogHandle.read_checked` does, in one thread: a lost index is made first."""
+    while True:
+        try:
+            return log.read(start_offset, max_bytes, end, True)
+        except IndexLostError as lost:
+            rebuild = IndexRebuild(lost.segment, did_not_fit=lost.did_not_fit)
+            while not log.rebuild_step(rebuild):
+                pass
+            log.take_rebuilt(rebuild, is_written=True)
 
 
 def stamped(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:

@@ -62,6 +62,8 @@ _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
+#: Log that is appended for each byte of a snapshot, at the least.
+_LOG_PER_SNAPSHOT: Final = 32
 
 
 class AppendedBatch(NamedTuple):
@@ -76,12 +78,13 @@ class AppendedBatch(NamedTuple):
 class ProducerLimits(NamedTuple):
     """How long a producer is remembered that sends nothing, and how many of one partition are.
 
-    After ``snapshot_interval_bytes`` of log their state is written to a snapshot file.
+    After ``snapshot_interval_bytes`` of log their state is written to a snapshot file, or after
+    more if they are many: a snapshot is a small part of what is written.
     """
 
     expiration_ms: int = 86_400_000
     max_producers: int = 10_000
-    snapshot_interval_bytes: int = 64 * 1024 * 1024
+    snapshot_interval_bytes: int = 16 * 1024 * 1024
 
 
 DEFAULT_PRODUCER_LIMITS: Final = ProducerLimits()
@@ -287,6 +290,13 @@ class ProducerState:
         self._guards.expire(now_ms, limits.expiration_ms)
 
     # -- what is known ----------------------------------------------------------------------
+
+    def is_snapshot_due(self, appended_bytes: int, limits: ProducerLimits) -> bool:
+        """Whether to write a snapshot after so much log since the last one."""
+        if not self or appended_bytes < limits.snapshot_interval_bytes:
+            return False
+        largest_bytes = _BATCHES_KEPT * _ENTRY.size * len(self)
+        return appended_bytes >= _LOG_PER_SNAPSHOT * largest_bytes
 
     def kept_batches(self) -> KeptBatches:
         """Of all producers that are remembered."""

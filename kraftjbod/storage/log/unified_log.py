@@ -290,10 +290,7 @@ class UnifiedLog:
             buggify.is_on and buggify.fires("storage.early_roll")
         ):
             self.roll()
-        elif (
-            self._bytes_since_snapshot >= self._producer_limits.snapshot_interval_bytes
-            and self._producers
-        ):
+        elif self._producers.is_snapshot_due(self._bytes_since_snapshot, self._producer_limits):
             with FailsAs(OpKind.CHECKPOINT):
                 self._write_snapshot(sync=False)
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages

@@ -13,7 +13,7 @@ from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
+from tests.faults.rig import TOPIC_ID, TP, batch, headers_of, read_by_index
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -252,13 +252,13 @@ def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_
         cut(mem, bases[1], 1)
     vfs, lost = FaultVfs(mem), bases[2] - 1
     log = load_cleanly(vfs).log
-    assert bytes(log.read(lost, 1 << 20, 100, True)) == b""
+    assert bytes(read_by_index(log, lost, 1 << 20, 100)) == b""
     begin = bases[1] if is_whole_lost else bases[1] + 1
     (damage,) = log.view().damages
     assert (damage.offset, damage.next_offset) == (begin, bases[2])
     reads = Fault(kinds=frozenset({"read_at", "read_cached_at"}), nth=1_000_000)
     vfs.inject(reads)
-    assert bytes(log.read(lost, 1 << 20, 100, True)) == b""
+    assert bytes(read_by_index(log, lost, 1 << 20, 100)) == b""
     assert reads.seen == 0
     log.truncate_to(lost)
     assert log.view().log_end_offset == begin

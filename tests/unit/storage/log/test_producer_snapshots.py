@@ -70,12 +70,24 @@ def test_damaged_snapshot_is_passed_over():
 def test_append_writes_a_snapshot_after_each_interval():
     """A truncation replays what lies after the newest one that stays."""
     vfs = MemVfs()
-    log = log_with(vfs, 100, TopicConfig(), 3_000)
+    log = log_with(vfs, 100, TopicConfig(), 8_000)
     offsets = snapshots_in(vfs, "/d1/t-0").offsets
     assert len(offsets) == 2
-    assert 100 - offsets[-1] <= 3_000 // 361 + 1
+    assert 100 - offsets[-1] <= 8_000 // 361 + 1
     log.truncate_to(99)
     (header,) = headers_of(batch(producer=(7, 0, 98)))
-    assert snapshots_in(vfs, "/d1/t-0").load(log.view().segments, 99).replayed_bytes <= 3_000
+    assert snapshots_in(vfs, "/d1/t-0").load(log.view().segments, 99).replayed_bytes <= 8_000
     twin = log.append_as_leader(batch(producer=(7, 0, 98)), [header], 0, 0)
     assert (twin.duplicate, twin.base_offset) == (True, 98)
+
+
+def test_snapshots_of_many_producers_are_a_small_part_of_what_is_written():
+    state, limits = ProducerState(), ProducerLimits(snapshot_interval_bytes=1_000)
+    assert not state.is_snapshot_due(1 << 30, limits)
+    for producer_id in range(1_000):
+        for sequence in range(5):
+            (header,) = headers_of(batch(producer=(producer_id, 0, sequence)))
+            state.record(header, 5 * producer_id + sequence)
+    written = len(state.to_snapshot())
+    assert not state.is_snapshot_due(20 * written, limits)
+    assert state.is_snapshot_due(40 * written, limits)

@@ -21,12 +21,10 @@ from kraftjbod.storage.log.log_loader import LogLoader, create_log
 from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
-from kraftjbod.storage.segments.index_rebuild import IndexRebuild
-from kraftjbod.storage.segments.segment import IndexLostError
 from kraftjbod.storage.segments.segment_cache import CacheLimits, SegmentCache
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
+from tests.faults.rig import TOPIC_ID, TP, batch, headers_of, read_by_index
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 NO_LIMIT = 2**62
@@ -44,23 +42,11 @@ def append(log: UnifiedLog, records: int = 1, *, epoch: int = 0, now_ms: int = 1
     return log.append_as_leader(data, headers_of(data), epoch, now_ms)
 
 
-def read(log: UnifiedLog, *asked: int) -> memoryview:
-    """As a handle does: an index that was lost is made first."""
-    while True:
-        try:
-            return log.read(*asked, True)
-        except IndexLostError as lost:
-            rebuild = IndexRebuild(lost.segment, did_not_fit=lost.did_not_fit)
-            while not log.rebuild_step(rebuild):
-                pass
-            log.take_rebuilt(rebuild, is_written=True)
-
-
 def read_all(log: UnifiedLog, max_bytes: int = 700) -> list[tuple[int, int]]:
     """(base offset, last offset) of every batch, by as many reads as it takes."""
     found, offset = [], log.view().log_start_offset
     while offset < log.view().log_end_offset:
-        headers = headers_of(read(log, offset, max_bytes, NO_LIMIT))
+        headers = headers_of(read_by_index(log, offset, max_bytes, NO_LIMIT))
         assert headers, offset
         found += [(h.base_offset, h.last_offset) for h in headers]
         offset = headers[-1].next_offset
@@ -161,7 +147,7 @@ class LogMachine(RuleBasedStateMachine):
     def read_somewhere(self, data: st.DataObject, max_bytes: int) -> None:
         offset = data.draw(st.integers(self.start, self.end))
         limit = data.draw(st.integers(self.start, self.end))
-        got = headers_of(read(self.log, offset, max_bytes, limit))
+        got = headers_of(read_by_index(self.log, offset, max_bytes, limit))
         expected = [b for b in self.model if b[1] >= offset and b[1] < limit]
         seen = [(h.base_offset, h.last_offset, h.partition_leader_epoch) for h in got]
         assert seen == expected[: len(seen)]
