@@ -95,7 +95,7 @@ class Housekeeping:
                 ("checkpoints", lambda: self._every(checkpoint_ms, self._checkpoint_now)),
                 ("flushes", lambda: self._every(flush_ms, self.flush_overdue)),
                 ("purges", lambda: self._every(_PURGE_CHECK_MS, self.reclaim_space)),
-                ("open_files", lambda: self._every(_FILES_CHECK_MS, self.close_idle_files)),
+                ("open_files", lambda: self._every(_FILES_CHECK_MS, self._close_idle_files)),
                 ("flushes_of_rolled", self._flush_rolled),
                 ("cleaner", self._clean),
             ):
@@ -162,11 +162,10 @@ class Housekeeping:
         """Close files of segments that were not read lately, while too many are open."""
         cache, log_dir = self.segment_cache, self._log_dir
         while cache.has_too_many_open and log_dir.is_online:
-            idle = await log_dir.run(OpKind.READ, cache.choose_idle)
-            by_directory: defaultdict[str, list[LogSegment]] = defaultdict(list)
-            for segment in idle:
-                by_directory[segment.directory].append(segment)
             before = cache.open_segments
+            by_directory: defaultdict[str, list[LogSegment]] = defaultdict(list)
+            for segment in await log_dir.run(OpKind.READ, cache.choose_idle):
+                by_directory[segment.directory].append(segment)
             for handle in self._handles():
                 if segments := by_directory.pop(handle.directory, None):
                     await self._unless_offline(partial(handle.close_idle, segments))
@@ -198,6 +197,9 @@ class Housekeeping:
             if isinstance(await self._unless_offline(purge.work), OverloadedError):
                 heapq.heappush(self._purges, purge)
                 return
+
+    async def _close_idle_files(self) -> None:
+        await self._unless_offline(self.close_idle_files)
 
     async def _checkpoint_now(self) -> None:
         await self._unless_offline(self._checkpoint)
