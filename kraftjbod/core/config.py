@@ -329,7 +329,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     of 1 GiB has up to 5 MiB; those of segments that are appended to stay beyond the limit."""
     log_open_segments_max: int = Field(default=0, ge=0)
     """Segments whose file is kept open, divided among the directories; the least recently used are
-    closed. 0: half of the open files that the process may have."""
+    closed. 0: three quarters of the open files that the process may have, less 128."""
     log_stray_retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
     """How long a replica is kept that the metadata does not want here; -1 for ever."""
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)

@@ -5,8 +5,8 @@ Without a descriptor a disk can neither be read nor written, so files of replica
 * An eighth is not for clients: a connection that gets a descriptor of the last eighth is refused,
   unless it shows itself as a broker's.
 * Three quarters are for replicas. Each is counted with one file, that of its active segment.
-* Half may be open files of segments. The least recently used are closed beyond that, so that a
-  reader of old segments leaves the rest to connections.
+* As many may be open files of segments. The least recently used are closed beyond that, so that a
+  reader of old segments leaves the last quarter to connections.
 
 The numbers are estimates. What a daemon does when descriptors run out all the same is in
 ``storage/dirs/log_dir_policy.py``: no disk is to blame.
@@ -44,7 +44,7 @@ class DescriptorBudget:
 
         Files of segments that were not used lately are closed beyond it.
         """
-        return max(1, self._limit // 2)
+        return max(1, self.max_replicas)
 
     @property
     def max_client_descriptor(self) -> int:
