@@ -6,6 +6,7 @@ size of its segment or of the log. The costs are stated in docs/operate.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from kraftjbod.storage.checkpoints import format_offsets
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
+from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.manager.log_manager import LogManager
@@ -317,4 +319,52 @@ async def test_a_lost_index_is_made_in_steps_and_written(times: int, by: str):
     assert max(bytes_read) <= 2 * MIB
     assert len(steps) >= shape.segment_bytes // (2 * MIB)
     assert mem.read_if_exists(index)
+    await manager.close(1)
+
+
+async def without_index(
+    shape: LargeLog,
+) -> tuple[LogHandle, list[tuple[OpKind, int]], list[int], LogManager]:
+    """A replica whose first segment lost its index, and what is done from now on."""
+    mem = MemVfs()
+    vfs, manager = await served(mem, shape)
+    handle = manager.get(TP)
+    assert handle is not None
+    mem.unlink_if_exists(f"{handle.directory}/{0:020d}.index")
+    bytes_read: list[int] = []
+    return handle, count_steps(handle.log_dir, vfs, bytes_read), bytes_read, manager
+
+
+async def test_readers_that_lack_the_same_index_wait_for_one_rebuild():
+    shape = replace(larger_segments(2), segments=2)
+    handle, _, bytes_read, manager = await without_index(shape)
+    end = shape.end_offset
+    found = await asyncio.gather(*(handle.read_checked(at, 1, end, True) for at in (5, 6, 7)))
+    assert [headers_of(one.records)[0].base_offset for one in found] == [5, 6, 7]
+    assert sum(bytes_read) <= shape.segment_bytes * 5 // 4
+    await manager.close(1)
+
+
+async def test_a_rebuild_ends_when_its_segment_is_truncated():
+    shape = replace(larger_segments(2), segments=2)
+    handle, steps, _, manager = await without_index(shape)
+    read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))
+    while len(steps) < 5:
+        await asyncio.sleep(0)
+    await handle.truncate_to(100)
+    assert headers_of((await read).records)[0].base_offset == 5
+    assert handle.log_end_offset == 100
+    await manager.close(1)
+
+
+async def test_a_rebuild_goes_on_where_a_caller_gave_up():
+    shape = replace(larger_segments(2), segments=2)
+    handle, steps, bytes_read, manager = await without_index(shape)
+    read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))
+    while len(steps) < 10:
+        await asyncio.sleep(0)
+    read.cancel()
+    found = await handle.read_checked(5, 1, shape.end_offset, True)
+    assert headers_of(found.records)[0].base_offset == 5
+    assert sum(bytes_read) <= shape.segment_bytes * 5 // 4
     await manager.close(1)
