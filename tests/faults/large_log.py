@@ -73,10 +73,23 @@ class LargeLog:
     snapshot_interval_bytes: int = MIB
 
     @classmethod
-    def of_size(cls, segment_bytes: int, batch_bytes: int, **more: int | None) -> LargeLog:
+    def of_size(
+        cls,
+        segment_bytes: int,
+        batch_bytes: int,
+        *,
+        segments: int = 1,
+        producer_id: int | None = None,
+        snapshot_interval_bytes: int = MIB,
+    ) -> LargeLog:
         """Segments of at most ``segment_bytes``."""
-        count = segment_bytes // batch_bytes
-        return cls(batches_per_segment=count, batch_bytes=batch_bytes, **more)
+        return cls(
+            segments=segments,
+            batches_per_segment=segment_bytes // batch_bytes,
+            batch_bytes=batch_bytes,
+            producer_id=producer_id,
+            snapshot_interval_bytes=snapshot_interval_bytes,
+        )
 
     @property
     def end_offset(self) -> int:
@@ -107,7 +120,7 @@ class LargeLog:
         return TopicConfig(
             segment_bytes=self.segment_bytes,
             index_interval_bytes=self.interval_bytes,
-            **more,  # type: ignore[arg-type]
+            **more,
         )
 
     def batch_at(self, template: bytes, offset: int) -> bytes:

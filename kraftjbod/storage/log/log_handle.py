@@ -73,7 +73,7 @@ class LogHost(Protocol):
         """Make sure that no file claims a recovery point or a log start above the handle's."""
         ...
 
-    def segment_cache(self, log_dir: LogDir) -> SegmentCache:
+    def segment_cache(self, log_dir: LogDir) -> SegmentCache[LogSegment]:
         """What limits open files and indexes in memory there."""
         ...
 

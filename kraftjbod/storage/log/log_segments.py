@@ -59,7 +59,7 @@ class LogSegments:
         self._unnamed: list[SegmentSwap] = []
         self._retired: list[LogSegment] = []
         #: Is told of what segments open and load; None until the log is served.
-        self._cache: SegmentCache | None = None
+        self._cache: SegmentCache[LogSegment] | None = None
         #: Files that no segment has any more, and that others may be reading from.
         self._detached: list[VfsFile] = []
         #: Base offsets of retired segments whose indexes of transactions may be there still.
@@ -245,7 +245,7 @@ class LogSegments:
             segment.close()
         self.close_detached()
 
-    def join(self, cache: SegmentCache) -> None:
+    def join(self, cache: SegmentCache[LogSegment]) -> None:
         """Let ``cache`` limit what segments have open and loaded, those to come included."""
         self._cache = cache
         for segment in self.all:

@@ -75,7 +75,7 @@ class Housekeeping:
         self._flush_check_interval_ms = flush_check_interval_ms
         self._log = get_logger(log_dir=log_dir.path)
         self._cache_limits = cache_limits
-        self.segment_cache = SegmentCache(cache_limits)
+        self.segment_cache: SegmentCache[LogSegment] = SegmentCache(cache_limits)
         self._purges: list[_Purge] = []
         self._order = count()
         #: When to apply retention next if the dir is saturated then.

@@ -488,7 +488,7 @@ class LogManager:
         chores = self._housekeeping[handle.log_dir]
         chores.purge_segments(handle, segments, handle.config.file_delete_delay_ms)
 
-    def segment_cache(self, log_dir: LogDir) -> SegmentCache:
+    def segment_cache(self, log_dir: LogDir) -> SegmentCache[LogSegment]:
         return self._housekeeping[log_dir].segment_cache
 
     @property

@@ -127,7 +127,7 @@ class LogSegment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         #: Is told of what is opened and loaded; None until the log is served.
-        self.cache: SegmentCache | None = None
+        self.cache: SegmentCache[LogSegment] | None = None
         #: Since the cache looked last; set by readers, in any thread.
         self.was_read = False
         #: What may be read from memory without a check.
@@ -353,7 +353,7 @@ class LogSegment:
 
     # -- memory -----------------------------------------------------------------------------
 
-    def join(self, cache: SegmentCache | None) -> None:
+    def join(self, cache: SegmentCache[LogSegment] | None) -> None:
         """Tell ``cache`` of what is open and loaded from now on; None: it leaves its cache."""
         if self.cache is not None:
             self.cache.left(self)

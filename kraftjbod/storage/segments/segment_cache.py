@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 #: Files that one step of the loop's has closed at most.
 _FILES_PER_STEP: Final = 256
@@ -32,21 +32,23 @@ class CachedSegment(Protocol):
     """What the cache asks of a segment."""
 
     was_read: bool
-    directory: str
 
     def drop_indexes(self) -> bool:
         """Forget the indexes if their files say the same; False if not."""
         ...
 
 
-class SegmentCache:
+S = TypeVar("S", bound=CachedSegment)
+
+
+class SegmentCache(Generic[S]):
     """Of one log dir."""
 
     def __init__(self, limits: CacheLimits) -> None:
         self._limits = limits
         #: Size of the indexes in memory, least recently loaded first.
-        self._indexed: OrderedDict[CachedSegment, int] = OrderedDict()
-        self._opened: OrderedDict[CachedSegment, None] = OrderedDict()
+        self._indexed: OrderedDict[S, int] = OrderedDict()
+        self._opened: OrderedDict[S, None] = OrderedDict()
         #: All indexes in memory.
         self.index_bytes = 0
         self._mutex = threading.RLock()
@@ -60,7 +62,7 @@ class SegmentCache:
     def has_too_many_open(self) -> bool:
         return len(self._opened) > self._limits.open_segments
 
-    def joined(self, segment: CachedSegment, index_bytes: int | None, *, is_open: bool) -> None:
+    def joined(self, segment: S, index_bytes: int | None, *, is_open: bool) -> None:
         """Count what ``segment`` has in memory, None if no indexes, and whether its file is open.
 
         From any thread.
@@ -71,14 +73,14 @@ class SegmentCache:
             if is_open:
                 self._opened[segment] = None
 
-    def left(self, segment: CachedSegment) -> None:
+    def left(self, segment: S) -> None:
         """Nothing of ``segment`` is to be limited any more. From any thread."""
         self.unloaded(segment)
         self.closed(segment)
 
     # -- indexes ----------------------------------------------------------------------------
 
-    def loaded(self, segment: CachedSegment, index_bytes: int) -> None:
+    def loaded(self, segment: S, index_bytes: int) -> None:
         """``segment`` has indexes of that size in memory, other ones than before."""
         with self._mutex:
             self._count(segment, index_bytes)
@@ -91,31 +93,31 @@ class SegmentCache:
                     self._indexed.move_to_end(oldest)
                     self._indexed.move_to_end(segment)
 
-    def unloaded(self, segment: CachedSegment) -> None:
+    def unloaded(self, segment: S) -> None:
         """``segment`` has no indexes in memory any more."""
         with self._mutex:
             self.index_bytes -= self._indexed.pop(segment, 0)
 
-    def _count(self, segment: CachedSegment, index_bytes: int) -> None:
+    def _count(self, segment: S, index_bytes: int) -> None:
         self.index_bytes += index_bytes - self._indexed.pop(segment, 0)
         self._indexed[segment] = index_bytes
 
     # -- files ------------------------------------------------------------------------------
 
-    def opened(self, segment: CachedSegment) -> None:
+    def opened(self, segment: S) -> None:
         with self._mutex:
             self._opened[segment] = None
 
-    def closed(self, segment: CachedSegment) -> None:
+    def closed(self, segment: S) -> None:
         with self._mutex:
             self._opened.pop(segment, None)
 
-    def choose_idle(self) -> list[CachedSegment]:
+    def choose_idle(self) -> list[S]:
         """Segments whose files should be closed, least recently opened first.
 
         One that was read since it was opened, or chosen last, has a second chance.
         """
-        idle: list[CachedSegment] = []
+        idle: list[S] = []
         with self._mutex:
             excess = min(len(self._opened) - self._limits.open_segments, _FILES_PER_STEP)
             for _ in range(2 * len(self._opened)):

@@ -8,8 +8,7 @@ from kraftjbod.storage.segments.segment_cache import CacheLimits, SegmentCache
 class OneSegment:
     """As the cache sees one; ``is_kept``: its index files say something else."""
 
-    def __init__(self, cache: SegmentCache, *, is_kept: bool = False) -> None:
-        self.directory = "/t"
+    def __init__(self, cache: SegmentCache[OneSegment], *, is_kept: bool = False) -> None:
         self.was_read = False
         self.has_indexes = True
         self._cache = cache
