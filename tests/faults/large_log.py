@@ -16,7 +16,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import crc32c
 
@@ -33,6 +33,8 @@ from kraftjbod.storage.dir_names import (
     TIME_INDEX_SUFFIX,
     offset_file_name,
 )
+from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_loader import LogLoader
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.log.unified_log import UnifiedLog
@@ -328,3 +330,25 @@ class CountingVfs(FaultVfs):
             self.bytes_written += size_bytes
         else:
             self.bytes_read += size_bytes
+
+
+def count_steps(
+    log_dir: LogDir, vfs: CountingVfs, bytes_read: list[int] | None = None
+) -> list[tuple[OpKind, int]]:
+    """The kind and the number of file operations of each operation of the dir's thread."""
+    steps: list[tuple[OpKind, int]] = []
+    begin = log_dir.begin
+
+    def counted(kind: OpKind, op: Callable[[], object], **more: Any) -> Any:
+        def count() -> object:
+            vfs.reset()
+            done = op()
+            steps.append((kind, vfs.operation_count))
+            if bytes_read is not None:
+                bytes_read.append(vfs.bytes_read)
+            return done
+
+        return begin(kind, count, **more)
+
+    log_dir.begin = counted  # type: ignore[method-assign,assignment]
+    return steps

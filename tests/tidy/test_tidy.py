@@ -39,6 +39,9 @@ ALLOWED = {
         "threading": "the files of a dead disk are given up from beside its hung thread",
     },
     "storage/dirs/dir_executor.py": {"threading": "the threads that are handed in"},
+    "storage/segments/segment_cache.py": {
+        "threading": "the loop adds a log's segments while the directory thread loads others"
+    },
     "storage/segments/trusted_bytes.py": {
         "threading": "the loop, movers and the scrub doubt what the directory thread trusts"
     },

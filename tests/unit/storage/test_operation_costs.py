@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from kraftjbod.storage.checkpoints import format_offsets
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
@@ -29,6 +27,7 @@ from tests.faults.large_log import (
     MIB,
     CountingVfs,
     LargeLog,
+    count_steps,
     load_large_log,
     put_large_log,
 )
@@ -226,43 +225,6 @@ def test_append_after_a_clean_start_reads_one_index(times: int, grown: Callable[
     )
     assert cost.bytes_read <= allowed_bytes(shape)
     assert cost.operations <= 40
-
-
-def count_steps(
-    log_dir: LogDir, vfs: CountingVfs, bytes_read: list[int] | None = None
-) -> list[tuple[OpKind, int]]:
-    """The kind and the number of file operations of each operation of the dir's thread."""
-    steps: list[tuple[OpKind, int]] = []
-    begin = log_dir.begin
-
-    def counted(kind: OpKind, op: Callable[[], object], **more: Any) -> Any:
-        def count() -> object:
-            vfs.reset()
-            done = op()
-            steps.append((kind, vfs.operation_count))
-            if bytes_read is not None:
-                bytes_read.append(vfs.bytes_read)
-            return done
-
-        return begin(kind, count, **more)
-
-    log_dir.begin = counted  # type: ignore[method-assign,assignment]
-    return steps
-
-
-async def test_delete_removes_one_file_in_each_operation():
-    """Appends and reads of other replicas come between."""
-    mem = MemVfs()
-    shape = more_segments(10)
-    directory = put_large_log(mem, "/d1", shape)
-    vfs = CountingVfs(mem)
-    log_dir = open_dir(vfs)
-    steps = count_steps(log_dir, vfs)
-    await remove_replica_dir(log_dir, directory)
-    assert not mem.exists(directory)
-    assert {count for _, count in steps} == {1}
-    assert len(steps) > 3 * shape.segments
-    log_dir.close()
 
 
 async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[CountingVfs, LogManager]:

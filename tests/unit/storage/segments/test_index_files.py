@@ -1,0 +1,72 @@
+"""Entries of index files that are read without loading the files."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.storage.segments.index_files import read_largest_entry, read_last_position
+from kraftjbod.storage.segments.offset_index import TimeEntry
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.rig import batch, headers_of
+
+
+def segment_of(timestamps: list[int]) -> tuple[MemVfs, LogSegment]:
+    """One batch of a record for each timestamp; an index entry for nearly each batch."""
+    vfs = MemVfs()
+    vfs.make_dirs("/t")
+    made = LogSegment(vfs=vfs, directory="/t", base_offset=0, size_bytes=0, index_interval_bytes=1)
+    made.create()
+    for offset, timestamp in enumerate(timestamps):
+        data = batch(base_offset=offset, timestamp=timestamp)
+        made.append([data], headers_of(data))
+    made.write_indexes()
+    return vfs, made
+
+
+def largest_in(vfs: MemVfs, made: LogSegment) -> TimeEntry | None:
+    return read_largest_entry(
+        vfs,
+        *made.index_paths,
+        base_offset=0,
+        read_at=made.read_at,
+        size_bytes=made.size_bytes,
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 1024, 3000])
+@pytest.mark.parametrize("at", [0, 1, 300, 700, -2, -1])
+def test_largest_timestamp_is_found_wherever_its_batch_is(count: int, at: int):
+    timestamps = [5] * count
+    timestamps[at % count] = 9
+    vfs, made = segment_of(timestamps)
+    assert largest_in(vfs, made) == made.indexes().largest == TimeEntry(9, at % count)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_largest_timestamp_is_unknown_without_both_files(lost: int):
+    vfs, made = segment_of([1, 2, 3])
+    vfs.unlink_if_exists(made.index_paths[lost])
+    assert largest_in(vfs, made) is None
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_largest_timestamp_is_unknown_if_a_file_has_a_part_of_an_entry(cut: int):
+    vfs, made = segment_of([1, 2, 3])
+    file = vfs.open(made.index_paths[cut], OpenMode.READ_WRITE)
+    file.truncate(file.size() - 1)
+    assert largest_in(vfs, made) is None
+
+
+def test_largest_timestamp_has_to_be_that_of_a_batch():
+    vfs, made = segment_of([1, 2, 3])
+    vfs.open(made.index_paths[1], OpenMode.READ_WRITE).write_at(0, [bytes(24)])
+    vfs.open(made.index_paths[1], OpenMode.READ_WRITE).truncate(12)
+    assert largest_in(vfs, made) is None
+
+
+def test_last_position_is_that_of_the_last_entry():
+    vfs, made = segment_of([1, 2, 3])
+    assert read_last_position(vfs, made.index_paths[0]) == 2 * len(batch())
+    assert read_last_position(vfs, "/t/none.index") == 0
