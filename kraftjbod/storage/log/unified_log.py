@@ -381,9 +381,9 @@ class UnifiedLog:
             segment.write_transactions()
         paths = [one.transactions_path for one in segments if one.transactions]
         for segment in closed:
+            self.beat()
             segment.write_indexes()
             paths.extend(segment.index_paths)
-            self.beat()
         if is_last and active.write_indexes():
             paths.extend(active.index_paths)
         self._write_epochs(self._epochs)
