@@ -11,7 +11,7 @@ import pytest
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.testing.simulation import SimulatedCluster
 from kraftjbod.testing.simulation.cluster_view import ClusterView
@@ -141,3 +141,13 @@ def test_a_broker_that_may_be_fenced_begins_to_lead_nothing() -> None:
         cluster.controller().start()
         cluster.wait_for(lambda: view.decided() is not None, "it is back")
         cluster.wait_for(lambda: len(decided().isr) == 3, "all are in sync", timeout_ms=30_000)
+
+
+def test_broker_reconnects_when_its_only_controller_lost_the_connections() -> None:
+    """The broker's ends stay open, and what it writes there is lost without an answer."""
+    with SimulatedCluster(5) as cluster:
+        cluster.start()
+        cluster.network.break_one_side("controller-100", "broker-2")
+        cluster.run_for(30_000)
+        state = cluster.controller().state
+        assert state is not None and not state.brokers[BrokerId(2)].fenced

@@ -206,6 +206,9 @@ class ControllerChannel:
                 if not _is_about_the_voter(e):
                     raise
                 self._leave(purpose, address)
+                if isinstance(e, RequestTimedOutError):
+                    # The peer may have lost the connection. Kafka's client closes it, too.
+                    self._client(purpose, address).drop("a request was not answered in time")
                 if purpose is _Purpose.CONTROL and e.code is ErrorCode.REQUEST_TIMED_OUT:
                     self._give_up_poll(address)
                 failures += 1
@@ -239,9 +242,9 @@ class ControllerChannel:
             self.on_control_lost()
 
     def _give_up_poll(self, address: Address) -> None:
-        """Of a voter that answers no heartbeat; another one may know more by now."""
+        """Of a voter that answers no heartbeat: another one may know more by now."""
         client = self._clients.get((_Purpose.METADATA, address))
-        if client is not None and len(self._addresses) > 1:
+        if client is not None:
             client.drop("the controller does not answer")
 
     @contextlib.contextmanager
