@@ -21,7 +21,6 @@ from kraftjbod.core.config import ControllerConfig
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import ConnectionId, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import LevelSwitch, get_logger
 from kraftjbod.core.version import package_version
@@ -264,7 +263,7 @@ class ControllerServer:
                 listeners=(
                     ListenerInfo(name=listener.name, host=listener.host, port=listener.port),
                 ),
-                features=SUPPORTED_FEATURES,
+                features=environment.features,
                 software_version=package_version(),
             ),
             state=self._state,

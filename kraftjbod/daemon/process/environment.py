@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.telemetry import Metrics, set_level
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.vfs import RealVfs, Vfs
@@ -59,3 +60,6 @@ class Environment:
     """Called for each thread that works on disks, or checks what is large."""
     max_open_files: int = field(default_factory=_max_open_files)
     """RLIMIT_NOFILE of this process; negative if there is none."""
+    features: dict[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED_FEATURES)
+    """Least and greatest level by feature that the node registers; those of older software in a
+    simulation of mixed versions."""

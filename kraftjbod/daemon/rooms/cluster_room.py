@@ -19,7 +19,6 @@ from kraftjbod.core.config import BrokerConfig
 from kraftjbod.core.descriptor_budget import DescriptorBudget
 from kraftjbod.core.ids import DirectoryId, TopicIdPartition, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import LevelSwitch
 from kraftjbod.daemon.process.environment import Environment
@@ -130,7 +129,7 @@ def _identity(
             for endpoint in advertised
         ),
         rack=config.broker_rack,
-        features=SUPPORTED_FEATURES,
+        features=around.features,
         log_dir_paths={log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()},
         has_several_dirs=len(disks.logs.dirs()) > 1,
         max_replicas=DescriptorBudget(around.max_open_files).max_replicas,

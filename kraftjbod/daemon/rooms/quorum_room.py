@@ -15,7 +15,6 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.process.environment import Environment
@@ -64,6 +63,7 @@ class QuorumRoom:
         self._config = config
         self._cluster_id = cluster_id
         self._clock = around.clock
+        self._features = around.features
         self._log_dir = log_dir
         self._driver: RaftDriver | None = None
         self._known = KnownVoters(
@@ -143,7 +143,7 @@ class QuorumRoom:
         """
         ranges = {self._voters.known_as(key): said for key, said in self._supported.items()}
         found = {key.node_id: ranges.get(key, {}) for key in self._voters}
-        return {**found, self._config.node_id: SUPPORTED_FEATURES}
+        return {**found, self._config.node_id: self._features}
 
     @property
     def _voters(self) -> VoterSet:
@@ -206,7 +206,7 @@ class QuorumRoom:
             receiver_id=to.node_id,
             receiver_directory_id=to.directory_id,
             sender_endpoint=self._config.advertised_endpoint.text,
-            sender_features=SUPPORTED_FEATURES,
+            sender_features=self._features,
             metadata_log_id=self._log_id.value,
             messages=tuple(map(wire.body_of, messages)),
         )

@@ -38,7 +38,7 @@ from kraftjbod.core import telemetry
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
-from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, MetadataVersion
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
@@ -215,6 +215,7 @@ class SimulatedCluster:
         Start each once the metadata log names the voters (``kraft.version`` 1): before that the
         others refuse a controller that no file names.
     :param log_dirs: of each broker.
+    :param metadata_version: the level that controllers are formatted with.
     :param config: keys for every daemon, on top of :data:`SIMULATION_CONFIG`.
     :param trace: where lines go; the last ones are kept if it is not given.
     """
@@ -227,6 +228,7 @@ class SimulatedCluster:
         log_dirs: int = 3,
         *,
         observers: int = 0,
+        metadata_version: MetadataVersion = DEFAULT_METADATA_VERSION,
         config: Mapping[str, str] | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -242,6 +244,7 @@ class SimulatedCluster:
         self.brokers: dict[int, SimulatedBroker] = {}
         self.clients: dict[str, SimulatedClient] = {}
         self._disk_count = 0
+        self.metadata_version = metadata_version
         #: The metadata log names them (``kraft.version`` 1): whoever asked for it says so.
         self.names_voters = False
         self._voters = ",".join(
@@ -415,7 +418,7 @@ class SimulatedCluster:
         """A disk that is empty."""
         vfs, path = host.metadata_disk.vfs, host.metadata_disk.path
         host.directory_id = self._format(host, path, [path])[path]
-        write_bootstrap(vfs, path, DEFAULT_METADATA_VERSION.default_features)
+        write_bootstrap(vfs, path, self.metadata_version.default_features)
 
     def _add_broker(self, broker_id: int, log_dirs: int) -> None:
         name = f"broker-{broker_id}"

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
+from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.peer_warnings import PeerWarnings
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.process.environment import Environment
@@ -192,6 +193,8 @@ class SimulatedHost:
         self.iteration_us = 0
         #: Virtual time that a received byte takes, if iterations take some.
         self.us_per_byte = 0.0
+        #: Levels that its software says it supports, from its next start on.
+        self.features: dict[str, tuple[int, int]] = SUPPORTED_FEATURES
         self._life = life
         #: Until ``_strike``; 0 if nothing is to strike.
         self._operations_left = 0
@@ -323,6 +326,7 @@ class SimulatedHost:
             make_vfs=process.make_vfs,
             make_executor=SimulatedExecutor,
             max_open_files=_MAX_OPEN_FILES,
+            features=self.features,
         )
 
     def _say(self, what: str) -> None:

@@ -14,7 +14,10 @@ from kraftjbod.core.ids import (
     TopicId,
     Uuid,
 )
+from kraftjbod.core.metadata_version import METADATA_VERSION
 from kraftjbod.metadata.records import (
+    FeatureLevelRecord,
+    FeatureRange,
     PartitionChangeRecord,
     PartitionRecord,
     Record,
@@ -113,3 +116,13 @@ def test_what_cannot_be_replayed_is_found() -> None:
     laws, _ = _laws()
     (found,) = laws.take([_change(isr=(1,))], offset=9, epoch=1)
     assert "metadata entry 9 cannot be replayed" in found
+
+
+def test_level_above_the_software_of_a_broker_is_found() -> None:
+    older = (FeatureRange(METADATA_VERSION, 14, 30),)
+    _, findings = _laws(
+        _broker(2, features=older),
+        FeatureLevelRecord(name=METADATA_VERSION, feature_level=30),
+        FeatureLevelRecord(name=METADATA_VERSION, feature_level=33),
+    )
+    assert findings == ["metadata entry 3: metadata.version is 33, and broker 2 supports 30"]

@@ -46,7 +46,18 @@ class MetadataLaws:
             if after is not None:
                 name = f"{self.state.topics[key.topic_id].name}-{key.partition}"
                 findings += self._judge(name, key, before, after)
+        if delta.features or delta.brokers:
+            findings += self._above_software()
         return [f"metadata entry {offset}: {finding}" for finding in findings]
+
+    def _above_software(self) -> list[str]:
+        """A level is not above what the software of a registered broker supports."""
+        return [
+            f"{feature.name} is {level}, and broker {broker_id} supports {feature.highest}"
+            for broker_id, broker in self.state.brokers.items()
+            for feature in broker.features
+            if (level := self.state.features.get(feature.name, 0)) > feature.highest
+        ]
 
     def go_on_from(self, state: MetadataState) -> list[str]:
         """What comes next was not heard in time, and only a snapshot has it; ``state`` is later."""

@@ -27,11 +27,16 @@ from kraftjbod.cli.clients.config_admin import (
 from kraftjbod.cli.clients.producer import ACKS_ALL, ACKS_NONE
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.search.applications import chosen
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
-from kraftjbod.testing.simulation.search.faults.admin_work import AdminWork
+from kraftjbod.testing.simulation.search.faults.admin_work import (
+    OLDER_FEATURES,
+    OLDER_VERSION,
+    AdminWork,
+)
 from kraftjbod.testing.simulation.search.faults.budget import Budget
 from kraftjbod.testing.simulation.search.faults.controller_faults import ControllerFaults
 from kraftjbod.testing.simulation.search.faults.fault_player import FaultPlayer
@@ -108,6 +113,8 @@ _SETTINGS: Final = {
 }
 #: Share of the quorums that an observer follows.
 _OBSERVED: Final = 0.3
+#: Share of the seeds of which one node has older software.
+_MIXED: Final = 0.15
 #: Share of the seeds with a topic of so many partitions: a change of a broker is decided in parts.
 _CROWDED: Final = 0.004
 _CROWD: Final = 550
@@ -220,6 +227,8 @@ def plan_of(
     more = random.Random(f"more {seed}")
     if more.random() < _OBSERVED and shape.controllers > 1:
         shape = dataclasses.replace(shape, observers=1)
+    if more.random() < _MIXED:
+        shape = dataclasses.replace(shape, is_mixed=True)
     if (chance := more.random()) < _CROWDED:
         shape = dataclasses.replace(shape, crowd=_CROWD)
     elif chance < _CROWDED + _LARGE:
@@ -637,8 +646,12 @@ def _make_cluster(seed: int, shape: Shape) -> SimulatedCluster:
         shape.brokers,
         shape.dirs,
         observers=shape.observers,
+        metadata_version=OLDER_VERSION if shape.is_mixed else DEFAULT_METADATA_VERSION,
         config=CONFIG | (_LARGE_CONFIG if is_large else {}),
     )
+    if shape.is_mixed:
+        nodes = [*cluster.brokers.values(), *cluster.controllers]
+        random.Random(f"mixed {seed}").choice(nodes).features = OLDER_FEATURES
     cluster.world.points = buggify.Points(cluster.world.rng_of)
     if not is_large:
         _draw_settings(seed, cluster.controllers)

@@ -29,10 +29,15 @@ from kraftjbod.cli.clients.config_admin import (
 from kraftjbod.cli.clients.replica_admin import Reassignment, alter_partition_reassignments
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicPartition
-from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.core.metadata_version import (
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    MetadataVersion,
+)
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedNode
 
 _ALL_NODES: Final = ConfigResource(ResourceType.BROKER, "")
 #: Settings that every daemon takes over while it runs.
@@ -46,6 +51,13 @@ _SETTINGS: Final = (
 )
 #: How long a broker that is to be unregistered may take to be fenced.
 _FENCED_S: Final = 15.0
+OLDER_VERSION: Final = MetadataVersion.IV_4_3_IV0
+OLDER_FEATURES: Final = {
+    **SUPPORTED_FEATURES,
+    METADATA_VERSION: (SUPPORTED_FEATURES[METADATA_VERSION][0], OLDER_VERSION.value),
+}
+"""Of a node that knows no registrations of controllers."""
+_REPLACED_SOFTWARE: Final = 0.3
 _CANCELLED: Final = 0.3
 _REPLACED: Final = 0.3
 _UNREGISTERED_BY_KILL: Final = 0.5
@@ -210,22 +222,54 @@ class AdminWork:
     # --- levels and settings ---------------------------------------------------------------------
 
     async def _downgrade(self, fault: Fault) -> None:
-        """To the level before controllers were registered, and back."""
-        low, high = MetadataVersion.IV_4_3_IV0, MetadataVersion.IV_4_4_IV2
+        """To the level before controllers were registered, and back.
+
+        A cluster of mixed versions has that level. It is raised, which is refused as long as the
+        node with older software is registered; after some refusals that software is replaced.
+        """
+        low, high = OLDER_VERSION, MetadataVersion.IV_4_4_IV2
+        older = self._older_host()
+        if older is not None:
+            await self._raise_to(high)
+            await wait(fault)
+            if fault.rng().random() < _REPLACED_SOFTWARE:
+                older.features = SUPPORTED_FEATURES
+            return
         is_safe = fault.rng().random() < 0.5
         kind = UpgradeType.SAFE_DOWNGRADE if is_safe else UpgradeType.UNSAFE_DOWNGRADE
 
         async def lower(client: ClusterClient) -> None:
             await update_features(client, {METADATA_VERSION: low}, upgrade_type=kind)
 
-        async def restore(client: ClusterClient) -> None:
-            await update_features(
-                client, {METADATA_VERSION: high}, upgrade_type=UpgradeType.UPGRADE
-            )
-
         await self._operator.ask(f"lower {METADATA_VERSION} to {low.release}", lower)
         await wait(fault)
-        await self._until_done(f"raise {METADATA_VERSION} to {high.release}", restore)
+        while await self._raise_to(high):
+            await asyncio.sleep(POLL_S)
+
+    def replace_outdated_software(self) -> None:
+        """Let the next start of a node be of software that knows the cluster's level.
+
+        The level may have been raised while that node was not registered.
+        """
+        state, older = self._stage.view.decided(), self._older_host()
+        if older is not None and state is not None and state.metadata_version > OLDER_VERSION:
+            older.features = SUPPORTED_FEATURES
+
+    def _older_host(self) -> SimulatedNode | None:
+        cluster = self._stage.cluster
+        nodes = (*cluster.brokers.values(), *cluster.controllers)
+        return next((host for host in nodes if host.features is OLDER_FEATURES), None)
+
+    async def _raise_to(self, level: MetadataVersion) -> bool:
+        """Return whether it was refused, or failed."""
+
+        async def ask(client: ClusterClient) -> None:
+            await update_features(
+                client, {METADATA_VERSION: level}, upgrade_type=UpgradeType.UPGRADE
+            )
+
+        what = f"raise {METADATA_VERSION} to {level.release}"
+        return await self._operator.ask(what, ask) is not None
 
     async def _change_settings(self, fault: Fault) -> None:
         name, values = fault.rng().choice(_SETTINGS)

@@ -49,6 +49,7 @@ class FaultPlayer:
         self._dirs = dirs
         self._dir_faults = DirFaults(stage, operator)
         self._controllers = controllers
+        self._admin = admin
         self._plays: Plays = {
             **HostFaults(stage, operator).plays(),
             **self._dir_faults.plays(),
@@ -114,6 +115,7 @@ class FaultPlayer:
                 ended[name] = 0 if controller.is_up else ended[name] + 1
                 if ended[name] >= _RESTART_LOOKS:
                     self._stage.start_controller(controller)
+            self._admin.replace_outdated_software()
             whole = 0 if self._stage.view.not_whole(self._dirs) else whole + 1
             if whole >= _WHOLE_LOOKS:
                 self.budget.all_in_sync()

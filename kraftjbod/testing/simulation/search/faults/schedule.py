@@ -368,6 +368,8 @@ class Shape:
     partitions: int = 4
     controllers: int = 1
     observers: int = 0
+    is_mixed: bool = False
+    """One node has older software, and the cluster its metadata.version."""
     crowd: int = 0
     """Partitions of a topic that nobody writes to."""
     large_configs: int = 0
