@@ -223,7 +223,9 @@ class World:
             self._check_files(handle)
         if not here:
             return
-        fresh = manager_of([open_dir(self.mems[0].clone())], CONFIG, self.clock)
+        killed = self.mems[0].clone()
+        killed.capacity_bytes = killed.capacity_inodes = None
+        fresh = manager_of([open_dir(killed)], CONFIG, self.clock)
         await fresh.load()
         for handle in here:
             again = fresh.get(handle.topic_partition)
