@@ -240,7 +240,10 @@ class World:
 
     async def check_after_power_cut(self) -> None:
         """What was certain is there, and what is there was written; as one power cut leaves it."""
-        fresh = manager_of([open_dir(self.mems[0].crash_clone(self.refusals))], CONFIG, self.clock)
+        left = self.mems[0].crash_clone(self.refusals)
+        # Names whose removal was lost are back, beside those that took their inodes.
+        left.capacity_inodes = None
+        fresh = manager_of([open_dir(left)], CONFIG, self.clock)
         await fresh.load()
         for handle in self.manager.handles_in(self.log_dir):
             again = fresh.get(handle.topic_partition)
