@@ -41,7 +41,7 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
     if options.applications is not None:
         parts.append(f"APPLICATIONS={','.join(options.applications) or 'none'}")
     if options.kinds is not None:
-        parts.append(f'ARGS="--kinds {",".join(kind.name.lower() for kind in options.kinds)}"')
+        parts.append(f"KINDS={','.join(kind.name.lower() for kind in options.kinds)}")
     return " ".join(parts)
 
 
