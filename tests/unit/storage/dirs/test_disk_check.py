@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errno import ENOSPC, EROFS
+from errno import EMFILE, ENOSPC, EROFS
 
 import pytest
 
@@ -41,6 +41,14 @@ def test_another_id(number: int | None, message: str):
     else:
         format_dir(mem, "/d1", number)
     with pytest.raises(OSError, match=message):
+        check(vfs)
+
+
+def test_disk_without_identity_is_noticed_without_a_free_descriptor() -> None:
+    vfs, mem = make()
+    mem.unlink_if_exists("/d1/meta.properties")
+    vfs.inject(Fault(errno=EMFILE, kinds=frozenset({"open", "read_if_exists"})))
+    with pytest.raises(OSError, match="directory id is none"):
         check(vfs)
 
 
