@@ -302,6 +302,8 @@ class TopicControlManager:
         if topic is None or topic.name != wish.name or len(topic.partitions) < wish.count:
             return False
         wanted = wish.assignments or ()
+        if len(wanted) > wish.count:
+            return False
         made = range(wish.count - len(wanted), wish.count)
         return all(
             Assignment.of(topic.partitions[index]).target == replicas

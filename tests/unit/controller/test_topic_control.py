@@ -146,6 +146,15 @@ def test_growing_a_topic_twice_in_one_request_is_refused(world: World) -> None:
     assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
 
 
+def test_repeated_growth_with_more_assignments_than_partitions_is_refused(world: World) -> None:
+    (made,) = _create(world, _topic("t", 2))
+    broker = next(iter(world.state.brokers))
+    more = m.MorePartitions(name="t", count=1, topic_id=made.topic_id, assignments=((broker,),) * 3)
+    response = world.ask(m.CreatePartitionsRequest(topics=(more,), is_repeated=True))
+    assert isinstance(response, m.CreatePartitionsResponse)
+    assert response.topics[0].error_code == ErrorCode.INVALID_PARTITIONS
+
+
 def test_topics_are_deleted_by_id_too(world: World) -> None:
     (created,) = _create(world, _topic("t"))
     both = m.TopicRef(name="t", topic_id=created.topic_id)
