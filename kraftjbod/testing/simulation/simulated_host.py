@@ -261,12 +261,13 @@ class SimulatedHost:
         process.begin(self._life(process))
 
     def stop(self) -> None:
-        """SIGTERM; the process ends by itself, later."""
+        """SIGTERM; the process ends by itself, later, and at once at the second one."""
         if self.process is not None:
             self._say("stop")
-            handler = self.process.loop.signal_handlers.get(signal.SIGTERM)
+            # A daemon would end the process, and that is the one of the test.
+            handler = self.process.loop.signal_handlers.pop(signal.SIGTERM, None)
             if handler is None:
-                self._end(says_so=True)  # As a process that knows nothing of signals.
+                self._end(says_so=True)  # So does one that knows nothing of signals.
             else:
                 self.process.loop.call_soon(handler)
 

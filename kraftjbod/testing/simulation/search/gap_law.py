@@ -24,8 +24,9 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
     Struck,
 )
 
-#: Where nothing is broken: a leader gives way to the preferred one, a client asks who leads.
-USUAL_MS: Final = 1_500
+#: Where nothing is broken: a leader gives way to the preferred one, a client asks who leads, and
+#: hosts on which computing is dear take their time.
+USUAL_MS: Final = 2_500
 #: After a fault is over its replicas come back into the in-sync set, and leaders to their places.
 SETTLED_MS: Final = 6_000
 _DIR_MS: Final = 1_000

@@ -9,6 +9,9 @@ from kraftjbod.testing.simulation.search.seed_run import SeedRun
 from tests.sim.search.faults.play_kinds import play, schedule_of
 
 _CLUSTER = [Kind.SETTINGS, Kind.DOWNGRADE, Kind.ELECT, Kind.REASSIGN, Kind.REASSIGN]
+_BROKERS = [Kind.UNREGISTER, Kind.UNCLEAN_ELECTION]
+#: All that is tried here.
+OF_ADMINS = {*_CLUSTER, *_BROKERS}
 
 
 def test_cluster_is_as_before_after_settings_levels_elections_and_reassignments() -> None:
@@ -32,9 +35,7 @@ def test_level_of_mixed_versions_is_not_raised_above_the_older_software() -> Non
 
 @pytest.mark.parametrize("controllers", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_unregistered_broker_and_unclean_leader_come_to_rest(controllers: int) -> None:
-    outcome = play(
-        [Kind.UNREGISTER, Kind.UNCLEAN_ELECTION], controllers=controllers, every_ms=9_000
-    )
+    outcome = play(_BROKERS, controllers=controllers, every_ms=9_000)
     told = "\n".join(outcome.story)
     assert "unregister broker 2: done" in told
     assert "elect unclean leaders" in told and not outcome.skipped

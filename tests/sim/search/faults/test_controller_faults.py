@@ -67,7 +67,10 @@ def test_rot_in_a_metadata_snapshot_is_noticed_when_a_broker_and_a_controller_co
         for i, (kind, for_ms) in enumerate(kinds.items())
         for number in (begin_ms + i,)
     )
-    outcome = SeedRun(1, Shape(partitions=2, controllers=3), schedule).run()
-    assert outcome.findings == []
-    assert outcome.rotted == 3
-    assert outcome.damages_found
+    damages_found = 0
+    for seed in range(1, 6):
+        outcome = SeedRun(seed, Shape(partitions=2, controllers=3), schedule).run()
+        assert outcome.findings == []
+        assert outcome.rotted == 3
+        damages_found += outcome.damages_found
+    assert damages_found, "a bit that rots behind a page in memory shows only later"

@@ -18,7 +18,7 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
 def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
     played: Counter[Kind] = Counter()
     shape, promised = Shape(controllers=5), {*QUORUM_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
-    for seed in range(60):
+    for seed in range(150):
         drawn = [
             draw_schedule(
                 random.Random(seed),
