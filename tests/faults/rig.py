@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from collections.abc import Sequence
@@ -51,6 +52,10 @@ class ManualClock:
 
 def directory_id(number: int) -> DirectoryId:
     return DirectoryId(bytes([7] * 15 + [number]))
+
+
+#: A process draws other names than the one before it, whose directories a crash may bring back.
+_managers = itertools.count(1_000)
 
 
 def random_bytes_of(seed: int = 1):  # type: ignore[no-untyped-def]  # a bound method
@@ -165,7 +170,7 @@ def manager_of(
         dirs=dirs,
         clock=clock or ManualClock(),
         default_config=config or TopicConfig(),
-        random_bytes=random_bytes_of(),
+        random_bytes=random_bytes_of(next(_managers)),
     )
 
 

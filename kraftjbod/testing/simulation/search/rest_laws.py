@@ -74,11 +74,15 @@ def left_open(
 
 
 def _files_below(vfs: MemVfs, path: str) -> Iterator[str]:
-    """Yield the names of the files in ``path`` and in its directories, relative to ``path``."""
+    """Yield the names of the files in ``path`` and in its directories, relative to ``path``.
+
+    Links that somebody else left there are none.
+    """
     for top in vfs.list_dir(path):
         if not top.is_dir:
-            yield top.name
+            if not top.is_link:
+                yield top.name
             continue
         for entry in vfs.list_dir(f"{path}/{top.name}"):
-            if not entry.is_dir:
+            if not entry.is_dir and not entry.is_link:
                 yield f"{top.name}/{entry.name}"
