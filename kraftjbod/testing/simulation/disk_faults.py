@@ -41,8 +41,9 @@ _CLUTTER: Final = (
     "link-to-an-old-disk",
     "t-0.orig",
 )
-#: Operations on names may also miss a name that was listed before.
-_NAME_KINDS: Final = frozenset({"list_dir", "rename", "remove_tree"})
+#: Operations that may also miss a name that was listed before. What is renamed was made by the
+#: process itself: that it is gone is reported as what makes no sense.
+_NAME_KINDS: Final = frozenset({"list_dir", "remove_tree"})
 #: What a single error may hit.
 _KINDS: Final = (
     "open",
