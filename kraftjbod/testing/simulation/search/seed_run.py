@@ -83,7 +83,8 @@ HEAL_MS: Final = 45_000
 _START_MS: Final = 60_000
 _STOP_MS: Final = 60_000
 #: A client waits for an answer that was lost, and then for the next one.
-_GO_ON_MS: Final = 20_000
+#: Markers of a transaction wait 30 s for an answer on a connection that broke for one side.
+_GO_ON_MS: Final = 40_000
 _POLL_S: Final = 0.25
 #: Nothing takes longer.
 _RUN_MS: Final = 1_200_000
