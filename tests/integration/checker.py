@@ -349,12 +349,19 @@ def read(
 
 
 def _watermarks(consumer: Consumer, partition: TopicPartition, deadline: float) -> tuple[int, int]:
-    """librdkafka asks one leader once, and hears it if that has just stopped to lead."""
+    """Return the first offset and the end offset of a partition.
+
+    librdkafka sends one request to one leader. It raises the error of a leader that has just
+    changed, and OFFSET_NOT_AVAILABLE, which it does not call retriable, of a new leader whose high
+    watermark is not known yet (KIP-207).
+    """
     while True:
         try:
             return consumer.get_watermark_offsets(partition, timeout=READ_TIMEOUT_S)
         except KafkaException as problem:
-            if not problem.args[0].retriable() or time.monotonic() > deadline:
+            error = problem.args[0]
+            is_new_leader = error.retriable() or error.code() == KafkaError.OFFSET_NOT_AVAILABLE
+            if not is_new_leader or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -301,6 +302,22 @@ class Cluster:
             part.leader >= 0 and part.isr == tuple(sorted(part.replicas)) and not part.offline
             for part in self.partitions(topic).values()
         )
+
+
+def read_metrics(daemon: DaemonProcess) -> dict[str, float]:
+    """Return the newest metrics snapshot of a daemon.
+
+    A daemon serves clients before it has written its first snapshot, so this waits for that.
+
+    :raises AssertionError: if there is no snapshot in time.
+    """
+    path = daemon.files.metrics_path
+    deadline = time.monotonic() + WAIT_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{daemon.files.name} has written no {path}"
+        time.sleep(0.05)
+    figures: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return figures
 
 
 def _describe_topic(client: Any, topic: str, broker_id: int) -> dict[str, Any]:

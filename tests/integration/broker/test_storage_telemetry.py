@@ -17,7 +17,7 @@ from kraftjbod.local.cluster_process import directory_id
 from kraftjbod.local.daemon_process import DaemonProcess
 from tests.integration import raw
 from tests.integration.checker import read
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.conftest import MakeCluster
 from tests.integration.full_disks import logs_on, small_disks, wait_state
 from tests.integration.tools import tool
@@ -89,8 +89,7 @@ def produce(cluster: Cluster, topic: str, count: int = 3) -> int:
 
 
 def figure(daemon: DaemonProcess, name: str) -> float:
-    figures: dict[str, float] = json.loads(daemon.files.metrics_path.read_text(encoding="utf-8"))
-    return figures.get(name, 0)
+    return read_metrics(daemon).get(name, 0)
 
 
 # --- what is sent --------------------------------------------------------------------------------

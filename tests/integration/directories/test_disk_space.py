@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from kraftjbod.testing import mounts
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.conftest import MakeCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.disk, pytest.mark.timeout(180)]
@@ -45,7 +44,7 @@ def test_the_operator_is_warned_before_a_disk_is_full(make_cluster: MakeCluster)
         assert warning["growth_bytes_per_second"] == 0
         assert warning["disk_growth_bytes_per_second"] > 0
         assert warning["seconds_until_full"] >= 0
-        figures = json.loads(cluster.brokers[1].files.metrics_path.read_text())
+        figures = read_metrics(cluster.brokers[1])
         tag = f'logDirectory="{paths[0]}"'
         assert figures[f"LogDirectoryTotalBytes,{tag}"] == DISK_BYTES
         assert figures[f"LogDirectorySaturated,{tag}"] == 0

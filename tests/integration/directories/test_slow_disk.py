@@ -17,7 +17,7 @@ from kraftjbod.testing import fault_fs, mounts
 from kraftjbod.testing.fault_fs import FaultFs
 from tests.checkout import BIN
 from tests.integration.checker import Load, judge
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.conftest import MakeCluster
 
 pytestmark = [
@@ -161,9 +161,7 @@ def test_a_slow_disk_is_logged_and_goes_on_by_default(
         answered = described(cluster, disk)
         assert (answered["state"], answered["isSlow"]) == ("online", True)
         name = f'LogDirectorySlow,logDirectory="{disk.path}/logs"'
-        cluster.wait(
-            "the figure", lambda: json.loads(broker.files.metrics_path.read_text())[name] == 1
-        )
+        cluster.wait("the figure", lambda: read_metrics(broker)[name] == 1)
         assert not broker.events("log_dir_stalled")
         assert {n: p.leader for n, p in cluster.partitions(TOPIC).items()} == leaders
         disk.heal()

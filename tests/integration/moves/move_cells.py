@@ -27,7 +27,7 @@ from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.protocol import kafka_codec
 from tests.integration import faulty_broker, raw
 from tests.integration.checker import Load, judge
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.faulty_broker import Trap
 
 #: What is there before the move begins: two full segments, and some of a third.
@@ -257,8 +257,7 @@ def _this_life(daemon: DaemonProcess) -> list[dict[str, Any]]:
 
 
 def _figures(daemon: DaemonProcess) -> dict[str, float]:
-    figures: dict[str, float] = json.loads(daemon.files.metrics_path.read_text(encoding="utf-8"))
-    return figures
+    return read_metrics(daemon)
 
 
 def _flows(load: Load, records: int) -> None:

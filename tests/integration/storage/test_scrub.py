@@ -19,7 +19,7 @@ from kraftjbod.protocol.messages import FetchRequest
 from kraftjbod.protocol.record_batch import batches
 from tests.checkout import BIN
 from tests.integration import checker, raw
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.conftest import MakeCluster
 
 pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
@@ -207,6 +207,7 @@ def test_the_figures_of_the_scrub_are_in_the_snapshot(cluster: Cluster) -> None:
 
 
 def figure(cluster: Cluster, copy: Path, name: str) -> float:
-    """Of broker 3's directory of a replica; 0 before its first snapshot."""
-    figures: dict[str, float] = json.loads(cluster.brokers[3].files.metrics_path.read_text())
-    return figures.get(f'LogDirectory{name},logDirectory="{copy.parent}"', 0)
+    """Return a metric of the directory on broker 3 that holds `copy`, or 0 if there is none."""
+    return read_metrics(cluster.brokers[3]).get(
+        f'LogDirectory{name},logDirectory="{copy.parent}"', 0
+    )

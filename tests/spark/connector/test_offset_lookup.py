@@ -138,7 +138,7 @@ def test_a_leader_that_is_lost_while_it_answers_is_asked_again(
 @pytest.mark.parametrize("topics", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])
 @pytest.mark.parametrize(
     ("security", "why"),
-    [({}, "Connection refused"), ({"kafka.security.protocol": "SSL"}, "SSL (handshake failed|connection closed by peer)")],
+    [({}, "Connection refused"), ({"kafka.security.protocol": "SSL"}, "SSL (hand|conn)")],
 )
 def test_first_contact_that_fails_says_why(
     cluster: Cluster, topics: dict[str, str], security: dict[str, str], why: str
