@@ -189,15 +189,21 @@ class LogLoader:
         """:raises CorruptCheckpointError: if nothing says which topic this belongs to."""
         topic_id = self._read_topic_id()
         segments = self._find_segments()
-        log = UnifiedLog(
-            vfs=self._vfs,
-            directory=self._directory,
-            topic_partition=self._topic_partition,
-            topic_id=topic_id,
-            config=self._config,
-            content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
-            producer_limits=self._producer_limits,
-        )
+        try:
+            log = UnifiedLog(
+                vfs=self._vfs,
+                directory=self._directory,
+                topic_partition=self._topic_partition,
+                topic_id=topic_id,
+                config=self._config,
+                content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
+                producer_limits=self._producer_limits,
+            )
+        except OSError:
+            # The load may be repeated, and files have no finalizer.
+            for segment in segments:
+                segment.close()
+            raise
         # A start checks more segments than the process may have files open.
         log.segments.close()
         return LoadedLog(

@@ -5,6 +5,7 @@
 * A replica that does not say whose records it holds is set aside as ``-stray``.
 * Loading frees space and takes none, so a full disk is loaded like any other. The one exception is
   a replica whose making had broken off: it is left out, and made anew when there is space.
+* An operation that finds no descriptor or no memory is repeated: the directory is not to blame.
 * Future copies and strays are listed, not touched; what was deleted is listed, not removed.
 
 What to make of copies in several dirs is decided elsewhere.
@@ -12,10 +13,11 @@ What to make of copies in several dirs is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeVar
 
-from kraftjbod.core.errors import LogDirImpairedError
+from kraftjbod.core.errors import LogDirImpairedError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
@@ -25,7 +27,7 @@ from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDir, Replica
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle, LogHost
-from kraftjbod.storage.log.log_loader import LogLoader, list_log_dir
+from kraftjbod.storage.log.log_loader import LoadedLog, LogLoader, list_log_dir
 from kraftjbod.storage.log.producer_state import ProducerLimits
 from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.storage.moves.future_replica import FutureReplica
@@ -33,6 +35,12 @@ from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets, read_offse
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.replicas.stray_mark import FoundStray, StrayMark, examine_stray
 from kraftjbod.storage.vfs import Vfs
+
+T = TypeVar("T")
+#: How long one operation is repeated while the process lacks descriptors or memory.
+_LACK_LIMIT_MS: Final = 30_000
+_FIRST_RETRY_MS: Final = 10
+_MAX_RETRY_MS: Final = 1_000
 
 
 class LoadProgress(NamedTuple):
@@ -125,13 +133,16 @@ class DirLoading:
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
         """Everything in ``log_dir``; ``report`` hears of the progress.
 
-        :raises KafkaStorageError: if the dir goes offline meanwhile."""
+        :raises KafkaStorageError: if the dir goes offline meanwhile.
+        :raises OverloadedError: if descriptors or memory were short for too long.
+        """
         vfs = log_dir.vfs
         clean_mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
-        was_clean = await log_dir.read_text(OpKind.LOAD, clean_mark) is not None
-        offsets = await read_offsets(log_dir)
-        await log_dir.run(OpKind.LOAD, lambda: _unlink_for_good(vfs, log_dir.path, clean_mark))
-        listing = await log_dir.run(OpKind.LOAD, lambda: list_log_dir(vfs, log_dir.path))
+        mark = await self._outlast_lack(lambda: log_dir.read_text(OpKind.LOAD, clean_mark))
+        was_clean = mark is not None
+        offsets = await self._outlast_lack(lambda: read_offsets(log_dir))
+        await self._load_step(log_dir, lambda: _unlink_for_good(vfs, log_dir.path, clean_mark))
+        listing = await self._load_step(log_dir, lambda: list_log_dir(vfs, log_dir.path))
         if listing.unknown:
             self._log.warning(
                 "unknown_names_in_log_dir", log_dir=log_dir.path, names=list(listing.unknown)
@@ -197,20 +208,25 @@ class DirLoading:
 
         :raises CorruptCheckpointError: if it does not say whose records it holds.
         :raises KafkaStorageError: if the dir goes offline meanwhile.
+        :raises OverloadedError: if descriptors or memory were short for too long.
         """
         recovery_point = offsets.recovery_points.get(tp, 0)
-        loader = LogLoader(
-            vfs=log_dir.vfs,
-            directory=directory,
-            topic_partition=tp,
-            config=self._registry.config_of(tp.topic),
-            was_clean=was_clean,
-            recovery_point=recovery_point,
-            log_start_offset=offsets.log_starts.get(tp),
-            producer_limits=self._producer_limits,
-            on_progress=lambda size_bytes: log_dir.beat(),
-        )
-        found = await log_dir.run(OpKind.LOAD, loader.load, replica=tp)
+        config = self._registry.config_of(tp.topic)
+
+        def load_log() -> LoadedLog:
+            return LogLoader(
+                vfs=log_dir.vfs,
+                directory=directory,
+                topic_partition=tp,
+                config=config,
+                was_clean=was_clean,
+                recovery_point=recovery_point,
+                log_start_offset=offsets.log_starts.get(tp),
+                producer_limits=self._producer_limits,
+                on_progress=lambda size_bytes: log_dir.beat(),
+            ).load()
+
+        found = await self._load_step(log_dir, load_log, replica=tp)
         if found.truncated_bytes:
             tail = {"partition": str(tp), "truncated_bytes": found.truncated_bytes}
             self._log.warning("log_tail_truncated", log_dir=log_dir.path, **tail)
@@ -229,7 +245,7 @@ class DirLoading:
     ) -> None:
         log_dir = loaded.log_dir
         directory = f"{log_dir.path}/{name}"
-        found = await log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, directory))
+        found = await self._load_step(log_dir, lambda: examine_stray(log_dir.vfs, directory))
         now_ms = self._clock.now_ms()
         loaded.strays.append(Stray.of(log_dir, directory, topic_partition, found, now_ms))
 
@@ -239,14 +255,38 @@ class DirLoading:
         assert found.unique is not None, found
         directory = f"{log_dir.path}/{found.name}"
         try:
-            log = await log_dir.run(
-                OpKind.LOAD, lambda: FutureLog.load(log_dir.vfs, directory, tp), replica=tp
+            log = await self._load_step(
+                log_dir, lambda: FutureLog.load(log_dir.vfs, directory, tp), replica=tp
             )
         except CorruptCheckpointError as e:
             self._log.warning("future_copy_unreadable", partition=str(tp), reason=str(e))
             loaded.broken_futures.append(found)
             return
         loaded.futures.append(FutureReplica(log=log, log_dir=log_dir, move_id=found.unique))
+
+    async def _load_step(
+        self, log_dir: LogDir, op: Callable[[], T], *, replica: TopicPartition | None = None
+    ) -> T:
+        """Run an idempotent ``op`` in the thread of the directory; see :meth:`_outlast_lack`."""
+        return await self._outlast_lack(lambda: log_dir.run(OpKind.LOAD, op, replica=replica))
+
+    async def _outlast_lack(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat ``attempt`` while the process lacks descriptors or memory.
+
+        :raises OverloadedError: the lack lasted for more than 30 s.
+        """
+        waited_ms, retry_ms = 0, _FIRST_RETRY_MS
+        while True:
+            try:
+                return await attempt()
+            except LogDirImpairedError:
+                raise
+            except OverloadedError:
+                if waited_ms >= _LACK_LIMIT_MS:
+                    raise
+            await asyncio.sleep(retry_ms / 1000)
+            waited_ms += retry_ms
+            retry_ms = min(2 * retry_ms, _MAX_RETRY_MS)
 
 
 def _unlink_for_good(vfs: Vfs, directory: str, path: str) -> None:

@@ -22,6 +22,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas import dir_loading
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import DirEntry, OpenMode, RealVfs
@@ -99,7 +100,7 @@ class BrokenVfs(MemVfs):
         raise RuntimeError("an unexpected error")
 
 
-@pytest.mark.parametrize("errno", [ENOENT, EISDIR, EMFILE, EINVAL, EIO, None])
+@pytest.mark.parametrize("errno", [ENOENT, EISDIR, EINVAL, EIO, None])
 async def test_load_that_fails_for_any_reason_takes_the_directory_offline(errno: int | None):
     """It may hold the last copy of a log, and an empty log must not take its place."""
     broken, healthy = MemVfs(), MemVfs()
@@ -124,6 +125,45 @@ async def test_load_that_fails_for_any_reason_takes_the_directory_offline(errno:
     assert manager.get(handle.topic_partition) is not None
     with pytest.raises(KafkaStorageError):
         await manager.create(TopicPartition("t", 1), TOPIC_ID, failed.directory_id)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("exists", "*/.kafka_cleanshutdown"),
+        ("open_stream", "*"),
+        ("list_dir", "*"),
+        ("open", "*.log"),
+        ("read_if_exists", "*.snapshot"),
+    ],
+)
+async def test_load_without_a_free_descriptor_is_repeated(kind: str, path: str):
+    disk = MemVfs()
+    manager = await start(disk)
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(batch(3), headers_of(batch(3)), 5)
+    await manager.close(broker_epoch=1)
+    vfs = FaultVfs(disk)
+    faults = [
+        vfs.inject(Fault(errno=EMFILE, kinds=frozenset({kind}), path=path, nth=n, sticky=False))
+        for n in (1, 2, 3)
+    ]
+    manager = await start(vfs)
+    loaded = manager.get(TP)
+    assert loaded is not None
+    assert loaded.log_end_offset == 3
+    assert [fault.hits for fault in faults] == [1, 1, 1]
+
+
+async def test_load_without_a_free_descriptor_for_too_long_takes_the_directory_offline(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(dir_loading, "_LACK_LIMIT_MS", 50)
+    vfs = FaultVfs(MemVfs())
+    fault = vfs.inject(Fault(errno=EMFILE, kinds=frozenset({"list_dir"})))
+    manager = await start(vfs)
+    assert manager.dirs()[0].state is LogDirState.OFFLINE
+    assert fault.hits > 1
 
 
 async def test_load_ignores_a_dangling_link(tmp_path: Path):
