@@ -34,6 +34,7 @@ class SimulatedThread:
     def __init__(self, loop: VirtualLoop, work: Callable[[], None], name: str) -> None:
         self.loop = loop
         self.name = name
+        self.is_busy = True
         self._greenlet = greenlet(work)
         self._hub: greenlet | None = None
         loop.threads[self] = None
@@ -128,6 +129,7 @@ class _Queue:
         self._items.append(item)
         thread, self._waiting = self._waiting, None
         if thread is not None:
+            thread.is_busy = item is not None
             thread.go_on()
 
     def get(self) -> Any:
@@ -135,8 +137,11 @@ class _Queue:
         assert thread is not None, "only the thread itself takes from its queue"
         while not self._items or thread.loop.is_dead:
             self._waiting = thread
+            thread.is_busy = False
             thread.wait()
-        return self._items.popleft()
+        item = self._items.popleft()
+        thread.is_busy = item is not None
+        return item
 
 
 class SimulatedExecutor(LogDirExecutor):

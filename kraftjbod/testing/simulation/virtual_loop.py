@@ -44,6 +44,8 @@ class Thread(Protocol):
     """What a process runs beside its loop."""
 
     name: str
+    is_busy: bool
+    """The thread runs a job or has one in its queue."""
 
     def bury(self) -> None: ...
 

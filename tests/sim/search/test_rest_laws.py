@@ -73,3 +73,5 @@ def test_running_broker_has_its_logs_open_and_stopped_broker_nothing() -> None:
         cluster.controller().stop()
         cluster.wait_for(lambda: not cluster.controller().is_up, "the controller has stopped")
         assert process.left_open == controller.left_open == []
+        for ended in (process, controller):
+            assert not any(thread.is_busy for thread in ended.loop.threads)

@@ -46,7 +46,8 @@ class ObserverLife:
             self._start()
 
     def end(self) -> None:
-        """Let it run, and hear all others, from now on."""
+        """Start the observer if it is down, reconnect it, and let no pending kill strike it."""
+        self._host.spare()
         self._stage.cluster.network.heal(self._host.name)
         self._start()
 
