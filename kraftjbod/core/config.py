@@ -61,18 +61,19 @@ class DynamicControllerConfig(DynamicNodeConfig):
     """What a controller takes over while it runs, from ConfigRecords of its own or of all nodes."""
 
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
-    """A broker that was not heard of for this long is fenced, and its leaders move; at least two
-    heartbeats of each broker have to fit into it. After a change of controllers it is the longest
-    that any of them announced, and controller.quorum.election.timeout.ms more."""
+    """A broker that sends no heartbeat for this long is fenced, and its leaders move. At least two
+    heartbeats of each broker have to fit into it. After a change of controllers, a session lasts as
+    long as any controller announced, and controller.quorum.election.timeout.ms more."""
     broker_reconnect_grace_ms: int = Field(default=1000, ge=0)
-    """So is one whose process closed its connection to the active controller, as dying ones do, and
-    made no new one for so long, or whose address refuses connections meanwhile; 0 for never."""
+    """A broker is also fenced when its process closed its connection to the active controller, as a
+    dying process does, and either opens no new connection for this long or has an address that
+    refuses connections; 0: never."""
     leader_imbalance_check_interval_seconds: int = Field(default=300, ge=1)
-    """How often leaders go home to their preferred replicas."""
+    """How often leadership is moved back to preferred replicas."""
     auto_leader_rebalance_enable: bool = True
-    """Whether they do so by themselves."""
+    """Whether leadership moves back to preferred replicas automatically."""
     unclean_leader_election_interval_ms: int = Field(default=300_000, ge=1)
-    """How often partitions without a leader are checked whose topics allow an unclean one."""
+    """How often partitions without a leader are checked if their topics allow unclean leaders."""
     metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * MIB, ge=1)
     """A snapshot of the metadata is written after this many bytes of records."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
@@ -80,12 +81,12 @@ class DynamicControllerConfig(DynamicNodeConfig):
     max_partitions_per_request: int = Field(default=10_000, ge=1)
     """Partitions that one request may create."""
     num_partitions: int = Field(default=1, ge=1)
-    """Of a topic whose creator named no number."""
+    """Default number of partitions of a new topic."""
     default_replication_factor: int = Field(default=1, ge=1)
-    """Likewise."""
+    """Default replication factor of a new topic."""
     unclean_leader_election_enable: bool = False
-    """Of topics that say nothing themselves: whether a replica that lost data may lead when no
-    other can."""
+    """Default of the topic key ``unclean.leader.election.enable``: whether a replica that lost data
+    may lead when no other replica can."""
 
 
 DYNAMIC_CONTROLLER_KEYS: Final = DynamicControllerConfig.keys()
@@ -97,31 +98,31 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
     metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
     """A segment file of the metadata log is closed at this size."""
     metadata_log_retained_entries: int = Field(default=10_000, ge=1)
-    """Entries before the newest snapshot that are kept for brokers that lag."""
+    """Entries before the newest snapshot that are kept for lagging brokers."""
     metadata_log_min_free_bytes: int = Field(default=64 * KIB, ge=0)
-    """What is left of a full disk, so that the controller can start again on it."""
+    """Free bytes that the controller leaves on a full disk, so that it can start again there."""
     metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)
-    """The end of the metadata log that is kept in memory, for brokers that keep up."""
+    """Newest bytes of the metadata log that are kept in memory for brokers that keep up."""
     controller_max_unregistered_connections: int = Field(default=500, ge=1)
-    """Connections of others than registered brokers."""
+    """Limit of connections of clients that are not registered brokers."""
     controller_max_queued_events: int = Field(default=10_000, ge=1)
     """Requests that may wait for their entry in the metadata log; beyond, new ones are refused."""
     min_insync_replicas: int | None = Field(default=None, ge=1)
-    """The whole cluster's, unless it has one already."""
+    """Written as the cluster's value, unless the cluster has a value already."""
     delete_topic_enable: bool = True
     """Whether topics may be deleted."""
 
     controller_quorum_election_timeout_ms: int = Field(default=1000, ge=100)
-    """An active controller that was not heard of for this long, and up to as long again, is taken
-    for dead by the others; one that hears no majority of them for so long gives up by itself. A
-    connection that closes is heard of at once."""
+    """The other controllers treat an active controller as dead when it was silent for this long, or
+    up to twice as long. An active controller that hears no majority of the voters for this long
+    resigns. A closed connection is noticed at once."""
     controller_quorum_request_timeout_ms: int = Field(default=2000, ge=1)
-    """A controller that does not answer another one for so long is connected to anew."""
+    """After this time without an answer, a controller reconnects to another controller."""
     controller_quorum_max_queued_messages: int = Field(default=1000, ge=1)
-    """That may wait for one of the other controllers; the oldest are dropped, and asked for again.
-    """
+    """Messages that may wait for one of the other controllers; the oldest are dropped, and that
+    controller asks for them again."""
     controller_quorum_max_queued_bytes: int = Field(default=16 * MIB, ge=MIB)
-    """Likewise."""
+    """Bytes of messages that may wait for one of the other controllers; the oldest are dropped."""
 
     @model_validator(mode="after")
     def _is_voter(self) -> Self:
@@ -160,7 +161,7 @@ class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
     """What a broker takes over while it runs, from ConfigRecords of its own or of all brokers."""
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
-    """What all moves between directories may copy together."""
+    """Bytes per second that all moves between directories may copy together."""
     leader_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
     """Bytes per second that throttled replicas on other brokers may fetch from here."""
     follower_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
@@ -168,7 +169,8 @@ class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
     cordoned_log_dirs: tuple[str, ...] = ()
     """Directories that take no new replicas (KIP-1066); ``*`` for all of them."""
     min_insync_replicas: int = Field(default=DEFAULT_MIN_INSYNC_REPLICAS, ge=1)
-    """Of topics that say nothing themselves. A broker's file can raise it, not lower it."""
+    """Default of the topic key ``min.insync.replicas``. A broker's file can raise the cluster's
+    value, but not lower it."""
 
     @field_validator("cordoned_log_dirs", mode="before")
     @classmethod
@@ -192,8 +194,8 @@ def require_dynamic(
     values: Mapping[str, str], *models: type[KeyedModel], source: str, node: str = "broker"
 ) -> None:
     """
-    :param models: what nodes take over while they run; a key is of one of them.
-    :param node: what kind of node that is, for the error.
+    :param models: models with the dynamic keys of a node; each key has to belong to one of them.
+    :param node: kind of the node, for the error message.
     :raises ConfigError: naming ``source`` and each key that is not dynamic, or is wrong.
     """
     known = frozenset[str]().union(*(model.keys() for model in models))
@@ -221,25 +223,31 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """New replicas of a partition are spread over racks."""
 
     inter_broker_listener_name: str | None = None
-    """Under which listener brokers talk to each other; PLAINTEXT, else the first, if not set."""
+    """Name of the listener for requests between brokers. If not set: PLAINTEXT, or else the first
+    listener."""
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
-    """How often this broker is heard of by the controller."""
+    """How often this broker sends a heartbeat to the active controller."""
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
-    """Until a controller says how long sessions are; at least two heartbeats fit into it."""
+    """Length of this broker's session until a controller announces one; at least two heartbeats
+    have to fit into it."""
     initial_broker_registration_timeout_ms: int = Field(default=60_000, ge=1)
-    """A broker that could not be registered and take its first metadata for so long stops."""
+    """A broker stops if it could not register and load the metadata within this time."""
     log_dir_failure_timeout_ms: int = Field(default=30_000, ge=1)
-    """A broker stops that leads on a dead directory and could not report it for so long."""
+    """A broker that leads partitions on a dead directory stops if no controller takes its report of
+    the failure within this time."""
     log_dirs_allowed_roots: tuple[str, ...] = ()
     """Below which directories may be added at run time; the parents of ``log.dirs`` if not set."""
     log_dir_reattach_interval_ms: int | None = Field(default=None, ge=100)
-    """How often an OFFLINE directory is tried again; only when an operator asks if not set."""
+    """How often the broker tries to reattach an OFFLINE directory. If not set: only when an
+    operator asks for it."""
     log_dir_registration_timeout_ms: int = Field(default=600_000, ge=1)
-    """How long a directory that comes or goes at run time waits for a controller."""
+    """How long the broker waits for a controller when a directory is added, reattached or removed
+    at run time."""
     log_dir_slow_factor: float = Field(default=10.0, gt=1)
-    """A directory is slow whose operations take this many times as long as the others'."""
+    """A directory is slow if its operations take this many times as long as those of the broker's
+    other directories."""
     log_dir_slow_min_ms: int = Field(default=50, ge=1)
-    """No directory is slow whose operations take less."""
+    """A directory whose operations take less than this is never slow."""
     log_dir_slow_action: Literal["warn", "demote"] = "warn"
     """``demote``: a slow directory counts as STALLED, so that others lead, until it is faster."""
     log_dir_scrub_enable: bool = True
@@ -247,11 +255,11 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     log_dir_scrub_interval_ms: int = Field(default=168 * HOUR_MS, ge=1)
     """How often every cold segment is read and checked."""
     log_dir_scrub_max_bytes_per_second: int = Field(default=10 * MIB, ge=KIB)
-    """What the check may read, per directory."""
+    """Bytes per second that the check may read in each directory."""
     controlled_shutdown_enable: bool = True
     """Leaders move away before the daemon stops."""
     controlled_shutdown_timeout_ms: int = Field(default=10_000, ge=1)
-    """How long a stop waits for that."""
+    """How long a stop waits until the leaders have moved away."""
     controller_request_timeout_ms: int = Field(default=2000, ge=1)
     """How long one request to the controller may take before it is tried again."""
 
@@ -260,58 +268,61 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     delete_topic_enable: bool = True
     """Whether clients of this broker may delete topics; the controllers' files count as well."""
     num_partitions: int | None = Field(default=None, ge=1)
-    """Of a topic whose creator named no number; if not set, the controller's file decides."""
+    """Default number of partitions of a new topic. If not set: the controller's value."""
     default_replication_factor: int | None = Field(default=None, ge=1)
-    """Of topics whose creator named none; what is not set here the controller's file says."""
+    """Default replication factor of a new topic. If not set: the controller's value."""
     unclean_leader_election_enable: bool = False
     """As in the controllers' files, which decide."""
     max_request_partition_size_limit: int = Field(default=2000, ge=1)
     """Partitions that DescribeTopicPartitions describes at once; it continues by a cursor."""
     fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)
-    """Largest answer to a fetch, whatever the client asks for; one batch always fits."""
+    """Largest answer to a fetch; a client may ask for less. One batch is always returned, even if
+    it is larger."""
     socket_request_max_bytes: int = Field(default=100 * MIB, ge=KIB)
     """Largest request of a client."""
     max_in_flight_requests_per_connection: int = Field(default=100, ge=1)
-    """Requests of one connection that are worked on at once."""
+    """Requests of one connection that are processed at once."""
     max_in_flight_bytes_per_connection: int = Field(default=32 * MIB, ge=1)
-    """Bytes of them, likewise."""
+    """Bytes of requests of one connection that are processed at once."""
 
     replica_selector_class: str | None = None
-    """Which replica a consumer reads that says its rack (KIP-392), on all brokers alike:
-    ``org.apache.kafka.common.replica.RackAwareReplicaSelector`` for the nearest; the leader if not
-    set."""
+    """Chooses the replica that a consumer with a rack reads (KIP-392); use the same value on all
+    brokers: ``org.apache.kafka.common.replica.RackAwareReplicaSelector`` for the nearest. If not
+    set: the leader."""
     replica_lag_time_max_ms: int = Field(default=30_000, ge=1)
-    """A follower that has not caught up for so long leaves the in-sync set."""
+    """A follower that has not caught up for this long leaves the in-sync set."""
     replica_fetch_wait_max_ms: int = Field(default=500, ge=1)
-    """How long a leader may hold a follower's fetch that brings nothing new."""
+    """How long a leader may hold a follower's fetch while there are no new records."""
     replica_fetch_min_bytes: int = Field(default=1, ge=0)
-    """So many bytes make the leader answer before that."""
+    """The leader answers a follower's fetch earlier when this many bytes are available."""
     replica_fetch_max_bytes: int = Field(default=MIB, ge=1)
-    """Bytes of one partition that a follower asks for at once; one batch always fits."""
+    """Bytes of one partition that a follower requests at once; one batch is always returned."""
     replica_fetch_response_max_bytes: int = Field(default=10 * MIB, ge=1)
-    """Bytes of all partitions that it asks for at once."""
+    """Bytes of all partitions that a follower requests at once."""
     replica_fetch_backoff_ms: int = Field(default=1000, ge=1)
-    """How long a follower waits after a fetch that failed."""
+    """How long a follower waits after a failed fetch."""
     replica_socket_timeout_ms: int = Field(default=30_000, ge=1)
     """How long a follower waits for an answer."""
     max_incremental_fetch_session_cache_slots: int = Field(default=10_000, ge=1)
-    """Fetch sessions in all (KIP-227); followers come first, and consumers can do without."""
+    """Limit of fetch sessions (KIP-227); followers have priority, and consumers can fetch without a
+    session."""
     max_fetch_session_partitions: int = Field(default=200_000, ge=1)
-    """Partitions that the sessions of consumers remember in all, half a kilobyte each."""
+    """Limit of partitions in all sessions of consumers, half a kilobyte each."""
     max_fetch_sessions_per_follower: int = Field(default=1000, ge=1)
-    """A follower has one per directory that follows this broker."""
+    """Limit of fetch sessions of one broker, which has a session for each of its directories that
+    follows this broker."""
     replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
     """How often high watermarks are written to disk."""
 
     log_roll_hours: int = Field(default=168, ge=1)
-    """``log.roll.ms`` in hours, where that is not set."""
+    """Used if ``log.roll.ms`` is not set: the same in hours."""
     log_retention_minutes: int | None = None
-    """``log.retention.ms`` in minutes, where that is not set; less than 0: for ever."""
+    """Used if ``log.retention.ms`` is not set: the same in minutes; less than 0: unlimited."""
     log_retention_hours: int = 168
-    """``log.retention.ms`` in hours, where neither that nor the minutes are set; less than 0: for
-    ever."""
+    """Used if neither ``log.retention.ms`` nor ``log.retention.minutes`` is set: the same in hours;
+    less than 0: unlimited."""
     log_roll_jitter_hours: int = Field(default=0, ge=0)
-    """``log.roll.jitter.ms`` in hours, where that is not set."""
+    """Used if ``log.roll.jitter.ms`` is not set: the same in hours."""
     log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
     """How often retention is applied; in a full directory every few seconds."""
     log_cleaner_enable: bool = True
@@ -319,87 +330,97 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     log_cleaner_threads: int = Field(default=1, ge=1)
     """Directories that are compacted at once."""
     log_cleaner_io_max_bytes_per_second: float = Field(default=sys.float_info.max, ge=1)
-    """What all of them may read and write together."""
+    """Bytes per second that all cleaner threads may read and write together."""
     log_cleaner_dedupe_buffer_size: int = Field(default=128 * MIB, ge=MIB)
-    """Bytes for the keys of one pass, all threads together."""
+    """Memory for the keys of one pass, of all cleaner threads together."""
     log_cleaner_backoff_ms: int = Field(default=15_000, ge=1)
-    """How long a cleaner sleeps that finds nothing to do."""
+    """How long a cleaner sleeps after it found no log to compact."""
     log_index_cache_bytes: int = Field(default=256 * MIB, ge=KIB)
-    """Bytes of segments' indexes that are kept in memory, divided among the directories. A segment
-    of 1 GiB has up to 5 MiB; those of segments that are appended to stay beyond the limit."""
+    """Bytes of segments' indexes that are kept in memory, divided among the directories. The
+    indexes of a 1 GiB segment take up to 5 MiB. Indexes of active segments always stay in memory,
+    even beyond the limit."""
     log_open_segments_max: int = Field(default=0, ge=0)
     """Segments whose file is kept open, divided among the directories; the least recently used are
     closed. 0: three quarters of the open files that the process may have, less 128."""
     log_stray_retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
-    """How long a replica is kept that the metadata does not want here; -1 for ever."""
+    """How long a stray replica, which the metadata does not assign to this broker, is kept; -1:
+    unlimited."""
     log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)
-    """How often logs are flushed whose ``flush.ms`` is over."""
+    """How often the broker checks which logs have to be flushed because of ``flush.ms``."""
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
     """How often recovery points are written to disk."""
     message_max_unpacked_bytes: int = Field(default=128 * MIB, ge=KIB, le=128 * MIB)
-    """A compressed batch that unpacks to more is refused; no reader here opens more, either."""
+    """A compressed batch that unpacks to more bytes is refused; consumers and tools of this project
+    have the same limit."""
     message_max_records: int = Field(default=1_000_000, ge=1)
-    """A batch of more records is refused."""
+    """A batch with more records is refused."""
     message_checking_max_bytes: int = Field(default=256 * MIB, ge=MIB)
     """Bytes of large batches, as they were sent, that may wait until their records are checked."""
     request_timeout_ms: int = Field(default=30_000, ge=1)
-    """How long a marker that ends a transaction may take to be replicated, before its coordinator
-    hears that it was not."""
+    """How long the replication of a transaction marker may take, before its coordinator is answered
+    with an error."""
     add_partitions_to_txn_retry_backoff_ms: int = Field(default=20, ge=1)
-    """A partition's leader asks so soon again whether it may take part in a transaction while the
-    producer's last one is just ending."""
+    """How long a partition's leader waits before it asks the coordinator again to verify a
+    transaction, while the producer's previous transaction is ending."""
     add_partitions_to_txn_retry_backoff_max_ms: int = Field(default=100, ge=0)
-    """After so long the producer is told to try again itself."""
+    """After this time the leader stops asking, and answers the producer with a retriable error."""
     producer_id_expiration_ms: int = Field(default=86_400_000, ge=1)
-    """An idempotent producer that sends nothing for so long is forgotten."""
+    """An idempotent producer that sends nothing for this long is forgotten."""
     max_producer_ids_per_partition: int = Field(default=10_000, ge=1)
-    """Idempotent producers that are remembered; a new one is refused while all of them have sent
-    something in the last ten minutes."""
+    """Idempotent producers that a partition remembers; a new producer is refused while all of them
+    have sent something in the last ten minutes."""
     producer_snapshot_interval_bytes: int = Field(default=16 * MIB, ge=KIB)
-    """After so many bytes of a log, the state of its idempotent producers is written to a snapshot
-    file; after more if they are more than some thousand. A truncation reads at most so much again;
-    a new segment has a snapshot of its own."""
+    """After this many bytes of a log, the state of its idempotent producers is written to a
+    snapshot file; after more bytes if there are more than some thousand producers. A truncation
+    reads at most this many bytes again. Each new segment also gets a snapshot."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
-    """Most metadata that this broker asks for at once."""
+    """Bytes of metadata that this broker requests at once."""
 
     storage_telemetry_enable: bool = True
     """Send samples of this broker's directories and replicas to ``__storage_telemetry``."""
     storage_telemetry_log_dir_interval_ms: int = Field(default=10_000, ge=100)
     """How often one record per directory is sent."""
     storage_telemetry_replica_interval_ms: int = Field(default=60_000, ge=100)
-    """How often one record per replica is sent; at the directories' times only."""
+    """How often one record per replica is sent; always together with records of directories."""
     storage_telemetry_topic_partitions: int = Field(default=3, ge=1)
-    """This and what follows are for the topic's creation; later it is configured as any other."""
+    """Partitions of the topic. This key and the next three apply when the topic is created; later
+    the topic is configured like any other."""
     storage_telemetry_topic_replication_factor: int = Field(default=3, ge=1)
-    """Replicas, as soon as so many brokers are alive."""
+    """Replicas of each partition. If fewer brokers stay alive for some rounds, the topic is created
+    with fewer replicas."""
     storage_telemetry_topic_retention_ms: int = Field(default=168 * HOUR_MS, ge=1)
-    """How long its records are kept."""
+    """How long the topic's records are kept."""
     storage_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
-    """Per partition. There is no value for no limit: telemetry must not be what fills a disk."""
+    """Size limit of each partition. It cannot be unlimited, so that telemetry never fills a disk.
+    """
 
     transaction_max_timeout_ms: int = Field(default=900_000, ge=1)
     """A producer may not ask for a longer time-out of its transactions."""
     transactional_id_expiration_ms: int = Field(default=604_800_000, ge=1)
-    """A transactional id that nobody uses for so long is forgotten."""
+    """A transactional id that no producer uses for this long is forgotten."""
     transaction_max_ids_per_partition: int = Field(default=100_000, ge=1)
-    """Transactional ids of one partition of ``__transaction_state``; a new one is refused then."""
+    """Transactional ids of one partition of ``__transaction_state``; beyond it a new id is refused.
+    """
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = Field(default=10_000, ge=1)
-    """How often transactions are looked for that are open for too long."""
+    """How often the coordinator searches for transactions that exceed their time-out."""
     transaction_remove_expired_transaction_cleanup_interval_ms: int = Field(default=HOUR_MS, ge=1)
-    """How often transactional ids are looked for that nobody uses any more."""
+    """How often the coordinator searches for expired transactional ids."""
     transaction_state_log_load_buffer_size: int = Field(default=5 * MIB, ge=KIB)
     """Bytes that are read at once when a broker takes over transactions."""
     transaction_state_log_write_timeout_ms: int = Field(default=5_000, ge=1)
-    """How long what is decided of a transaction may take until all in-sync replicas have it."""
+    """How long the replication of a coordinator's record to all in-sync replicas may take."""
     transaction_state_log_num_partitions: int = Field(default=50, ge=1)
-    """This and what follows are for the creation of ``__transaction_state``, when a transaction is
-    first asked for. The topic can neither be grown nor deleted later."""
+    """Partitions of ``__transaction_state``. This key and the next three apply when the topic is
+    created, at the first request of a transactional producer. Later the topic can neither get more
+    partitions nor be deleted."""
     transaction_state_log_replication_factor: int = Field(default=3, ge=1)
-    """Replicas; with fewer brokers alive it is not made, and transactions wait."""
+    """Replicas of each partition; until this many brokers are alive, the topic is not created, and
+    transactions wait."""
     transaction_state_log_min_isr: int = Field(default=2, ge=1)
-    """In-sync replicas without which nothing of a transaction is decided."""
+    """``min.insync.replicas`` of the topic."""
     transaction_state_log_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
-    """Small segments make it load fast, because they are compacted soon."""
+    """Segment size of the topic; small segments are compacted soon, so that the topic loads fast.
+    """
 
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""

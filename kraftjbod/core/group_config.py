@@ -20,14 +20,14 @@ from kraftjbod.core.errors import ConfigError
 
 
 class GroupOverrides(KeyedModel):
-    """What one group of the newer protocol may be configured to (KIP-1043); names are Kafka's."""
+    """Settings of one group of the newer protocol (KIP-1043), by Kafka's names."""
 
     consumer_session_timeout_ms: int = Field(default=45_000, ge=1)
-    """A member that is not heard of for so long is out."""
+    """A member that sends no heartbeat for this long is removed from the group."""
     consumer_heartbeat_interval_ms: int = Field(default=5_000, ge=1)
-    """How often members are told to send a heartbeat."""
+    """Interval at which the coordinator asks members to send heartbeats."""
     consumer_assignment_interval_ms: int = Field(default=1_000, ge=0)
-    """How often the assignment is made anew at most; 0 for every time that it changes."""
+    """Shortest time between two assignments of the group; 0: assign at each change."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
@@ -41,7 +41,7 @@ class GroupOverrides(KeyedModel):
         return parse_model(cls, values, source)
 
 
-#: By key of a group: the broker's key that says it for all groups that do not.
+#: By key of a group: the broker's key with the default for all groups.
 GROUP_KEYS: Final[Mapping[str, str]] = {
     key: f"group.{key}" for key in sorted(GroupOverrides.keys())
 }
@@ -55,34 +55,35 @@ class GroupConfig(KeyedModel):
     group_min_session_timeout_ms: int = Field(default=6_000, ge=1)
     """A member of a consumer group may not ask for a shorter session."""
     group_max_session_timeout_ms: int = Field(default=1_800_000, ge=1)
-    """Nor for a longer one."""
+    """A member of a consumer group may not ask for a longer session."""
     group_initial_rebalance_delay_ms: int = Field(default=3_000, ge=0)
-    """How long a group that was empty waits for more members, anew with each that comes."""
+    """How long an empty group waits for more members after each member that joins."""
     group_max_size: int = Field(default=2**31 - 1, ge=1)
     """Members that a group may have."""
     group_consumer_session_timeout_ms: int = Field(default=45_000, ge=1)
-    """A member of the newer protocol (KIP-848) that is not heard of for so long is out."""
+    """A member of the newer protocol (KIP-848) that sends no heartbeat for this long is removed
+    from its group."""
     group_consumer_heartbeat_interval_ms: int = Field(default=5_000, ge=1)
-    """How often such a member is told to send a heartbeat."""
+    """Interval at which coordinators ask members of the newer protocol to send heartbeats."""
     group_consumer_assignment_interval_ms: int = Field(default=1_000, ge=0)
-    """How often a group's assignment is made anew at most; 0 for every time that it changes."""
+    """Shortest time between two assignments of a group; 0: assign at each change."""
     group_consumer_min_session_timeout_ms: int = Field(default=45_000, ge=1)
-    """This and the next five bound what groups may be configured to. Where what holds for all
-    groups is itself beyond one of them, it is the bound."""
+    """The shortest session of a group. This key and the next five limit the settings of groups; a
+    default for all groups that exceeds a limit is replaced by the limit."""
     group_consumer_max_session_timeout_ms: int = Field(default=60_000, ge=1)
     """The longest session of a group."""
     group_consumer_min_heartbeat_interval_ms: int = Field(default=5_000, ge=1)
     """The shortest interval of heartbeats of a group."""
     group_consumer_max_heartbeat_interval_ms: int = Field(default=15_000, ge=1)
-    """The longest one."""
+    """The longest interval of heartbeats of a group."""
     group_consumer_min_assignment_interval_ms: int = Field(default=0, ge=0)
-    """The shortest time between two assignments of a group."""
+    """The smallest value of ``consumer.assignment.interval.ms``."""
     group_consumer_max_assignment_interval_ms: int = Field(default=15_000, ge=0)
-    """The longest one."""
+    """The largest value of ``consumer.assignment.interval.ms``."""
     group_consumer_max_size: int = Field(default=2**31 - 1, ge=1)
     """Members that a group of the newer protocol may have."""
     group_consumer_assignors: tuple[Literal["uniform", "range"], ...] = ("uniform", "range")
-    """Who may assign partitions; the first one does if members do not say."""
+    """Assignors that members may choose; the first one is the default."""
     group_consumer_migration_policy: Literal[
         "bidirectional", "upgrade", "downgrade", "disabled"
     ] = "bidirectional"
@@ -92,37 +93,43 @@ class GroupConfig(KeyedModel):
     group_max_per_partition: int = Field(default=100_000, ge=1)
     """Groups of one partition of ``__consumer_offsets``; beyond it a new one is refused."""
     offset_metadata_max_bytes: int = Field(default=4096, ge=0)
-    """What a client may add to an offset that it commits."""
+    """Largest metadata that a client may add to a committed offset."""
     offsets_retention_minutes: int = Field(default=10_080, ge=1)
-    """How long offsets are kept once their group is empty, or reads their topic no more."""
+    """How long offsets are kept once their group is empty or has no subscription to their topic."""
     offsets_retention_check_interval_ms: int = Field(default=600_000, ge=1)
-    """How often offsets are looked for that were kept long enough."""
+    """How often the coordinator searches for expired offsets."""
     offsets_commit_timeout_ms: int = Field(default=5_000, ge=1)
-    """How long what a group writes may take until all in-sync replicas have it."""
+    """How long the replication of a group's records to all in-sync replicas may take."""
     offsets_load_buffer_size: int = Field(default=5 * MIB, ge=KIB)
     """Bytes that are read at once when a broker takes over groups."""
     offsets_topic_num_partitions: int = Field(default=50, ge=1)
-    """This and what follows are for the creation of ``__consumer_offsets``, when a group is first
-    asked for. The topic can neither be grown nor deleted later."""
+    """Partitions of ``__consumer_offsets``. This key and the next two apply when the topic is
+    created, at the first request for a group. Later the topic can neither get more partitions nor
+    be deleted."""
     offsets_topic_replication_factor: int = Field(default=3, ge=1)
-    """Replicas; with fewer brokers alive it is not made, and groups wait."""
+    """Replicas of each partition; until this many brokers are alive, the topic is not created, and
+    groups wait."""
     offsets_topic_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
-    """Small segments make it load fast, because they are compacted soon."""
+    """Segment size of the topic; small segments are compacted soon, so that the topic loads fast.
+    """
 
     group_telemetry_enable: bool = True
     """Send to ``__group_telemetry`` how far the groups that this broker coordinates are behind."""
     group_telemetry_interval_ms: int = Field(default=60_000, ge=100)
     """How often one record per group and partition is sent."""
     group_telemetry_max_samples: int = Field(default=10_000, ge=1)
-    """Records of one round; groups that have no room in it come first in the next one."""
+    """Records of one round; the next round starts with the groups that did not fit."""
     group_telemetry_topic_partitions: int = Field(default=3, ge=1)
-    """This and what follows are for the topic's creation; later it is configured as any other."""
+    """Partitions of the topic. This key and the next three apply when the topic is created; later
+    the topic is configured like any other."""
     group_telemetry_topic_replication_factor: int = Field(default=3, ge=1)
-    """Replicas, as soon as so many brokers are alive."""
+    """Replicas of each partition. If fewer brokers stay alive for some rounds, the topic is created
+    with fewer replicas."""
     group_telemetry_topic_retention_ms: int = Field(default=168 * HOUR_MS, ge=1)
-    """How long its records are kept."""
+    """How long the topic's records are kept."""
     group_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
-    """Per partition. There is no value for no limit: telemetry must not be what fills a disk."""
+    """Size limit of each partition. It cannot be unlimited, so that telemetry never fills a disk.
+    """
 
     @field_validator("group_consumer_migration_policy", mode="before")
     @classmethod

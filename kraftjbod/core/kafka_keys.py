@@ -1,9 +1,9 @@
-"""PURE. Kafka's keys of nodes that no model has: which are refused, which have no effect, and why.
+"""PURE. Kafka's configuration keys that no model has: which are refused, which have no effect.
 
-* A key under another name here is an alias, and becomes the key that the models have.
-* A key whose silent loss would change what is allowed, or what is promised, is refused where it
-  asks for something: a daemon that ignored it would do what its operator did not ask for.
-* Any other key has no effect here for a reason that docs/configuration.md and telemetry state.
+* An alias is another name of a key that the models have, and is replaced by that key.
+* A key is refused if ignoring it would change permissions or guarantees: the daemon would do what
+  its operator did not ask for. A value that asks for nothing, such as ``false``, is accepted.
+* Any other key has no effect, for a reason that docs/configuration.md and telemetry state.
 
 ``security_keys.py`` refuses the keys of security. A test compares all three with the list of
 Kafka's own keys, so that none is forgotten.
@@ -20,7 +20,7 @@ from kraftjbod.core.security_keys import names_security
 
 V = TypeVar("V")
 
-#: Other names that Kafka or one of its KIPs has for a key of ours.
+#: Other names that Kafka or a KIP has for a key of the models.
 ALIASES: Final[Mapping[str, str]] = {
     "broker.id": "node.id",
     "intra.broker.throttled.rate": "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -93,9 +93,9 @@ _OF_SAMPLES: Final = "figures are counted since the start, without samples or wi
 _OF_QUOTAS: Final = "clients and requests for the controller have no quotas here"
 _OF_THROTTLES: Final = "throttled copying is paced by a token bucket, which has no windows"
 _OF_PURGATORY: Final = "requests that wait are removed when they end, not in a purge"
-_OF_THREADS: Final = "one event loop serves all requests; each log directory has threads of its own"
+_OF_THREADS: Final = "one event loop serves all requests, and each log directory has its threads"
 _OF_BUFFERS: Final = "the kernel sizes the buffers of sockets"
-_OF_GROUP_LOG: Final = "what is decided in one event loop iteration is written as one batch"
+_OF_GROUP_LOG: Final = "all records of one event loop iteration are written as one batch"
 _OF_CLEANER: Final = "the cleaner reads in pieces of a fixed size"
 _OF_QUORUM: Final = (
     "the active controller sends entries to the others; `controller.quorum.election.timeout.ms` "
@@ -207,13 +207,13 @@ def ignored_keys(model: type[KeyedModel], values: Mapping[str, str]) -> list[Ign
 
 
 def require_servable(values: Mapping[str, str], *, source: str) -> None:
-    """Refuse what must not be ignored.
+    """Refuse keys that must not be ignored.
 
     :raises ConfigError: naming ``source`` and each such key.
     """
     problems = list(_refusals(values))
     if problems:
-        raise ConfigError(f"{source}: {'; '.join(problems)}. Remove what asks for it.")
+        raise ConfigError(f"{source}: {'; '.join(problems)}. Remove these keys.")
 
 
 def _refusals(values: Mapping[str, str]) -> Iterator[str]:

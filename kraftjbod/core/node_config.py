@@ -1,4 +1,4 @@
-"""PURE. Configuration of every node, whatever its role: where it listens, its disks, its limits.
+"""PURE. Configuration of every node, broker or controller: its listeners, its disks, its limits.
 
 ``config.py`` adds what brokers and controllers have of their own.
 """
@@ -221,59 +221,63 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     metrics_snapshot_path: str | None = None
     """File that is replaced with the daemon's figures as JSON; none is written if not set."""
     metrics_snapshot_interval_ms: int = Field(default=1000, ge=100)
-    """How often that file is replaced."""
+    """How often the metrics file is replaced."""
     shutdown_timeout_ms: int = Field(default=30_000, ge=1)
-    """Deadline of the whole orderly stop."""
+    """Deadline of an orderly stop."""
 
     log_dir_io_timeout_ms: int = Field(default=30_000, ge=1)
     """An operation that runs longer takes its directory offline."""
     log_dir_check_interval_ms: int = Field(default=500, ge=10)
-    """How often a directory proves that it still is the disk it was."""
+    """How often the identity of each directory's disk is checked."""
     log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
     """An operation that runs longer makes its directory STALLED until it ends; a flush, which takes
     as long as its segment is large, does so after half of ``log.dir.io.timeout.ms``."""
     log_dir_reserve_bytes: int = Field(default=40 * MIB, ge=0)
-    """Size of the file that a directory gives up when its disk is full (KIP-928); 0: none."""
+    """Size of the reserve file that is released when the directory's disk is full (KIP-928); 0: no
+    reserve."""
     log_dir_min_free_bytes: int = Field(default=0, ge=0)
-    """With fewer free bytes a directory is SATURATED before its disk is full; 0: only then."""
+    """With fewer free bytes a directory becomes SATURATED before its disk is full; 0: only when the
+    disk is full."""
     log_dir_heal_free_bytes: int | None = Field(default=None, ge=0)
     """Bytes above both the reserve and the minimum that must be free before a SATURATED directory
-    is ONLINE again; as many as the reserve has if not set."""
+    is ONLINE again. If not set: ``log.dir.reserve.bytes``."""
     log_dir_warn_free_percent: int = Field(default=10, ge=0, le=100)
-    """With less of the disk free the operator is warned; 0: never."""
+    """The broker warns when a smaller share of the disk is free; 0: never."""
     log_dir_queue_max_ops: int = Field(default=10_000, ge=1)
     """Operations that may wait for one directory; beyond, new ones are refused."""
     log_dir_queue_max_bytes: int = Field(default=256 * MIB, ge=1)
-    """Bytes to be written that may wait for one directory, likewise."""
+    """Bytes to be written that may wait for one directory; beyond, new appends are refused."""
 
     rpc_max_request_bytes: int = Field(default=8 * MIB, ge=KIB)
     """Largest request between brokers and controllers."""
     rpc_max_in_flight: int = Field(default=1000, ge=1)
-    """Requests of one broker that a controller works on at once."""
+    """Requests of one broker that a controller processes at once."""
     max_connections: int = Field(default=10_000, ge=1)
     """Connections that are open at once, of all listeners together."""
     max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
-    """Of those, from one address."""
+    """Connections from one address that are open at once."""
     max_connections_per_ip_overrides: tuple[str, ...] = ()
     """``address:count``, for addresses with another limit."""
     max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
-    """The last of ``max.connections``, which only brokers get; at most half of them."""
+    """How many of ``max.connections`` only brokers get; at most half of them."""
     socket_listen_backlog_size: int = Field(default=512, ge=1)
     """Connections that the kernel keeps for each listener until they are accepted."""
     connections_max_idle_ms: int = Field(default=600_000, ge=1)
-    """A connection that says nothing for so long is closed."""
+    """A connection that is idle for this long is closed."""
     queued_max_request_bytes: int = Field(default=256 * MIB, ge=MIB)
-    """Requests that came, whole or in part, and are not answered; of all connections together."""
+    """Bytes of requests, received whole or in part, that are not answered yet, of all connections
+    together."""
     queued_max_response_bytes: int = Field(default=256 * MIB, ge=MIB)
-    """Answers that are not taken; of all connections together."""
+    """Bytes of answers that clients have not read yet, of all connections together."""
     socket_receive_timeout_ms: int = Field(default=60_000, ge=1)
-    """A request that was begun must get on within this."""
+    """A connection is closed if a started request makes no progress for this long."""
     socket_send_timeout_ms: int = Field(default=300_000, ge=1)
-    """An answer must be taken on within this."""
+    """A connection is closed if reading an answer makes no progress for this long."""
     socket_min_progress_bytes: int = Field(default=16 * KIB, ge=1)
-    """What counts as getting on within those."""
+    """Bytes that count as progress of a request or an answer."""
     socket_memory_grace_ms: int = Field(default=5000, ge=0)
-    """When memory for requests or answers is short, the slowest go that had it for so long."""
+    """When memory for requests or answers is short, the slowest connections are closed if they have
+    occupied memory for this long."""
 
     @field_validator("listeners", "advertised_listeners", mode="before")
     @classmethod

@@ -145,74 +145,77 @@ class TopicConfig(KeyedModel):
     """Configuration of one topic, by Kafka's topic-level names."""
 
     retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
-    """Records are kept for so long, with ``cleanup.policy=delete``; -1: for ever."""
+    """How long records are kept with ``cleanup.policy=delete``; -1: unlimited."""
     retention_bytes: int = -1
-    """A partition keeps this much, the newest; less than 0: everything."""
+    """Newest bytes that a partition keeps with ``cleanup.policy=delete``; less than 0: unlimited.
+    """
     segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     """A segment file is closed at this size."""
     segment_ms: int = Field(default=168 * HOUR_MS, ge=1)
-    """A segment file is closed after this time, so that retention and compaction see it."""
+    """A segment file is closed after this time, so that retention and compaction can process it."""
     segment_jitter_ms: int = Field(default=0, ge=0)
-    """Segments are closed up to so much earlier, each by a share of its own, so that not all are at
-    once."""
+    """Each segment is closed up to this much earlier than ``segment.ms``, by a random amount, so
+    that not all segments are closed at once."""
     segment_index_bytes: int = Field(default=10 * MIB, ge=4)
     """A segment file is closed when its index of offsets has this size."""
     preallocate: bool = False
-    """Taken and without effect: what is appended is placed in one piece by the file system."""
+    """Accepted without effect: file systems place appended bytes in large extents anyway."""
     min_insync_replicas: int = Field(default=DEFAULT_MIN_INSYNC_REPLICAS, ge=1)
-    """Of a topic with fewer replicas: all of them."""
+    """In-sync replicas that a write with ``acks=all`` needs; all replicas if a topic has fewer."""
     unclean_leader_election_enable: bool = False
     """A replica that lost data may lead when no other can; then records can be lost."""
     cleanup_policy: CleanupPolicy = CleanupPolicy()
-    """Old records are deleted, or the latest of each key is kept, or both; empty: all is kept."""
+    """Delete old records, keep only the latest record of each key, or both; empty: keep all
+    records."""
     min_cleanable_dirty_ratio: float = Field(default=0.5, ge=0, le=1)
-    """A log is compacted when this part of it was not compacted before."""
+    """A log is compacted when this share of its bytes was not compacted before."""
     delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
     """How long compaction keeps the mark that a key was deleted."""
     min_compaction_lag_ms: int = Field(default=0, ge=0)
-    """Younger records are not compacted."""
+    """Records that are younger than this are not compacted."""
     max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
-    """Older records are compacted, whatever the ratio is."""
+    """Records that are older than this are compacted, even below ``min.cleanable.dirty.ratio``."""
     compression_type: CompressionType = "producer"
-    """Batches are kept as their producers compressed them, or compressed like this by the leader,
-    batch by batch."""
+    """Codec with which the leader compresses each batch; ``producer``: batches are kept as their
+    producers compressed them."""
     compression_gzip_level: GzipLevel = -1
-    """Of gzip, where the leader compresses: 1 to 9, or -1 for the library's own choice."""
+    """Level with which the leader compresses by gzip: 1 to 9, or -1 for the library's default."""
     compression_lz4_level: Lz4Level = 9
-    """Of lz4, likewise."""
+    """Level with which the leader compresses by lz4."""
     compression_zstd_level: ZstdLevel = 3
-    """Of zstd, likewise."""
+    """Level with which the leader compresses by zstd."""
     flush_messages: int = Field(default=MAX_LONG, ge=1)
-    """After so many records a log is brought to disk."""
+    """A log is flushed after this many records."""
     flush_ms: int = Field(default=MAX_LONG, ge=0)
-    """After this time a log is brought to disk."""
+    """A log is flushed after this time."""
     index_interval_bytes: int = Field(default=4096, ge=0)
-    """An entry of the offset index per so many bytes."""
+    """The offset index has an entry per this many bytes."""
     max_message_bytes: int = Field(default=MIB + 12, ge=0)
-    """Largest batch, as it is sent."""
+    """Largest batch, as the producer sends it."""
     file_delete_delay_ms: int = Field(default=60_000, ge=0)
-    """How long the files of a removed segment stay, for who is reading them."""
+    """How long the files of a removed segment stay for requests that still read them."""
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
-    """Whose time a record has: its producer's, or that of the append."""
+    """Timestamps of records: those of the producer, or the time of the append."""
     message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
     """A record may be this much older than the broker's clock."""
     message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
     """A record may be this much newer than the broker's clock."""
     remote_storage_enable: bool = False
-    """There is no tiered storage here: only ``false`` is taken, as by a Kafka without it."""
+    """Only ``false`` is accepted, because there is no tiered storage."""
     local_retention_ms: int = Field(default=-2, ge=-2)
-    """Of tiered storage; -2 for ``retention.ms``. Taken and without effect."""
+    """A key of tiered storage; -2 stands for ``retention.ms``. Accepted without effect."""
     local_retention_bytes: int = Field(default=-2, ge=-2)
-    """Of tiered storage; -2 for ``retention.bytes``. Taken and without effect."""
+    """A key of tiered storage; -2 stands for ``retention.bytes``. Accepted without effect."""
     remote_log_copy_disable: bool = False
-    """Of tiered storage. Taken and without effect."""
+    """A key of tiered storage. Accepted without effect."""
     remote_log_delete_on_disable: bool = False
-    """Likewise."""
+    """A key of tiered storage. Accepted without effect."""
     leader_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
     """Which leaders send at most ``leader.replication.throttled.rate``: ``partition:broker``,
     or ``*``."""
     follower_replication_throttled_replicas: ThrottledReplicas = ThrottledReplicas()
-    """Which followers fetch at most ``follower.replication.throttled.rate``, likewise."""
+    """Which followers fetch at most ``follower.replication.throttled.rate``:
+    ``partition:broker``, or ``*``."""
 
     @field_validator(
         "leader_replication_throttled_replicas",
@@ -235,7 +238,7 @@ class TopicConfig(KeyedModel):
 
     @property
     def compression(self) -> tuple[int, int | None] | None:
-        """Codec by its number in batches, and its level; None for what the producer chose."""
+        """Codec by its number in batches, and its level; None for the producer's codec."""
         name = self.compression_type
         if name == "producer":
             return None
@@ -248,7 +251,7 @@ class TopicConfig(KeyedModel):
 
     @property
     def max_segment_ms(self) -> int:
-        """After what time a segment is closed: compaction has to see records in time (KIP-354)."""
+        """Time after which a segment is closed, so that compaction gets records in time (KIP-354)."""
         if self.cleanup_policy.is_compact:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
@@ -280,9 +283,10 @@ class TopicConfig(KeyedModel):
     def with_stored_overrides(
         self, overrides: Mapping[str, str], *, source: str
     ) -> tuple[TopicConfig, str | None]:
-        """With a topic's values of the metadata log on top, which another version may have written.
+        """Like :meth:`with_overrides`, for values of the metadata log, which another version may
+        have written.
 
-        :returns: the configuration, and what is wrong with the values that it passes over.
+        :returns: the configuration, and a description of the values that had to be ignored.
         """
         values = stored_values(overrides, TopicConfig)
         try:
@@ -300,14 +304,14 @@ class TopicConfig(KeyedModel):
 
 
 class TopicDefaults(KeyedModel):
-    """A broker's keys of which each is a topic key's default (:data:`BROKER_KEYS`), and which can
-    change while it runs."""
+    """Keys of brokers that are defaults of topic keys (:data:`BROKER_KEYS`) and can change while
+    the broker runs."""
 
     message_max_bytes: int = Field(default=MIB + 12, ge=0)
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     log_roll_ms: int | None = Field(default=None, ge=1)
     log_retention_ms: int | None = None
-    """``retention.ms`` of topics that say nothing themselves; less than 0: for ever."""
+    """Default of the topic key ``retention.ms``; less than 0: unlimited."""
     log_retention_bytes: int = -1
     log_cleanup_policy: CleanupPolicy = CleanupPolicy()
     log_cleaner_min_cleanable_ratio: float = Field(default=0.5, ge=0, le=1)

@@ -48,14 +48,14 @@ _SECTIONS: Final = (
         "Topics",
         TopicConfig,
         (),
-        "For one topic; the default is what the broker key in brackets says, where there is one.",
+        "For one topic; the default is the value of the broker key in brackets, if there is one.",
     ),
     (
         "Groups",
         GroupOverrides,
         (),
-        "For one group of the newer protocol; the default is what the broker key says that has "
-        "`group.` before it.",
+        "For one group of the newer protocol; the default is the value of the broker's key with "
+        "the prefix `group.`.",
     ),
 )
 _NUMBERS: Final = (ConfigType.SHORT, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
@@ -100,7 +100,7 @@ def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -
         key = str(field.alias)
         meaning = meanings.get(key, "")
         if not meaning and key in sets:
-            meaning = f"Of topics that say nothing themselves: `{sets[key]}`."
+            meaning = f"Default of the topic key `{sets[key]}`."
         if model is TopicConfig and key in BROKER_KEYS:
             meaning += f" [{', '.join(f'`{broker}`' for broker in BROKER_KEYS[key])}]"
         if model is BrokerConfig and key in DYNAMIC_BROKER_KEYS:
