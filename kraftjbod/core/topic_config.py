@@ -251,7 +251,7 @@ class TopicConfig(KeyedModel):
 
     @property
     def max_segment_ms(self) -> int:
-        """Time after which a segment is closed, so that compaction gets records in time (KIP-354)."""
+        """Time after which a segment is closed, so that compaction gets its records (KIP-354)."""
         if self.cleanup_policy.is_compact:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
