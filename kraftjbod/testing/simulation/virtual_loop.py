@@ -93,11 +93,11 @@ class VirtualHandle(asyncio.Handle):
         self._repr = None
 
 
-class VirtualTimer(asyncio.TimerHandle):
-    """Made without the calls to base classes: each wait with a deadline makes one."""
+class VirtualTimer(VirtualHandle, asyncio.TimerHandle):
+    """A handle with a time, cancelled in one call: most waits cancel the timer of their limit."""
 
     __slots__ = ()
-    _source_traceback = None
+    _loop: VirtualLoop
 
     def __init__(
         self,
@@ -107,14 +107,15 @@ class VirtualTimer(asyncio.TimerHandle):
         loop: VirtualLoop,
         context: Context | None = None,
     ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._cancelled = False
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
-        self._repr = None
+        super().__init__(callback, args, loop, context)
         self._when = when
         self._scheduled = False
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback, self._args = None, ()
+            self._loop.world.note_cancelled()
 
 
 class DriftingClock:
