@@ -590,7 +590,8 @@ class SeedRun:
 
     def _judge_silences(self) -> None:
         """Not where buggify points fired: a lost answer costs the time-out of its request."""
-        if self._cluster.world.points.fired:
+        points = self._cluster.world.points
+        if points is not None and points.fired:
             return
         topic = self._topics[SAFE]
         for partition in range(topic.partitions):
