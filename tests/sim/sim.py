@@ -138,8 +138,14 @@ class Totals:
 def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Outcome]:
     if len(seeds) == 1:
         return map(_runner(options), seeds)
-    pool = multiprocessing.get_context("spawn").Pool(options.jobs, initializer=gc.disable)
+    pool = multiprocessing.get_context("spawn").Pool(options.jobs, initializer=_prepare)
     return pool.imap_unordered(partial(_played, _runner(options)), seeds)
+
+
+def _prepare() -> None:
+    """Leave what was imported out of the collections: it is most of what they would look at."""
+    gc.disable()
+    gc.freeze()
 
 
 def _played(run: partial[Outcome], seed: int) -> Outcome:

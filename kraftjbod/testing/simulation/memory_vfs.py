@@ -60,12 +60,11 @@ class _Change(NamedTuple):
     """Edits that survive a crash together or not at all."""
 
     edits: tuple[_Edit, ...]
+    #: The names that are changed, each with its directory.
+    places: frozenset[tuple[MemDir, str]]
+    directories: frozenset[MemDir]
     #: How often the file had been synced by then.
     syncs: int
-
-    @property
-    def places(self) -> set[tuple[MemDir, str]]:
-        return {(directory, name) for directory, name, _ in self.edits}
 
     @property
     def synced_file(self) -> MemFile | None:
@@ -310,9 +309,8 @@ class MemVfs:
                 place = step if isinstance(step, MemDir) else place
             certain, uncertain = list[_Change](), list[_Change]()
             for change in reversed(self._uncertain):
-                places = change.places
-                if any(one[0] is directory for one in places) or not above.isdisjoint(places):
-                    above |= places  # What one of these names stood for before is over, too.
+                if directory in change.directories or not above.isdisjoint(change.places):
+                    above |= change.places  # What one of these names stood for before is over, too.
                     certain.append(change)
                 else:
                     uncertain.append(change)
@@ -333,7 +331,9 @@ class MemVfs:
                 self._unnamed.append(gone)
         named = edits[-1][2]
         syncs = named.syncs if isinstance(named, MemFile) else 0
-        self._uncertain.append(_Change(edits, syncs))
+        places = frozenset((directory, name) for directory, name, _ in edits)
+        directories = frozenset(directory for directory, _ in places)
+        self._uncertain.append(_Change(edits, places, directories, syncs))
         if len(self._uncertain) > _MOST_UNCERTAIN:
             self._make_certain(self._uncertain[: _MOST_UNCERTAIN // 2])
             del self._uncertain[: _MOST_UNCERTAIN // 2]

@@ -94,7 +94,8 @@ class World:
 
     def push(self, at_us: int, handle: asyncio.Handle) -> None:
         """Let ``handle`` run at ``at_us``, or now if that is over."""
-        heappush(self._due, (max(at_us, self.now_us), next(self._sequence), handle))
+        now_us = self.now_us
+        heappush(self._due, (at_us if at_us > now_us else now_us, next(self._sequence), handle))
 
     def note_cancelled(self) -> None:
         """A timer was cancelled that is in the heap still."""
@@ -114,12 +115,13 @@ class World:
                 self._run_ready(stop)
                 if stop is not None and stop.done():
                     return
-                while self._due and self._due[0][2].cancelled():
-                    heappop(self._due)
-                if not self._due or self._due[0][0] > until_us:
+                due = self._due
+                while due and due[0][2]._cancelled:
+                    heappop(due)
+                if not due or due[0][0] > until_us:
                     self.now_us = max(self.now_us, until_us)
                     return
-                self._go_on_to(self._due[0][0])
+                self._go_on_to(due[0][0])
 
     def _go_on_to(self, now_us: int) -> None:
         if now_us > self.now_us:
@@ -131,7 +133,8 @@ class World:
             self.ready.append(heappop(due)[2])
 
     def _run_ready(self, stop: asyncio.Future[Any] | None) -> None:
-        ready, current = self.ready, None
+        # Of the last step: entering a loop again costs a call.
+        ready, current = self.ready, self.running
         take, enter = ready.popleft, events._set_running_loop
         handle: Any  # Of its insides what a loop reads; its own is a ProcessLoop: all are ours.
         while ready:
@@ -166,8 +169,6 @@ class World:
                 raise EndlessLoopError(f"{handle!r} and others keep {loop!r} busy for ever")
             if stop is not None and stop.done():
                 break
-        self.running = None
-        events._set_running_loop(None)
 
     @contextmanager
     def _running(self) -> Iterator[None]:

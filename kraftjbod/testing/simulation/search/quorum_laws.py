@@ -95,7 +95,9 @@ class QuorumLaws:
             self._take_snapshot(name, driver)
             if core.term > self._cut_off.get(name, core.term) + _MOST_RISE:
                 self._found(f"{name} raised its term to {core.term} while it was cut off")
-        self._overlap()
+        newest = max(self._leaders, default=0)
+        if any(core.term < newest for _, _, core in running):
+            self._overlap(newest)
 
     def cut_off(self, name: str) -> None:
         """It hears nobody, until :meth:`connected`."""
@@ -169,8 +171,7 @@ class QuorumLaws:
                 )
                 return
 
-    def _overlap(self) -> None:
-        newest = max(self._leaders, default=0)
+    def _overlap(self, newest: int) -> None:
         for acting in self._view.acting_controllers():
             later = (term for term in range(acting.term + 1, newest + 1) if term in self._leaders)
             if (term := next(later, None)) is None:
