@@ -49,6 +49,8 @@ class _Job:
     size_bytes: int
     group: IoGroup
     may_be_taken_back: bool
+    #: The operation in words, for messages; an object whose ``str`` is only asked for then.
+    what: object
 
 
 _Done = tuple[_Job, Any, BaseException | None, int]
@@ -90,6 +92,8 @@ class LogDirExecutor(Executor):
         self._queued_bytes = 0
         #: Read by the loop, written by the thread: ``_IDLE`` or when the running op began.
         self._running_since_ms = _IDLE
+        #: The job that began last; written by the thread.
+        self._begun: _Job | None = None
         #: Of all operations so far; written by the thread.
         self.beats = 0
         #: (since when, how many ms): time of the running op in which this process stood still.
@@ -147,6 +151,7 @@ class LogDirExecutor(Executor):
         size_bytes: int = 0,
         group: IoGroup = IoGroup.OTHER,
         may_be_taken_back: bool = False,
+        what: object = "",
     ) -> Completion[R]:
         """Run ``op`` in the thread, then ``settle`` on the loop, whose say is the result.
 
@@ -154,6 +159,7 @@ class LogDirExecutor(Executor):
         to the operation. So does ``translate`` for what the op raised.
         ``on_error`` sees that before any other op runs; what it raises takes its place.
 
+        :param what: the operation in words (``str(what)``) for :meth:`running_op`.
         :raises OverloadedError: if the queue is full.
         """
         if self._refusal is not None:
@@ -171,7 +177,9 @@ class LogDirExecutor(Executor):
                 f"{self._name} has {waiting} operations waiting, {self._queued_bytes} bytes in all"
             )
         done: Completion[Any] = Completion()
-        job = _Job(op, settle, translate, on_error, done, size_bytes, group, may_be_taken_back)
+        job = _Job(
+            op, settle, translate, on_error, done, size_bytes, group, may_be_taken_back, what
+        )
         self._waiting[job] = None
         if may_be_taken_back:
             self._not_begun[job] = None
@@ -203,6 +211,11 @@ class LogDirExecutor(Executor):
         if excused_since_ms != since_ms:
             excused_ms = 0
         return max(0, self._clock.now_ms() - since_ms - excused_ms)
+
+    def running_op(self) -> str:
+        """Return the operation in the thread in words, such as ``flush``; empty if unknown."""
+        job = self._begun
+        return "" if job is None or self._running_since_ms == _IDLE else str(job.what)
 
     def excuse(self, stood_still_ms: int) -> None:
         """The whole process stood still: the running operation is not to blame for that time."""
@@ -257,6 +270,7 @@ class LogDirExecutor(Executor):
         while (job := self._jobs.get()) is not None and self._refusal is None:
             if job.may_be_taken_back and self._not_begun.pop(job, _ABSENT) is _ABSENT:
                 continue
+            self._begun = job
             began_ms = self._running_since_ms = self._clock.now_ms()
             hold = self._hold if job.may_be_taken_back else None
             result, error = _carry_out(job.op, job.on_error) if hold is None else (None, hold())

@@ -76,6 +76,16 @@ class _Way(NamedTuple):
     makes_names: bool
 
 
+class _OpName(NamedTuple):
+    """An operation for messages: its kind, and its replica if it has one."""
+
+    kind: OpKind
+    replica: TopicPartition | None
+
+    def __str__(self) -> str:
+        return self.kind.value if self.replica is None else f"{self.kind.value} of {self.replica}"
+
+
 class _Lacks:
     """Operations that lacked resources; each check of the disk does while that lasts."""
 
@@ -277,6 +287,7 @@ class LogDir(DirCondition):
             size_bytes=size_bytes,
             group=group,
             may_be_taken_back=may_be_taken_back,
+            what=_OpName(kind, replica),
         )
 
     def _way_of(self, kind: OpKind) -> _Way:
@@ -561,7 +572,12 @@ class LogDir(DirCondition):
         self._failure_channel.report(self)
 
     def on_suspect(self, running_ms: int) -> None:
-        self._stall(f"an operation has been running for {running_ms} ms")
+        self._stall(self._still_running(running_ms))
+
+    def _still_running(self, running_ms: int) -> str:
+        queues = (self._executor, self._flush_executor)
+        what = max(queues, key=LogDirExecutor.running_for_ms).running_op()
+        return f"an operation ({what or 'unknown'}) has been running for {running_ms} ms"
 
     def _stall(self, reason: str) -> None:
         if self.step(LogDirEvent.SUSPECTED, reason):
@@ -577,7 +593,7 @@ class LogDir(DirCondition):
             self._report_change()
 
     def on_hung(self, running_ms: int) -> None:
-        self.go_offline(f"an operation has been running for {running_ms} ms")
+        self.go_offline(self._still_running(running_ms))
 
     def check_disk(self) -> None:
         """Queue one check unless the last is still queued; it judges itself."""

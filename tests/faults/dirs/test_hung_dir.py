@@ -91,7 +91,7 @@ async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it():
     assert disk.log_dir.state is LogDirState.ONLINE
     assert disk.log_dir.impaired_reason == ""
     assert [line["event"] for line in logged] == ["log_dir_stalled", "log_dir_answers_again"]
-    assert logged[0]["reason"] == f"an operation has been running for {SUSPECT_MS + 1} ms"
+    assert logged[0]["reason"] == f"an operation (append) has been running for {SUSPECT_MS + 1} ms"
     disk.log_dir.close()
 
 
