@@ -12,6 +12,7 @@ repeated with the same seed; the interleaving is the machine's, so that it may t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import signal
 import sys
@@ -24,7 +25,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from kraftjbod.core.errors import KraftJbodError
-from kraftjbod.testing.local_cluster import LocalCluster
+from kraftjbod.testing.local_cluster import ClusterTimeoutError, LocalCluster
 from kraftjbod.testing.simulation.search.applications.transaction_ledger import Outcome
 from tests.integration.checker import Load, judge
 from tests.integration.live_consumer import LiveConsumer
@@ -51,6 +52,7 @@ _RECORDS_BETWEEN: Final = 20
 _PAUSE_S: Final = 0.05
 _JUST_BEFORE_S: Final = 0.2
 _POLL_S: Final = 0.05
+_MEND_EVERY_S: Final = 15.0
 CONFIG: Final = {
     "log.dir.io.timeout.ms": "10000",
     # Segments roll, and a move has several of them to copy.
@@ -73,6 +75,8 @@ class Report:
     hung: int = 0
     longest_wait: Wait = field(default_factory=Wait)
     strikes: Counter[Kind] = field(default_factory=Counter)
+    #: Directories that hung, and daemons that ended, without a strike on them.
+    unstruck: int = 0
     #: The longest times without an acknowledgement of any partition, one per round, by its kinds.
     gaps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     findings: list[str] = field(default_factory=list)
@@ -85,6 +89,7 @@ class Report:
             f"copiers: {self.commits} transactions, longest time without one: {self.longest_wait}; "
             f"{self.hung} producers whose client hung",
             "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
+            f"directories that hung and daemons that ended beside the strikes: {self.unstruck}",
             "longest time without an acknowledgement, by what struck:",
         ]
         found += [
@@ -198,7 +203,7 @@ def _round(
             lambda: load.flowed_since(before, _RECORDS_BETWEEN),
             timeout_s=BACK_S,
         )
-        cluster.wait_in_sync(TOPIC, timeout_s=BACK_S)
+        report.unstruck += _wait_in_sync(cluster, striker)
     except (KraftJbodError, KafkaException) as e:
         report.findings += [str(e), load.explain()]
     gap_s, partition = _longest_gap_s(load, began_s - _JUST_BEFORE_S, time.monotonic())
@@ -207,6 +212,25 @@ def _round(
         f"  {mended_s - began_s:.1f} s to mend, {time.monotonic() - mended_s:.1f} s to be in sync, "
         f"longest gap {gap_s:.2f} s ({TOPIC}-{partition}), {load.acked} acknowledged"
     )
+
+
+def _wait_in_sync(cluster: LocalCluster, striker: Striker) -> int:
+    """Wait until every replica is in sync, and mend what breaks meanwhile; return how much did.
+
+    :raises ClusterTimeoutError: that takes longer than ``BACK_S``.
+    """
+    deadline, unstruck = time.monotonic() + BACK_S, 0
+    while True:
+        try:
+            cluster.wait_in_sync(TOPIC, timeout_s=_MEND_EVERY_S)
+        except ClusterTimeoutError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return unstruck
+        # A broker that does not answer is asked again after the next wait.
+        with contextlib.suppress(KraftJbodError):
+            unstruck += striker.mend_unstruck()
 
 
 def _longest_gap_s(load: Load, since_s: float, until_s: float) -> tuple[float, int]:

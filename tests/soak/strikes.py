@@ -68,6 +68,26 @@ class Striker:
             thread.join()
         return problems
 
+    def mend_unstruck(self) -> int:
+        """Start daemons that ended and reattach directories that are OFFLINE, as an operator does.
+
+        Between two rounds: a machine that is slow for seconds lets operations outlast
+        ``log.dir.io.timeout.ms``. Returns how many directories and daemons were mended.
+
+        :raises KraftJbodError: a broker does not answer, or does not take the directory back.
+        """
+        mended = 0
+        for process in (*self._cluster.controllers, *(b.process for b in self._cluster.brokers)):
+            if not process.is_running:
+                self._start(process)
+                mended += 1
+        for broker in self._cluster.brokers:
+            for one in broker.dirs:
+                if one.state == "offline":
+                    self._until_back(broker, one)
+                    mended += 1
+        return mended
+
     def _strike(self, strike: Strike, problems: list[str]) -> None:
         time.sleep(strike.after_s)
         try:
