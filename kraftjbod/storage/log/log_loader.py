@@ -189,7 +189,8 @@ class LogLoader:
         """:raises CorruptCheckpointError: if nothing says which topic this belongs to."""
         topic_id = self._read_topic_id()
         segments = self._find_segments()
-        try:
+        # The load may be repeated, and files have no finalizer.
+        with Undoing(lambda: _close_files(segments)):
             log = UnifiedLog(
                 vfs=self._vfs,
                 directory=self._directory,
@@ -199,11 +200,6 @@ class LogLoader:
                 content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
                 producer_limits=self._producer_limits,
             )
-        except OSError:
-            # The load may be repeated, and files have no finalizer.
-            for segment in segments:
-                segment.close()
-            raise
         # A start checks more segments than the process may have files open.
         log.segments.close()
         return LoadedLog(
@@ -374,6 +370,11 @@ class LogLoader:
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)
         return _nothing(fresh, epochs_on_disk=None)
+
+
+def _close_files(segments: Sequence[LogSegment]) -> None:
+    for segment in segments:
+        segment.close()
 
 
 def _empty(vfs: Vfs, directory: str, config: TopicConfig, start_offset: int) -> LogContent:
