@@ -14,6 +14,8 @@ Moves within a broker are none of this.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.partitions.acceptance import Acceptance
 from kraftjbod.controller.partitions.partition_assignment import Assignment, why_malformed
@@ -56,6 +58,9 @@ class ReassignmentControlManager:
         self._index = index
         self._cluster = cluster
         self._rules_of = rules_of
+        #: Replicas that the present request adds by now, and those of its present partition.
+        self._added: Counter[BrokerId] = Counter()
+        self._adds: list[BrokerId] = []
 
     # --- AlterPartitionReassignments -------------------------------------------------------------
 
@@ -66,8 +71,10 @@ class ReassignmentControlManager:
         records: list[PartitionChangeRecord] = []
         outcomes: list[ReassignmentOutcome] = []
         seen: set[tuple[str, int]] = set()
+        self._added.clear()
         for wish in request.partitions:
             code, message = ErrorCode.NONE, None
+            self._adds.clear()
             try:
                 if (wish.topic, wish.partition) in seen:
                     raise _error(ErrorCode.INVALID_REQUEST, f"{_name(wish)} is named twice.")
@@ -79,6 +86,7 @@ class ReassignmentControlManager:
                     )
                 if record is not None:
                     records.append(record)
+                    self._added.update(self._adds)
             except OperatingError as e:
                 code, message = e.code, e.message
             outcomes.append(
@@ -187,9 +195,11 @@ class ReassignmentControlManager:
     def _home_of_added(
         self, broker: BrokerRegistration, text: str, wanted: DirectoryId | None
     ) -> DirectoryId:
-        too_many = self._cluster.why_too_many(broker.broker_id, 1)
+        # The replicas that earlier partitions of the request add are in no index yet.
+        too_many = self._cluster.why_too_many(broker.broker_id, self._added[broker.broker_id] + 1)
         if too_many is not None:
             raise _error(ErrorCode.INELIGIBLE_REPLICA, too_many)
+        self._adds.append(broker.broker_id)
         if wanted is None:
             why = why_takes_none(broker)
             if why is None:

@@ -126,3 +126,32 @@ def test_what_is_under_way_is_listed_in_order() -> None:
     reported = [line.split()[0] for line in world.run("ongoing")]
     assert reported == ["t-0", "t-2", "z-1", "reply:"]
     assert world.managers.index.reassigning_count == 3
+
+
+def test_reassignment_beyond_the_files_that_a_broker_may_open_is_refused() -> None:
+    """All partitions of a request count together, and what the broker has counts as well."""
+    world = _world(*(f"topic t{number} replicas=1" for number in range(4)), "topic u replicas=2")
+    broker = world.state.brokers[BrokerId(2)]
+    world.ask(
+        m.BrokerHeartbeatRequest(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.epoch,
+            current_metadata_offset=world.state.offset,
+            want_fence=False,
+            want_shut_down=False,
+            max_replicas=3,
+        )
+    )
+
+    def codes() -> list[ErrorCode]:
+        wishes = [
+            c.ReassignedPartition(topic=f"t{number}", partition=0, replicas=(2,))
+            for number in range(4)
+        ]
+        response = world.ask(c.AlterPartitionReassignmentsRequest(partitions=tuple(wishes)))
+        assert isinstance(response, c.AlterPartitionReassignmentsResponse)
+        return [outcome.error_code for outcome in response.partitions]
+
+    none, refused = ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA
+    assert codes() == [none, none, refused, refused]
+    assert codes() == [none, none, refused, refused], "replicas that are added already fit"
