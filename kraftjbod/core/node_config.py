@@ -79,7 +79,8 @@ class StorageSettings(KeyedModel):
     node_id: BrokerId = Field(ge=0)
     """Unique among all controllers and brokers."""
     log_dirs: tuple[str, ...] = ()
-    """One directory per disk; each is its own failure domain."""
+    """One directory per disk; each is its own failure domain. None may lie in another one, by its
+    name: symbolic links are not followed."""
     log_dir: tuple[str, ...] = ("/tmp/kraftjbod-logs",)  # noqa: S108 - Kafka's kind of default
     """The only log directory, where ``log.dirs`` is not set."""
     metadata_log_dir: str | None = None

@@ -100,14 +100,15 @@ def _missing(path: str, remembered: DirectoryId, present: Mapping[DirectoryId, s
         )
     return (
         f"directory {remembered} is missing from {path}: there is no {META_PROPERTIES}, so its "
-        f"disk is not mounted or was wiped; mount it, or give the directory up with "
-        f"kraftjbod-log-dirs --forget"
+        f"disk is not mounted or was wiped; mount it, or, while the broker runs from other "
+        f"directories, give the directory up with kraftjbod-log-dirs --forget"
     )
 
 
 def _replaced(path: str, awaited: DirectoryId, found: DirectoryId) -> str:
     return (
         f"directory {awaited} is missing from {path}: the disk there is directory {found}, which "
-        f"this node never had; mount the right disk, or give {awaited} up with "
-        f"kraftjbod-log-dirs --forget and take {found} in with --add"
+        f"this node never had; mount the right disk, or, while the broker runs from other "
+        f"directories, give {awaited} up with kraftjbod-log-dirs --forget and take {found} in "
+        f"with --add"
     )

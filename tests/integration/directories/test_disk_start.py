@@ -121,6 +121,7 @@ def test_broker_whose_log_directories_are_all_lost_is_formatted_again(stopped: C
     assert stopped.wait_exit(daemon) == EXIT_LOG_DIRS_LOST
     said = daemon.files.telemetry_path.read_text()[len(said_before) :]
     assert "kraftjbod-storage format --ignore-formatted --replace-lost" in said
+    assert said.count("--forget") == said.count("while the broker runs from other directories")
 
     words = ("format", "-g", "-t", stopped.local.cluster_id, "-c", str(daemon.files.config_path))
     refused = _storage_tool(*words)

@@ -137,13 +137,21 @@ def test_a_leader_that_is_lost_while_it_answers_is_asked_again(
 
 @pytest.mark.parametrize("topics", [{"subscribe": "t"}, {"subscribePattern": "t.*"}])
 @pytest.mark.parametrize(
-    ("security", "why"),
-    [({}, "Connection refused"), ({"kafka.security.protocol": "SSL"}, "SSL (hand|conn)")],
+    ("server", "security", "why"),
+    [
+        ("127.0.0.1:1", {}, "Connection refused"),
+        ("no-such-host.invalid:9092", {}, "Failed to resolve"),
+        (None, {"kafka.security.protocol": "SSL"}, "SSL (hand|conn)"),
+    ],
 )
 def test_first_contact_that_fails_says_why(
-    cluster: Cluster, topics: dict[str, str], security: dict[str, str], why: str
+    cluster: Cluster,
+    topics: dict[str, str],
+    server: str | None,
+    security: dict[str, str],
+    why: str,
 ) -> None:
-    server = cluster.bootstrap if security else "127.0.0.1:1"
+    server = server or cluster.bootstrap
     options = {"kafka.bootstrap.servers": server, **topics, **security}
     asking = OffsetLookup(parse_source_options(options, is_streaming=False), patience_s=2)
     with pytest.raises(RequestTimedOutError, match=f"^{server} cannot be reached .*{why}"):
