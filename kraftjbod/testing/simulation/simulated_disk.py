@@ -158,19 +158,6 @@ class ProcessVfs:
             (file.path, file.inner) for file in self._open if not isinstance(file.inner, MemLock)
         ]
 
-    def open_in_place(self) -> list[str]:
-        """Return the paths of open files that still have the name by which they were opened.
-
-        A segment that retention removed is renamed, and stays open until its files are purged.
-        """
-        return [path for path, file in self.open_files if self._names(path, file)]
-
-    def _names(self, path: str, file: MemFile) -> bool:
-        try:
-            return self.disk_of(path).vfs.open(path, OpenMode.READ) is file
-        except OSError:
-            return False
-
     def note_open(self, file: ProcessFile) -> None:
         self._open[file] = None
         file.inner.holders += 1

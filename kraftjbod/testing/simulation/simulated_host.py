@@ -140,7 +140,7 @@ class SimulatedProcess:
         self.loop.is_dead = True
         # A daemon that stops does not wait for a slow disk: files of unfinished jobs are no leak.
         is_busy = any(thread.is_busy for thread in self.loop.threads)
-        self.left_open = [] if is_busy else [p for vfs in self._vfs for p in vfs.open_in_place()]
+        self.left_open = [] if is_busy else [path for path, _ in self.open_files]
         for vfs in self._vfs:
             vfs.detach()
 

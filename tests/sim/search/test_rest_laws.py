@@ -75,19 +75,3 @@ def test_running_broker_has_its_logs_open_and_stopped_broker_nothing() -> None:
         assert process.left_open == controller.left_open == []
         for ended in (process, controller):
             assert not any(thread.is_busy for thread in ended.loop.threads)
-
-
-def test_ended_process_reports_open_file_unless_it_was_renamed() -> None:
-    with SimulatedCluster(1, brokers=1, log_dirs=1) as cluster:
-        cluster.start()
-        cluster.run_for(500)
-        process = cluster.broker(1).process
-        assert process is not None
-        vfs = process.make_vfs()
-        (log_dir,) = cluster.broker(1).log_dirs
-        for name in ("kept", "retired"):
-            vfs.open(f"{log_dir}/{name}", OpenMode.CREATE)
-        vfs.rename(f"{log_dir}/retired", f"{log_dir}/retired.deleted")
-        cluster.broker(1).kill()
-        assert f"{log_dir}/kept" in process.left_open
-        assert not any("retired" in path for path in process.left_open)
