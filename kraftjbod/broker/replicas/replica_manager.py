@@ -219,7 +219,7 @@ class ReplicaManager:
                 self._set_aside(tp, changes)
         for future in self._logs.futures():
             replica = self._replicas.get(future.topic_partition)
-            if replica is None:
+            if replica is None or replica.topic_id != future.topic_id:
                 changes.drop_future.append(future.topic_partition)
             elif replica.handle is not None and not replica.is_assigned_by_move:
                 self._resume_move(replica, replica.handle, changes)

@@ -732,6 +732,36 @@ async def test_a_future_copy_that_comes_while_the_log_is_made_anew_goes_on_or_go
         assert names(rig, 2)[0] == "t-0" and "future" not in " ".join(names(rig, 2))
 
 
+async def test_future_copy_of_a_former_topic_goes_when_it_comes_while_the_log_is_made() -> None:
+    """Its directory comes back after the topic was deleted and created again by the same name."""
+    slow, disks = FaultVfs(MemVfs()), (MemVfs(), MemVfs())
+    await stopped_in_a_move((slow.inner, *disks))
+    without_source((slow.inner, *disks))
+    other_id = TopicId(b"2" * 16)
+    async with brokers(1, slow, *disks, opens=False) as (rig,):
+        future = rig.logs._registry.futures.pop(TP)
+        rig.replay(
+            topic(topic_id=other_id),
+            partition(
+                topic_id=other_id,
+                replicas=(1, 2),
+                directories=[LOST_DIR, dir_of(2, 1)],
+                isr=[2],
+                leader=2,
+            ),
+        )
+        rig.parts.manager.prefer_directory(TP, dir_of(1, 1))
+        with Gate(slow, "make_dirs", "*/t-0") as gate:
+            rig.parts.publisher.open()
+            await gate.reached()
+            rig.logs._registry.futures[TP] = future
+            rig.parts.publisher.reconcile_again(offline_too=True)
+            gate.open()
+            await rig.parts.publisher.disk_work_done()
+        assert where(rig) is rig.dirs[0] and rig.logs.futures() == []
+        assert "future" not in " ".join(names(rig, 2))
+
+
 async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_loss():
     """It may hold a part of what was acknowledged: an unfinished move, and its source is gone."""
     disks = (MemVfs(), MemVfs(), MemVfs())
