@@ -30,7 +30,7 @@ from kraftjbod.protocol.framing import Buffer
 
 #: ``pwritev`` takes at most IOV_MAX (1024 on Linux) buffers.
 _MAX_BUFFERS: Final = 1024
-#: Records are nobody's but the daemon's and its group's.
+#: Only the daemon's user and group may read records.
 _FILE_MODE: Final = 0o640
 #: What ``st_blocks`` counts, whatever the file system's own blocks are.
 _BLOCK_BYTES: Final = 512
@@ -48,7 +48,7 @@ class OpenMode(Enum):
 class DirEntry:
     """One name in a directory; ``size_bytes`` is 0 for a directory.
 
-    A symbolic link stands for itself: it is no directory, whatever it leads to.
+    A symbolic link is not followed: a link to a directory is not listed as a directory.
     """
 
     name: str
@@ -198,9 +198,9 @@ class Vfs(Protocol):
         ...
 
     def close_let_go(self, root: str) -> None:
-        """Close the descriptors that :meth:`let_go` gave up, which are useless but still taken.
+        """Close the descriptors that :meth:`let_go` abandoned; they still count in the open files.
 
-        No thread may be in an operation on one of those files any more.
+        Call it only when no thread runs an operation on one of those files.
         """
         ...
 
@@ -281,10 +281,10 @@ class RealFile:
 
 
 class SpareDescriptor:
-    """A descriptor that the process keeps for when it can open no other.
+    """A descriptor that the process keeps for the case that it can open no other.
 
-    An fsync of a directory makes certain what was renamed or removed before it. It must not fail
-    because clients, say, have taken every descriptor.
+    An fsync of a directory makes earlier renames and removals durable. It must not fail because,
+    for example, clients' connections occupy every descriptor.
     """
 
     def __init__(self) -> None:
@@ -313,7 +313,7 @@ class SpareDescriptor:
 
 @functools.cache
 def _spare() -> SpareDescriptor:
-    """The process has one, whatever the number of its disks."""
+    """Return the spare descriptor; all disks of the process share it."""
     return SpareDescriptor()
 
 
@@ -524,10 +524,10 @@ class Undoing:
 
 
 def sync_renamed(vfs: Vfs, directory: str, undo: Callable[[], None]) -> None:
-    """Make what was renamed in ``directory`` certain.
+    """Make renames in ``directory`` durable by an fsync.
 
-    Without a free descriptor that cannot be tried; ``undo`` renames it back then, so that the
-    caller finds what it had. A disk that fails is touched no more.
+    Without a free descriptor the fsync is impossible; then ``undo`` renames the files back, so that
+    the caller finds the former names. After an error of the disk, ``undo`` is not called.
     """
     try:
         vfs.sync_dir(directory)

@@ -28,7 +28,7 @@ def check_disk(
     writing, which a full disk allows and a read-only one does not.
     """
     meta = f"{path}/{META_PROPERTIES}"
-    # Whether it is there is told without a descriptor, of which the process may have none left.
+    # ``exists`` needs no descriptor, and the process may have none left.
     found = read_meta_properties(vfs, meta) if vfs.exists(meta) else None
     if found is None or found.directory_id != directory_id:
         held = "none" if found is None else str(found.directory_id)

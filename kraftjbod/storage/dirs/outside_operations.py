@@ -1,11 +1,11 @@
-"""LOOP. Operations on a log dir's files in threads that are not its own: copies, and reads beside.
+"""LOOP. Operations on a log dir's files in threads other than the dir's thread: copies and reads.
 
-* What they raise is judged as if the dir's own thread had met it.
-* A copy touches two dirs. Which of them it waits for, or whose an error is that names no file, is
-  not always clear; what was being read is read once more then, in the source's own thread, and
-  shows it.
-* Once a dir that takes part is offline, they fail at once, whatever the thread does, and none
-  begins: what it would do by path could fall on a directory that was reattached there meanwhile.
+* An error of such an operation is judged as if the dir's own thread had met it.
+* A copy touches two dirs. It is not always clear which dir a copy waits for, or which dir caused an
+  error without a file name. Then the source's own thread reads the same bytes once more: an error
+  of that read is the source's.
+* Once a dir of an operation is offline, the operation fails at once, even if its thread still runs,
+  and no new operation starts: its paths could refer to a directory that was reattached meanwhile.
 """
 
 from __future__ import annotations

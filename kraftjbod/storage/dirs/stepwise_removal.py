@@ -1,7 +1,7 @@
 """LOOP. Removing directories and files of any size in steps, so that no disk operation is long.
 
-Each file is removed in an operation of its own. Appends and reads of other replicas that were
-requested meanwhile come between two steps, and the stall watch sees each step end.
+Each file is removed in a separate operation. Appends and reads of other replicas run between two
+steps, and the stall watch sees each step end.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
 
 async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
-    """Remove the directory ``path`` of a replica that nothing uses any more.
+    """Remove the directory ``path`` of an unused replica.
 
-    Cost: a listing, and one operation for each file. The topic id goes first: what a crash leaves
-    is not taken for a replica.
+    Cost: a listing, and one operation for each file. The file with the topic id is removed first,
+    so that the rest of the directory does not count as a replica after a crash.
 
-    :raises OverloadedError: too much waits for the dir. Files may be gone; ask again.
+    :raises OverloadedError: the dir's queue is full. Some files may be removed already; call again.
     :raises KafkaStorageError: the dir is or goes offline.
     """
     vfs = log_dir.vfs

@@ -73,7 +73,7 @@ class LogDamage:
         return search()
 
     def rebuild_step(self, rebuild: IndexRebuild) -> bool:
-        """Go on with ``rebuild``; True if it is complete, or of no use any more."""
+        """Continue ``rebuild``; return True if it is complete, or not needed any more."""
         return not self._is_closed_segment(rebuild) or rebuild.step()
 
     def take_rebuilt(self, rebuild: IndexRebuild) -> bool:

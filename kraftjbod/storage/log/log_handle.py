@@ -1,9 +1,9 @@
-"""LOOP. ``LogHandle``: the loop's face of one replica's log.
+"""LOOP. ``LogHandle``: access of the event loop to one replica's log.
 
-* The log itself belongs to its dir's thread. What the loop knows is the last published
-  :class:`LogView`, which is published_log.py's part.
-* Reads are tried on the loop from the page cache first, and go to the thread otherwise. The loop
-  gives out only what is trusted (trusted_bytes.py); the thread checks what it reads.
+* The log itself belongs to its dir's thread. The event loop knows the last :class:`LogView`, which
+  published_log.py publishes.
+* The event loop first tries to read from the page cache; other reads run in the dir's thread. The
+  event loop returns only trusted bytes (trusted_bytes.py); the thread checks the bytes it reads.
 * Files that a view may still show are closed only after a newer view was published and no
   flush is under way; the directory is renamed only between flushes.
 * A replica whose copy in another dir took its place can be read until its files are purged.
@@ -122,8 +122,9 @@ class LogHandle:
         self.unsettled = UnsettledChanges()
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
-        #: Held while an index is made anew, and the one that is not complete yet.
+        #: Held while an index is rebuilt.
         self._rebuilding = asyncio.Lock()
+        #: The rebuild that is not complete yet.
         self._rebuild: IndexRebuild | None = None
         #: Held while other threads use files, and while files are closed.
         self._files = asyncio.Lock()
@@ -286,7 +287,7 @@ class LogHandle:
 
         At most ``max_bytes`` from one segment; ``min_one`` lets a larger first batch pass.
         None if the disk or an index must be asked: :meth:`read_checked` does.
-        What comes from memory was checked before, or written by this process.
+        Bytes from memory were checked before, or were written by this process.
 
         :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
         :raises KafkaStorageError: if the dir is offline.
@@ -336,7 +337,7 @@ class LogHandle:
                 await self._rebuild_index(lost)
 
     async def _rebuild_index(self, lost: IndexLostError) -> None:
-        """In steps; who comes later waits, or goes on where a caller gave up."""
+        """Rebuild the index in steps. A later caller waits, or continues after a cancelled one."""
         async with self._rebuilding:
             if lost.segment.has_indexes:
                 return
@@ -419,7 +420,7 @@ class LogHandle:
                 return None
             found = log_dir.read_cached(file, position, size, replica=replica)
             if found is None or len(found) < size:
-                # The kernel reads from the disk now, and more than this. Nobody has checked that.
+                # The kernel now reads these bytes, and more, from the disk: they are unchecked.
                 trusted.doubt(position, size, segment.size_bytes)
                 return None
             # Another thread may have read ahead since the first check.
@@ -642,7 +643,7 @@ class LogHandle:
         return self._published.submit(kind, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
-        """Close and remove retired ``segments``, each in an operation of its own."""
+        """Close and remove retired ``segments``, each in a separate operation."""
         for segment in segments:
             async with self._files:
                 await self.log_dir.run(OpKind.DELETE, segment.purge, replica=self.topic_partition)

@@ -2,10 +2,10 @@
 
 * After a clean stop only names, a few small files and the end of the newest segment are read. The
   last batch has to be sound and to end where the checkpoint says.
-* After a clean stop the oldest segment has to hold the log's start. If it is lost, the log keeps
-  its start, and what is missing is damage.
-* After any other, every segment from the recovery point on is checked batch by batch; the log
-  ends before the first byte that is not sound, and later segments go.
+* After a clean stop the oldest segment has to hold the log's start. If that segment is lost, the
+  log keeps its start offset, and the missing offsets are damage.
+* After an unclean stop, every segment from the recovery point on is checked batch by batch; the log
+  ends before the first byte that is not sound, and later segments are removed.
 * A replica whose ``partition.metadata`` or leader epochs can't be read is reported by
   :class:`CorruptCheckpointError` or scanned from its beginning, respectively.
 """

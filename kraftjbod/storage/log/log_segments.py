@@ -58,7 +58,7 @@ class LogSegments:
         #: Compacted segments of the log whose files do not have their own names yet.
         self._unnamed: list[SegmentSwap] = []
         self._retired: list[LogSegment] = []
-        #: Is told of what segments open and load; None until the log is served.
+        #: Is notified when segments open files and load indexes; None until the log is served.
         self._cache: SegmentCache[LogSegment] | None = None
         #: Files that no segment has any more, and that others may be reading from.
         self._detached: list[VfsFile] = []
@@ -252,10 +252,10 @@ class LogSegments:
             segment.join(cache)
 
     def detach_files(self, idle: Sequence[LogSegment], certain_end: int, log_end: int) -> None:
-        """Take the open files of ``idle`` away if all they hold is below ``certain_end``.
+        """Detach the open files of ``idle`` segments that end below the durable ``certain_end``.
 
-        An error of the disk that was not reported yet must not be lost with the open file.
-        :meth:`close_detached` follows once nobody can be reading from them.
+        Other files stay open: the kernel forgets an unreported error of the disk with the last open
+        descriptor. Call :meth:`close_detached` once no reader can use the detached files.
         """
         for segment in idle:
             at = bisect_left(self.all, segment.base_offset, key=lambda s: s.base_offset)

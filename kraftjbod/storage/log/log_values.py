@@ -76,11 +76,11 @@ class LogContent:
     producers: ProducerState
     #: Size of the batches that were replayed after the newest snapshot.
     replayed_bytes: int = 0
-    #: Offsets of the snapshot files; None: nobody has listed them.
+    #: Offsets of the snapshot files; None: they are not listed yet.
     snapshot_offsets: Sequence[int] | None = None
     #: Compaction has taken offsets away, or may have: see ``dir_names.GAPS_MARK``.
     may_have_gaps: bool = False
-    #: What is known to be lost, rising.
+    #: Ranges that are known to be lost, in ascending order.
     damages: tuple[Damage, ...] = ()
 
 

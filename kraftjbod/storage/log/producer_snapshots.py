@@ -79,11 +79,11 @@ class ProducerSnapshots:
         sync: bool,
         recovery_base: int = 0,
     ) -> None:
-        """Write ``state`` as of ``offset``, and remove snapshots that are not needed any more.
+        """Write ``state`` as of ``offset``, and remove unneeded older snapshots.
 
-        The newest one up to ``recovery_base``, where a walk after a crash begins, stays as well:
-        what was aborted after it can be known by it alone. If it fails, the older ones are still
-        there.
+        The newest snapshot up to ``recovery_base``, where recovery after a crash begins, stays as
+        well: only that snapshot says which later transactions were aborted. If writing fails, the
+        older snapshots still exist.
         """
         offsets = self._listed()
         write_atomically(self._vfs, self._path(offset), state.to_snapshot(), sync=sync)
@@ -109,7 +109,7 @@ class ProducerSnapshots:
         return self._listed()[-_SNAPSHOTS_KEPT:]
 
     def drop_outside(self, start_offset: int, end_offset: int) -> None:
-        """Remove snapshots that speak of what the log no longer holds."""
+        """Remove snapshots at offsets that the log no longer holds."""
         outside = [one for one in self._listed() if not start_offset <= one <= end_offset]
         self._remove(outside)
 
@@ -130,10 +130,10 @@ class ProducerSnapshots:
         mend_from: int | None = None,
         beat: Callable[[], None] = lambda: None,
     ) -> LoadedProducers:
-        """From the newest sound snapshot not after ``end_offset``, and the batches after it.
+        """Load the newest sound snapshot not after ``end_offset``, and replay the batches after it.
 
         ``beat`` reports progress: without a snapshot the whole log is read. The transaction
-        indexes of the segments from number ``mend_from`` on are made anew.
+        indexes of the segments from number ``mend_from`` on are rebuilt.
         """
         oldest, latest = segments[0].base_offset, end_offset
         if mend_from is not None:
@@ -156,7 +156,8 @@ class ProducerSnapshots:
             if segment_end >= end_offset:
                 break
         if found is None and latest < end_offset and self._newest_sound(oldest, end_offset):
-            # The indexes are made from what is left; a later snapshot knows of what has left, too.
+            # The indexes are rebuilt from the batches that are left. A later snapshot also knows
+            # transactions whose batches were deleted.
             return self.load(segments, end_offset, limits, beat=beat)
         return LoadedProducers(state, replayed_bytes)
 

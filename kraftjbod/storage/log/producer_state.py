@@ -76,10 +76,10 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerLimits(NamedTuple):
-    """How long a producer is remembered that sends nothing, and how many of one partition are.
+    """How long a partition remembers an idle producer, and how many producers it remembers.
 
-    After ``snapshot_interval_bytes`` of log their state is written to a snapshot file, or after
-    more if they are many: a snapshot is a small part of what is written.
+    The producers' state is written to a snapshot file after ``snapshot_interval_bytes`` of log. If
+    there are many producers, the interval is longer, so that a snapshot is small beside the log.
     """
 
     expiration_ms: int = 86_400_000

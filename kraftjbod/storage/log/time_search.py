@@ -1,13 +1,14 @@
-"""DISK. ``LogTimeSearch`` and ``MaxTimestampSearch``: one question for a time, answered in turns.
+"""DISK. ``LogTimeSearch`` and ``MaxTimestampSearch``: a search for a time, done in turns.
 
-* Segments and batches are searched in the dir's thread, a few at a time: nothing may wait for a
-  search. A turn reads the indexes of one segment at most, and a few entries of some others; the
-  next turn goes on after them.
-* What was found is opened in another thread. Anyone may ask, and a batch of some KiB may unpack to
-  gigabytes of records that are seven bytes each: both have limits, and of a batch beyond them, or
-  one that does not open, its beginning is the answer, which is not later than the answer.
-* A segment's time index may lead nowhere, so whoever has the log says how to search one again by
-  a new index.
+* The dir's thread searches a few segments and batches in one turn, so that other operations do not
+  wait. A turn reads the indexes of at most one segment, and a few entries of some others; the next
+  turn continues after them.
+* Another thread unpacks the batch that was found. Any client may search, and a batch of some KiB
+  may unpack to gigabytes of records with seven bytes each: both have limits. For a batch beyond the
+  limits, or one that cannot be unpacked, the answer is the batch's first offset, which is not later
+  than the exact answer.
+* A segment's time index may be wrong, so the caller says how to search a segment again with a new
+  index.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class UnifiedLog:
         """
         active = self._open(len(self.segments.all) - 1)
         active.truncate_torn_tail()
-        # What is flushed to its end is in no flush plan any more.
+        # A segment that is flushed to its end is in no flush plan any more.
         is_flushed = self._recovery_point >= self._end
         active.write_transactions(sync=is_flushed)
         active.write_indexes(sync=is_flushed)
@@ -371,10 +371,11 @@ class UnifiedLog:
     # -- flush ------------------------------------------------------------------------------
 
     def flush_plan(self, *, is_last: bool = False) -> FlushPlan:
-        """Files that hold what is not certain yet; leader epochs are written out now.
+        """Return the files with bytes that are not durable yet, and write leader epochs now.
 
-        So are the indexes of closed segments, and of transactions: what is certain to its end is
-        not gone through again. ``is_last``: the active segment is about to be closed, too.
+        The indexes of closed segments and of transactions are written now, too, because segments
+        that are durable to their end are not visited again. ``is_last``: the active segment is
+        about to be closed as well.
         """
         *closed, active = segments = self.segments.from_recovery_at(self._recovery_point)
         for segment in segments:
@@ -564,7 +565,7 @@ class UnifiedLog:
                 return located.position, min(offset, located.header.base_offset)
         if damage is not None and damage.offset <= offset:
             return damage.position, damage.offset
-        # No batch reaches that far. A tail may be lost that nobody has missed yet.
+        # No batch reaches that far. The segment may have lost its end without a notice so far.
         return segment.size_bytes, min(offset, segment.next_offset(segment.size_bytes))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

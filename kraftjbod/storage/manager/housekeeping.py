@@ -170,7 +170,7 @@ class Housekeeping:
                 if segments := by_directory.pop(handle.directory, None):
                     await self._unless_offline(partial(handle.close_idle, segments))
             if cache.open_segments >= before:
-                return  # What is open holds bytes that are not flushed yet.
+                return  # The open segments hold bytes that are not flushed yet.
 
     async def reclaim_space(self) -> None:
         """Purge what is due; in a saturated dir let go of all that may go, and purge that too."""

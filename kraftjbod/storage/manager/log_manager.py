@@ -220,7 +220,7 @@ class LogManager:
     # -- load -------------------------------------------------------------------------------
 
     async def load(self, on_progress: Callable[[LoadProgress], None] | None = None) -> None:
-        """Load every replica of every online dir; recover what was not stopped cleanly.
+        """Load every replica of every online dir; recover the dirs without a clean-shutdown mark.
 
         A dir whose load fails for any reason is OFFLINE: with an empty registry it would look like
         an empty disk, and its replicas would be recreated without their records.
@@ -306,7 +306,7 @@ class LogManager:
         async with self._cleaning_pauses.paused(topic_partition, by="a move"):
             await self._cleaner_offsets.forget(target, topic_partition)
             if (source := self.get(topic_partition)) is not None:
-                # A copy is made of files by their names.
+                # A copy reads the source's files by their names.
                 await source.name_compacted()
             return await self._swap.create_future(topic_partition, target, move_id)
 

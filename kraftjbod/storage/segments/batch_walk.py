@@ -24,7 +24,8 @@ from kraftjbod.protocol.record_batch import (
     read_header,
 )
 
-#: ``(position, size)`` to bytes, fewer where the file or what is trusted ends; None: ask elsewhere.
+#: Returns bytes for ``(position, size)``, fewer at the end of the file or of the trusted range, or
+#: None if they have to be read in another way.
 ReadAt = Callable[[int, int], Buffer | None]
 
 #: Gets how many bytes were read since the last time.
@@ -111,11 +112,11 @@ def around_damage(
     chunk_bytes: int = WALK_BYTES,
     gaps_below: int | None = None,
 ) -> Iterator[Located | Damage]:
-    """All of a segment in order: its sound batches, and the damage between and behind them.
+    """Walk a segment in order: its sound batches, and the damage between and after them.
 
-    What is missing before ``end_offset``, where the segment should end, is damage too. ``known``
-    gives positions after one where an index says that batches begin; ``gaps_below`` as in
-    :func:`sound_batches`.
+    Missing offsets before ``end_offset``, where the segment should end, are damage too. ``known``
+    returns positions after a position at which batches begin according to an index; ``gaps_below``
+    is as in :func:`sound_batches`.
     """
     position, next_offset = 0, begin_offset
     while True:

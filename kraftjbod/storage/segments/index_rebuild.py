@@ -1,7 +1,7 @@
-"""DISK. ``IndexRebuild``: the indexes of one closed segment, made from its batches in steps.
+"""DISK. ``IndexRebuild``: rebuilds the indexes of one closed segment from its batches, in steps.
 
-A step reads about :data:`_STEP_BYTES`, so that whatever else was requested of the directory comes
-between two steps. The walk stays where it was, whoever asks for the next step.
+A step reads about :data:`_STEP_BYTES`, so that other operations of the directory run between two
+steps. The walk keeps its position, so that any caller can run the next step.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
-        #: Is told of what is opened and loaded; None until the log is served.
+        #: Is notified when the file is opened or indexes are loaded; None until the log is served.
         self.cache: SegmentCache[LogSegment] | None = None
         #: Since the cache looked last; set by readers, in any thread.
         self.was_read = False
@@ -354,7 +354,7 @@ class LogSegment:
     # -- memory -----------------------------------------------------------------------------
 
     def join(self, cache: SegmentCache[LogSegment] | None) -> None:
-        """Tell ``cache`` of what is open and loaded from now on; None: it leaves its cache."""
+        """Notify ``cache`` of open files and loaded indexes from now on; None: leave the cache."""
         if self.cache is not None:
             self.cache.left(self)
         self.cache = cache
@@ -418,12 +418,12 @@ class LogSegment:
     def load_indexes(
         self, on_progress: OnProgress = no_progress, *, may_rebuild: bool = True
     ) -> bool:
-        """Have both indexes ready; False if files were there and did not fit the segment.
+        """Load or rebuild both indexes; return False if their files did not fit the segment.
 
-        Cost: both files and one index interval; the headers of the whole segment where that does
-        not do, with ``on_progress``.
+        Cost: both files and one index interval; if the files are missing or do not fit, the headers
+        of the whole segment, with ``on_progress``.
 
-        :raises IndexLostError: that does not do, and they may not be made anew here and now.
+        :raises IndexLostError: the files are missing or do not fit, and ``may_rebuild`` is False.
         """
         if self._indexes is not None:
             return True
@@ -731,7 +731,8 @@ class LogSegment:
             return None
         view = memoryview(data)
         if len(view) < end - first.position:
-            # What is trusted ends in the middle: give what is whole, or leave it to the thread.
+            # The trusted range ends within the bytes: return whole batches, or leave the read to
+            # the dir's thread.
             view = view[: whole_bytes(view)]
             return view or None
         return view

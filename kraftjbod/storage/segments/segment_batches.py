@@ -1,6 +1,6 @@
-"""DISK. Reading the batches of a segment one after another, whatever is damaged.
+"""DISK. Reads the batches of a segment one after another, and continues after damage.
 
-Only headers are read, in blocks, and one at a time: a segment of 1 GiB may have millions.
+Only headers are read, in blocks, and returned one at a time: a segment of 1 GiB may have millions.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """DISK. ``TrustedBytes``: which bytes of a segment file may be sent from memory without a check.
 
-* Trusted are bytes that this process wrote, and bytes that it verified, CRC included, since it
-  opened the file.
-* A reader that may wait for the disk calls :meth:`~TrustedBytes.doubt` before it reads: for what
-  it reads, and for what the kernel may read ahead. So pages that left memory are not trusted when
-  they come back. After a check the reader calls :meth:`~TrustedBytes.trust`.
-* A reader from memory asks :meth:`~TrustedBytes.end_from` after its read, too: another thread may
-  have read ahead meanwhile.
-* There are at most :data:`MAX_RANGES` ranges. One that is forgotten costs a check and nothing else.
+* This process trusts bytes that it wrote, and bytes that it verified, CRC included, since it opened
+  the file.
+* A reader that may wait for the disk calls :meth:`~TrustedBytes.doubt` before it reads. That covers
+  the bytes of the read and those that the kernel may read ahead. So pages that left memory are not
+  trusted when they come back. After a check the reader calls :meth:`~TrustedBytes.trust`.
+* A reader from memory calls :meth:`~TrustedBytes.end_from` after its read, too, because another
+  thread may have read ahead meanwhile.
+* There are at most :data:`MAX_RANGES` ranges. A forgotten range only costs another check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 #: Largest readahead of the kernel that is expected (``read_ahead_kb``; the default is 128 KiB).
 READ_AHEAD_BYTES: Final = 16 * 1024 * 1024
 MAX_RANGES: Final = 8
-#: End of the last range: what is appended next is trusted.
+#: End of the last range: bytes that are appended next are trusted.
 _OPEN: Final = 2**63
 
 
@@ -28,7 +28,7 @@ class TrustedBytes:
     __slots__ = ("_mutex", "_ranges")
 
     def __init__(self, written_from: int) -> None:
-        """Trust what this process writes from the position ``written_from`` on."""
+        """Trust the bytes that this process writes from the position ``written_from`` on."""
         #: Rising, disjoint, and replaced as a whole; the last one is open at its end.
         self._ranges: tuple[tuple[int, int], ...] = ((written_from, _OPEN),)
         self._mutex = threading.Lock()
@@ -37,14 +37,14 @@ class TrustedBytes:
         return f"<TrustedBytes {self._ranges}>"
 
     def end_from(self, position: int) -> int:
-        """Where the trusted range ends that holds ``position``; ``position`` if there is none."""
+        """Return the end of the trusted range that holds ``position``, or else ``position``."""
         for low, high in reversed(self._ranges):
             if low <= position:
                 return max(high, position)
         return position
 
     def trust(self, begin: int, end: int) -> None:
-        """Add a verified range; it touches only bytes of the file as it is now."""
+        """Add a verified range of bytes below the present end of the file."""
         with self._mutex:
             apart = []
             for low, high in self._ranges:
@@ -55,9 +55,9 @@ class TrustedBytes:
             self._ranges = _fewest([*apart, (begin, end)])
 
     def doubt(self, begin: int, size: int, file_size: int) -> None:
-        """Trust neither ``size`` bytes from ``begin`` on, nor what may be read ahead after them.
+        """Trust neither ``size`` bytes from ``begin`` on, nor the bytes that may be read ahead.
 
-        What is appended after ``file_size``, the size of the file, stays trusted.
+        Bytes that are appended after ``file_size``, the size of the file, stay trusted.
         """
         end = min(begin + size + READ_AHEAD_BYTES, file_size)
         if begin >= end:
@@ -72,7 +72,7 @@ class TrustedBytes:
             self._ranges = _fewest(kept)
 
     def truncate(self, file_size: int) -> None:
-        """Forget what lay after ``file_size``; what is appended there next is trusted."""
+        """Forget the ranges after ``file_size``; bytes that are appended there are trusted."""
         with self._mutex:
             kept = [(low, min(high, file_size)) for low, high in self._ranges if low < file_size]
             self._ranges = (*kept, (file_size, _OPEN))
