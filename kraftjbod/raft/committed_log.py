@@ -85,9 +85,9 @@ class CommittedLog:
         snapshot_damaged: Callable[[], None],
     ) -> None:
         """
-        :param term_at: of the log's entry at an offset; None where that is not known any more.
-        :param reloaded: hears of the end of a reload, and of what ended it early.
-        :param snapshot_damaged: has another snapshot made.
+        :param term_at: term of the log's entry at an offset; None if it is not known any more.
+        :param reloaded: called at the end of a reload, with the error that ended it early.
+        :param snapshot_damaged: called to request another snapshot.
         """
         self._log_dir = log_dir
         self._store = store

@@ -1,10 +1,10 @@
-"""LOOP. ``KnownLogId``: which metadata log this controller holds, as far as that is committed.
+"""LOOP. ``KnownLogId``: the id of this controller's metadata log, once the id is committed.
 
-Logs that were begun apart look alike to Raft: both have terms and offsets from 0. A controller that
-was formatted as a quorum of its own by mistake would be followed by voters that look for a leader.
-So the id of the log is kept in ``metadata-log-id`` beside it, also while nothing is known to be
-committed after a start, and messages of another log are refused. Where the file is missing, nothing
-is refused before the first entry of another leader is committed here.
+Two separate logs look alike to Raft: both have terms and offsets from 0. Voters that look for a
+leader would follow a controller that was formatted as a separate quorum by mistake. So the id is
+kept in the file ``metadata-log-id`` beside the log, because a starting controller does not know
+which entries are committed, and messages of another log are refused. If the file is missing, no
+message is refused before the first entry of another leader is committed here.
 """
 
 from __future__ import annotations

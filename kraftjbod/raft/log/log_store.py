@@ -3,26 +3,29 @@
 In ``__cluster_metadata-0/``:
 
 * ``<20-digit offset>.log``: entries in Kafka's log format, one batch each (entry_batch.py);
-* ``quorum-state``: term and vote as JSON, and how far the log was synced and known to be committed
-  then, replaced atomically;
+* ``quorum-state``: term and vote as JSON, and the synced and the committed offset at that time,
+  replaced atomically;
 * ``<20-digit end offset>-<10-digit term>.checkpoint``: the whole state before the end offset.
 
 Rules of this file:
 
-* nothing counts as written before it is synced, and nothing is believed without its CRC;
-* a torn end of the log is truncated; a bad entry that was durable once is an error instead, or
-  where others hold it, the end from there on is given up and the replica mute (damaged_end.py);
-* that it was durable is known by what follows it, or by ``quorum-state``, written with each term
-  and at a stop: the log never ends before that, and what is cut off on purpose is noted first;
-* a bad snapshot is passed over if an older one, or the whole log, does without it; one that is
-  found damaged when it is read is forgotten, and goes once a newer one is durable;
-* a log prefix goes only after the snapshot that replaces it is durable;
-* a suffix goes for what another leader has in its place, newest first, and never from a snapshot;
-* what finds no free space is undone, so that it may be tried again;
-* a lower bound of what is committed is written with each append, term, vote and at a stop. It costs
-  no sync of its own; if the last one is lost, an earlier one holds.
+* bytes count as written once they are synced, and are used only after a check of their CRC;
+* a torn end of the log is truncated; a bad entry that was durable once is an error instead. If
+  other voters hold the entry, this replica drops its log from there on and is mute
+  (damaged_end.py);
+* an entry was durable if another entry follows it, or if ``quorum-state`` says so, which is written
+  with each term and at a stop: the log never ends before that offset, and an intended truncation is
+  noted there first;
+* a bad snapshot is ignored if an older snapshot, or the whole log, can replace it; a snapshot whose
+  damage shows in a read is not used any more, and is removed once a newer one is durable;
+* a log prefix is removed only after the snapshot that replaces it is durable;
+* a suffix is removed, newest entry first, if another leader has other entries there; entries of a
+  snapshot are never removed;
+* an operation that finds no free space is undone, so that it may be tried again;
+* a lower bound of the committed offset is written with each append, term, vote and at a stop. It
+  needs no additional sync; if the last bound is lost, an earlier one is used.
 
-Runs in the metadata dir's thread. The files of snapshots are made in snapshot_files.py.
+Runs in the metadata dir's thread. snapshot_files.py writes the files of snapshots.
 """
 
 from __future__ import annotations
@@ -293,9 +296,9 @@ class RaftLogStore:
         path = self._path(_log_name(base))
         file = self._vfs.open(path, OpenMode.READ_WRITE)
         if is_last:
-            # What is reported here counts as durable. An earlier process may have been killed
-            # before its fsync, or ended by one that failed: then pages in memory count as clean,
-            # and only the disk shows what is on it.
+            # Entries that are found here count as durable. An earlier process may have been killed
+            # before its fsync, or ended by a failed fsync: then pages in memory count as clean,
+            # although the disk does not have their bytes.
             with FailsAs(OpKind.FLUSH):
                 file.sync()
             file.forget_cached(0, file.size())
@@ -408,7 +411,7 @@ class RaftLogStore:
             QuorumState(
                 hard_state,
                 self._end_offset,
-                # What was known to be committed may be what is about to be given up.
+                # The committed offset may be part of the end that is about to be dropped.
                 min(committed_offset, self._end_offset - 1),
             )
         )
@@ -450,7 +453,7 @@ class RaftLogStore:
         return entries
 
     def close(self, *, committed_offset: int = -1) -> None:
-        """What is damaged while nothing runs is told from a torn end by what is noted here.
+        """Note the log's end, so that the next start can tell damage from a torn end.
 
         :param committed_offset: as in :meth:`append`.
         """

@@ -1,14 +1,14 @@
-"""DISK. Snapshots of the metadata as files: written piece by piece, checked and read likewise.
+"""DISK. Snapshots of the metadata as files: written, checked and read piece by piece.
 
-Where entries of the log named the voters, those in force at the snapshot's end stand before its
-payload; a file without them is as older versions write and read it.
+If entries of the log name the voters, the file contains the voters at the snapshot's end before its
+payload; a file without voters has the format of older versions.
 
-The CRC in a file is of all of it. Reading a piece needs a CRC of that piece: this process keeps one
-for each 64 KiB, made of what it wrote, or of what it read when it checked the whole. So the format
-stays as it was, and no byte that changed on the disk since is believed.
+The CRC in a file covers the whole file. Reading a piece needs a CRC of that piece: this process
+keeps one for each 64 KiB, computed when it wrote the file or checked the whole file. So the format
+did not change, and bytes that changed on the disk since are detected.
 
-A :class:`SnapshotPart` may be written beside the log's appends, because nobody else knows its file.
-No snapshot is held in memory as a whole.
+A :class:`SnapshotPart` may be written concurrently with the log's appends, because no other code
+uses its file. No snapshot is held in memory as a whole.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class SnapshotPart:
 
     @property
     def crc(self) -> int:
-        """Of the voters and of what was appended so far."""
+        """CRC of the voters and of the payload that was appended so far."""
         return self._crcs.whole
 
     def finish(self) -> Snapshot:
@@ -166,7 +166,7 @@ class SnapshotPart:
 def read_payload(vfs: Vfs, path: str, snapshot: Snapshot, position: int, size: int) -> bytes:
     """At most ``size`` bytes of the payload of ``snapshot``, whose file is ``path``.
 
-    :raises CorruptRecordError: the file holds something else than what was written or checked.
+    :raises CorruptRecordError: the bytes changed since they were written or checked.
     """
     if position >= snapshot.size_bytes or size <= 0:
         return b""

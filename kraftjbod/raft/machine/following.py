@@ -1,11 +1,12 @@
-"""PURE. ``Following``: what any replica does with what a leader sends it: entries, or a snapshot.
+"""PURE. ``Following``: how a replica handles a leader's entries and snapshots.
 
-An entry that contradicts the leader's makes the log's end go; what is committed is never touched.
-A leader that lacks some of that was elected by voters that have lost it: it is not answered.
-That is told by the terms of entries. A snapshot is compared by the terms that come with it; where
-those do not reach back to what is committed here, the leader is believed.
-A snapshot comes slice by slice; while its last one is written nothing else is taken.
-Whose term and leader count is decided in core.py.
+If an entry contradicts the leader's entry, the log is truncated there; committed entries are never
+removed. A leader that lacks committed entries was elected by voters that lost them: it gets no
+answer. The replica notices that by comparing terms of entries. For a snapshot it compares the terms
+that the snapshot lists; if these do not reach back to the committed offset, the snapshot is
+accepted.
+A snapshot arrives in slices; while the last slice is written, no other message is accepted.
+core.py decides which term and leader are valid.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Following:
         self._hard_state = hard_state
         #: Whom this replica follows, or itself; None while nobody is known to lead.
         self.leader: ReplicaKey | None = None
-        #: Known to be committed; never falls.
+        #: Highest offset that is known to be committed; never falls.
         self.committed_offset = max(log.base.last_offset, min(committed_offset, log.last_offset))
-        #: Who leads without what is committed here, and in which term.
+        #: A leader that lacks entries that are committed here, and its term.
         self._contradiction: tuple[ReplicaKey, int] | None = None
         #: Up to here this log is known to be the present leader's.
         self._matched_offset = -1
@@ -148,7 +149,7 @@ class Following:
 
     @property
     def contradicted_by(self) -> ReplicaKey | None:
-        """Who leads without what is committed here, or with other entries in its place."""
+        """The leader whose log lacks or contradicts entries that are committed here."""
         return None if self._contradiction is None else self._contradiction[0]
 
     def _lacks_committed(self, message: Append | SnapshotSlice) -> bool:
@@ -181,7 +182,7 @@ class Following:
         return True if is_proof else None
 
     def _agrees_with_snapshot(self, message: SnapshotSlice) -> bool | None:
-        """None if the terms that come with it do not reach back to what is committed here."""
+        """None if the terms of the snapshot do not reach back to the committed offset."""
         snapshot, at = message.snapshot, min(message.snapshot.last_offset, self.committed_offset)
         mine = self.log.term_at(at)
         if mine is None:

@@ -147,7 +147,7 @@ class Leadership:
                 del self.peers[key]
 
     def has_majority(self, within_ticks: int) -> bool:
-        """Whether a majority of the voters has answered what was sent within ``within_ticks``."""
+        """Whether a majority of the voters has answered messages of the last ``within_ticks``."""
         return self.now - self.followed_tick <= within_ticks
 
     @property
