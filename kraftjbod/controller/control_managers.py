@@ -170,9 +170,9 @@ class ControlManagers:
 
     # --- decisions -------------------------------------------------------------------------------
 
-    def ineligible_members(self, wish: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
+    def ineligible_members(self, requested: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
         """Why a requested in-sync set is answered with INELIGIBLE_REPLICA, by member."""
-        return self._replication.ineligible_members(wish)
+        return self._replication.ineligible_members(requested)
 
     def decide(
         self, request: RpcRequest, *, now_ms: int, connection: ConnectionId | None = None
@@ -335,9 +335,9 @@ class ControlManagers:
         return ControllerResult(records=tuple(records), response=None)
 
     def adjust_session_limit(self, now_ms: int) -> ControllerResult[None]:
-        """Let the metadata name the longest session that any broker may rely on.
+        """Write the longest session that any broker may rely on to the metadata.
 
-        It is raised before a longer session is announced, and lowered once all of those are over.
+        Raise it before a longer session is announced, and lower it once all longer ones are over.
         """
         limit_ms, longest_ms = self.state.session_limit_ms, self._longest_session_ms
         is_settled = limit_ms == longest_ms or (

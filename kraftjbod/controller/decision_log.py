@@ -72,20 +72,20 @@ class DecisionLog:
         """
         assert isinstance(response, AlterPartitionResponse), response
         now_ms, by_member = self._clock.now_ms(), dict[BrokerId, tuple[PartitionIsr, str]]()
-        for wish, answer in zip(request.partitions, response.partitions, strict=True):
+        for requested, answer in zip(request.partitions, response.partitions, strict=True):
             if answer.error_code is ErrorCode.INELIGIBLE_REPLICA:
-                for member, reason in self._managers().ineligible_members(wish):
-                    by_member.setdefault(member, (wish, reason))
-        for member, (wish, reason) in by_member.items():
+                for member, reason in self._managers().ineligible_members(requested):
+                    by_member.setdefault(member, (requested, reason))
+        for member, (requested, reason) in by_member.items():
             if now_ms < self._ineligible_due_ms.get(member, now_ms):
                 continue
             self._ineligible_due_ms[member] = now_ms + _INELIGIBLE_INTERVAL_MS
-            topic = self._managers().state.topics[wish.topic_id].name
+            topic = self._managers().state.topics[requested.topic_id].name
             self._log.info(
                 "isr_member_ineligible",
                 member=member,
                 leader=request.broker_id,
-                partition=f"{topic}-{wish.partition}",
+                partition=f"{topic}-{requested.partition}",
                 reason=reason,
             )
 

@@ -365,11 +365,11 @@ class ReplicationControlManager:
         altered: list[AlteredPartition] = []
         seen: set[TopicIdPartition] = set()
         rules_of = rules_by_topic(self._state, self._rules_of)
-        for wish in request.partitions:
-            key = TopicIdPartition(wish.topic_id, wish.partition)
-            error = self._why_not_alter(request.broker_id, wish)
+        for requested in request.partitions:
+            key = TopicIdPartition(requested.topic_id, requested.partition)
+            error = self._why_not_alter(request.broker_id, requested)
             if key in seen:
-                # Its first wish in this request has changed the partition already.
+                # Its first requested in this request has changed the partition already.
                 error = ErrorCode.INVALID_UPDATE_VERSION
             seen.add(key)
             if error is not None:
@@ -387,7 +387,7 @@ class ReplicationControlManager:
                 rules=rules_of(key.topic_id),
                 election=Election.ONLINE,
                 acceptance=self._cluster.acceptance,
-                isr=wish.isr,
+                isr=requested.isr,
                 leader_recovering=False,
             )
             if record is not None:
@@ -400,30 +400,30 @@ class ReplicationControlManager:
             is_atomic=False,
         )
 
-    def _why_not_alter(self, sender: BrokerId, wish: PartitionIsr) -> ErrorCode | None:
+    def _why_not_alter(self, sender: BrokerId, requested: PartitionIsr) -> ErrorCode | None:
         """Kafka's checks in Kafka's order, and one more: the member's directory is online."""
-        if wish.topic_id not in self._state.topics:
+        if requested.topic_id not in self._state.topics:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        partition = self._state.partition(TopicIdPartition(wish.topic_id, wish.partition))
+        partition = self._state.partition(TopicIdPartition(requested.topic_id, requested.partition))
         if partition is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        stale = _why_stale(sender, wish, partition)
+        stale = _why_stale(sender, requested, partition)
         if stale is not None:
             return stale
-        if not _is_well_formed(wish, partition):
+        if not _is_well_formed(requested, partition):
             return ErrorCode.INVALID_REQUEST
-        if any(self.ineligible_members(wish)):
+        if any(self.ineligible_members(requested)):
             return ErrorCode.INELIGIBLE_REPLICA
         return None
 
-    def ineligible_members(self, wish: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
+    def ineligible_members(self, requested: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
         """Members of a requested in-sync set of a known partition that cannot be in it, and why."""
-        partition = self._partition(TopicIdPartition(wish.topic_id, wish.partition))
-        for member, epoch in zip(wish.isr, wish.isr_broker_epochs, strict=True):
+        partition = self._partition(TopicIdPartition(requested.topic_id, requested.partition))
+        for member, epoch in zip(requested.isr, requested.isr_broker_epochs, strict=True):
             reason = self._why_ineligible(member, epoch, partition)
             if reason is not None:
                 yield member, reason
-            elif member not in partition.isr and not self._was_heard(member, epoch, wish):
+            elif member not in partition.isr and not self._was_heard(member, epoch, requested):
                 yield member, "the leader does not know its latest registration"
 
     def _why_ineligible(
@@ -446,7 +446,7 @@ class ReplicationControlManager:
             case _:
                 return None
 
-    def _was_heard(self, member: BrokerId, epoch: BrokerEpoch, wish: PartitionIsr) -> bool:
+    def _was_heard(self, member: BrokerId, epoch: BrokerEpoch, requested: PartitionIsr) -> bool:
         """Whether what the leader knows of one that shall join is true of the copy of now.
 
         It must know the epoch of its broker, and the last registration in that: a directory may
@@ -454,7 +454,7 @@ class ReplicationControlManager:
         """
         if epoch == UNKNOWN_BROKER_EPOCH:
             return False
-        offset = wish.metadata_offset
+        offset = requested.metadata_offset
         return offset < 0 or offset >= self._state.brokers[member].registered_at
 
     # --- periodic passes -------------------------------------------------------------------------
@@ -516,28 +516,28 @@ def _keys_of(changes: Iterable[PartitionChangeRecord]) -> set[TopicIdPartition]:
 
 
 def _why_stale(
-    sender: BrokerId, wish: PartitionIsr, partition: PartitionRegistration
+    sender: BrokerId, requested: PartitionIsr, partition: PartitionRegistration
 ) -> ErrorCode | None:
     if (
-        wish.leader_epoch > partition.leader_epoch
-        or wish.partition_epoch > partition.partition_epoch
+        requested.leader_epoch > partition.leader_epoch
+        or requested.partition_epoch > partition.partition_epoch
     ):
         # The sender knows more than this controller: it is not the active one any more.
         return ErrorCode.NOT_CONTROLLER
-    if wish.leader_epoch < partition.leader_epoch:
+    if requested.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if sender != partition.leader:
         return ErrorCode.INVALID_REQUEST
-    if wish.partition_epoch < partition.partition_epoch:
+    if requested.partition_epoch < partition.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     return None
 
 
-def _is_well_formed(wish: PartitionIsr, partition: PartitionRegistration) -> bool:
+def _is_well_formed(requested: PartitionIsr, partition: PartitionRegistration) -> bool:
     return (
-        len(wish.isr) == len(wish.isr_broker_epochs) == len(set(wish.isr))
-        and partition.leader in wish.isr
-        and set(wish.isr) <= set(partition.replicas)
+        len(requested.isr) == len(requested.isr_broker_epochs) == len(set(requested.isr))
+        and partition.leader in requested.isr
+        and set(requested.isr) <= set(partition.replicas)
     )
 
 
@@ -545,8 +545,8 @@ def _altered(
     key: TopicIdPartition, partition: PartitionRegistration, sender: BrokerId
 ) -> AlteredPartition:
     if partition.leader != sender:
-        # The wish completed a reassignment whose end took the leadership from the sender, or it
-        # brought somebody in sync who leads in place of a leader of last resort.
+        # The change completed a reassignment whose end took the leadership from the sender, or it
+        # added a member that leads in place of a leader of last resort.
         return AlteredPartition(
             topic_id=key.topic_id,
             partition=key.partition,

@@ -296,46 +296,48 @@ class TopicControlManager:
             response=CreatePartitionsResponse(topics=tuple(grown)),
         )
 
-    def _is_grown(self, wish: MorePartitions) -> bool:
+    def _is_grown(self, requested: MorePartitions) -> bool:
         """Whether the topic that was found too small has what is wanted."""
-        topic = self._state.topics.get(wish.topic_id)
-        if topic is None or topic.name != wish.name or len(topic.partitions) < wish.count:
+        topic = self._state.topics.get(requested.topic_id)
+        if topic is None or topic.name != requested.name or len(topic.partitions) < requested.count:
             return False
-        wanted = wish.assignments or ()
-        if len(wanted) > wish.count:
+        wanted = requested.assignments or ()
+        if len(wanted) > requested.count:
             return False
-        made = range(wish.count - len(wanted), wish.count)
+        made = range(requested.count - len(wanted), requested.count)
         return all(
             Assignment.of(topic.partitions[index]).target == replicas
             for index, replicas in zip(made, wanted, strict=True)
         )
 
     def _grow_topic(
-        self, wish: MorePartitions, new_replicas: Counter[BrokerId]
+        self, requested: MorePartitions, new_replicas: Counter[BrokerId]
     ) -> list[PartitionRecord]:
-        if (held := _COORDINATED.get(wish.name)) is not None:
+        if (held := _COORDINATED.get(requested.name)) is not None:
             raise _error(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{wish.name}' cannot get more partitions: clients would be sent to other "
-                f"partitions and lose {held}.",
+                f"Topic '{requested.name}' cannot get more partitions: clients would be sent to "
+                f"other partitions and lose {held}.",
             )
-        topic = self._state.topic(wish.name)
-        is_another = topic is not None and wish.topic_id not in (_NO_TOPIC_ID, topic.topic_id)
+        topic = self._state.topic(requested.name)
+        is_another = topic is not None and requested.topic_id not in (_NO_TOPIC_ID, topic.topic_id)
         if topic is None or is_another:
-            raise _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{wish.name}'.")
+            raise _error(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{requested.name}'."
+            )
         present = len(topic.partitions)
-        added = wish.count - present
+        added = requested.count - present
         if added <= 0:
             raise _error(
                 ErrorCode.INVALID_PARTITIONS,
                 f"Topic currently has {present} partitions, "
-                f"so {wish.count} would not be an increase.",
+                f"so {requested.count} would not be an increase.",
             )
         factor = len(Assignment.of(topic.partitions[0]).target)
-        if wish.assignments is None:
+        if requested.assignments is None:
             replicas = self._place(added, factor)
         else:
-            replicas = list(wish.assignments)
+            replicas = list(requested.assignments)
             if len(replicas) != added:
                 raise _error(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -156,9 +156,9 @@ class BrokerRegistrationResponse(RpcResponse):
     The broker epoch of an amendment is older than that.
     """
     metadata_log_id: WireUuid | None = None
-    """Which metadata log the controller has; None if it is from before logs had ids."""
+    """Id of the controller's metadata log; None if the log was created before logs had ids."""
     session_timeout_ms: int = Field(default=0, ge=0)
-    """For how long from now on nobody else leads; 0 from a controller that does not say it."""
+    """Length of the broker's session from now on; 0 from a controller that does not report it."""
 
 
 class BrokerRegistrationRequest(RpcRequest):
@@ -245,9 +245,9 @@ class BrokerHeartbeatResponse(RpcResponse):
     is_fenced: bool
     should_shut_down: bool
     metadata_offset: Offset = -1
-    """How far the metadata was; -1 from a controller that does not say it."""
+    """Offset of the controller's metadata; -1 from a controller that does not report it."""
     session_timeout_ms: int = Field(default=0, ge=0)
-    """For how long from now on nobody else leads; 0 from a controller that does not say it."""
+    """Length of the broker's session from now on; 0 from a controller that does not report it."""
 
 
 class BrokerHeartbeatRequest(RpcRequest):

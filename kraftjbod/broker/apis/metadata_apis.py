@@ -254,7 +254,7 @@ class MetadataApis:
 
 
 def _other_endpoint(endpoint_type: int) -> DescribeClusterResponse:
-    """What a broker answers who asks it for another kind of node, as in Kafka."""
+    """Response to a DescribeCluster request for endpoints other than brokers, as in Kafka."""
     if endpoint_type == _CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

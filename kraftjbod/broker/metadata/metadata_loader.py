@@ -46,7 +46,7 @@ _SESSION_WAIT_MS: Final = 1_000
 _REFUSAL_LOGGED_EVERY_MS: Final = 60_000
 #: Of a snapshot: some hundred records, some milliseconds.
 _BYTES_PER_TURN: Final = 32 * 1024
-#: What is asked for under simulation, now and then: one entry, or a short piece of a snapshot.
+#: Fetch size that a simulation uses now and then: one entry, or a short piece of a snapshot.
 _SMALL_FETCH_BYTES: Final = 200
 
 

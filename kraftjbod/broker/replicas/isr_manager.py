@@ -1,14 +1,14 @@
 """LOOP. ``IsrManager``: keeps the in-sync sets of the partitions that this broker leads.
 
-* It hears which partitions are led here (``leaderships.py``); from time to time it looks at those
-  for members that lag, and wants them out.
-* A follower that has caught up is wanted in; its own fetch shows it, at once. One that could not be
-  let in then (its broker was still fenced, or another change was on its way) is found by checking,
-  because it asks for nothing more while there is nothing new.
-* Wishes of many partitions travel in one AlterPartition request, one request at a time.
-  A wish that could not be delivered is sent again as long as it is still pending.
+* ``leaderships.py`` notifies the manager of partitions that this broker leads. The manager checks
+  them at intervals, and removes members that lag.
+* A follower that has caught up is added when its fetch shows that. If it could not be added then
+  (its broker was still fenced, or another change was pending), a later check adds it, because a
+  caught-up follower does not fetch while there are no new records.
+* One AlterPartition request contains changes of many partitions; one request is in flight at a
+  time. A change that could not be delivered is sent again as long as it is still pending.
 
-What may be wished is decided in partition.py; whether it comes true is the controller's decision.
+partition.py decides which changes are requested; the controller decides whether they are made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kraftjbod.protocol.rpc_messages import (
 
 _CHECK_INTERVAL_MS: Final = 500
 
-_Wish = tuple[HostedReplica, IsrChange]
+_PendingChange = tuple[HostedReplica, IsrChange]
 
 
 class IsrManager:
@@ -70,7 +70,7 @@ class IsrManager:
         #: The partitions led here; an ordered set.
         self._led: dict[TopicPartition, None] = {}
         #: Wishes to be sent, the newest of each partition. Bounded by the partitions hosted here.
-        self._unsent: dict[TopicIdPartition, _Wish] = {}
+        self._unsent: dict[TopicIdPartition, _PendingChange] = {}
         self._wakeup = asyncio.Event()
         self._log = get_logger(component="isr_manager")
 
@@ -79,7 +79,7 @@ class IsrManager:
         self._led[leadership.topic_partition] = None
 
     def resigned(self, leadership: Leadership) -> None:
-        """It is not led here any more; what was wished for its in-sync set is void."""
+        """Drop pending changes of a partition that this broker does not lead any more."""
         del self._led[leadership.topic_partition]
         self._unsent.pop(
             TopicIdPartition(leadership.topic_id, leadership.topic_partition.partition), None
@@ -119,7 +119,7 @@ class IsrManager:
                     self.follower_caught_up(replica, follower)
 
     async def run(self) -> None:
-        """Deliver wishes, until cancelled."""
+        """Send pending changes, until cancelled."""
         failures = 0
         while True:
             await self._wakeup.wait()
@@ -127,15 +127,15 @@ class IsrManager:
             most = MAX_PARTITIONS_PER_REQUEST
             if buggify.is_on and buggify.fires("broker.one_isr_change"):
                 most = 1
-            wishes = dict(list(self._unsent.items())[:most])
-            for key in wishes:
+            changes = dict(list(self._unsent.items())[:most])
+            for key in changes:
                 del self._unsent[key]
-            wishes = {key: wish for key, wish in wishes.items() if self._is_pending(wish)}
-            if not wishes:
+            changes = {key: item for key, item in changes.items() if self._is_pending(item)}
+            if not changes:
                 continue
-            again = await self._deliver(wishes)
-            for key, wish in again.items():
-                self._unsent.setdefault(key, wish)
+            again = await self._deliver(changes)
+            for key, item in again.items():
+                self._unsent.setdefault(key, item)
             failures = failures + 1 if again else 0
             if again:
                 await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
@@ -152,8 +152,8 @@ class IsrManager:
         self._unsent[replica.key] = (replica, change)
         self._wakeup.set()
 
-    def _is_pending(self, wish: _Wish) -> bool:
-        replica, change = wish
+    def _is_pending(self, item: _PendingChange) -> bool:
+        replica, change = item
         return (
             self._replicas.is_current(replica)
             and replica.partition is not None
@@ -161,29 +161,29 @@ class IsrManager:
         )
 
     async def _deliver(
-        self, wishes: dict[TopicIdPartition, _Wish]
-    ) -> dict[TopicIdPartition, _Wish]:
-        """Send one request; what has to be sent again."""
+        self, changes: dict[TopicIdPartition, _PendingChange]
+    ) -> dict[TopicIdPartition, _PendingChange]:
+        """Send one request; return the changes that have to be sent again."""
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._lifecycle.broker_epoch,
-            partitions=tuple(change.asked_of(key) for key, (_, change) in wishes.items()),
+            partitions=tuple(change.asked_of(key) for key, (_, change) in changes.items()),
         )
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
         except OperatingError as e:
-            self._log.warning("alter_partition_failed", reason=str(e), partitions=len(wishes))
-            return wishes
-        again = dict(wishes)
+            self._log.warning("alter_partition_failed", reason=str(e), partitions=len(changes))
+            return changes
+        again = dict(changes)
         for altered in response.partitions:
             key = TopicIdPartition(altered.topic_id, altered.partition)
-            if key in wishes and not self._settle(wishes[key], altered):
+            if key in changes and not self._settle(changes[key], altered):
                 del again[key]
-        return {key: wish for key, wish in again.items() if self._is_pending(wish)}
+        return {key: item for key, item in again.items() if self._is_pending(item)}
 
-    def _settle(self, wish: _Wish, altered: AlteredPartition) -> bool:
-        """Take over one answer; whether the wish has to be sent again."""
-        replica, change = wish
+    def _settle(self, item: _PendingChange, altered: AlteredPartition) -> bool:
+        """Apply the answer for one partition; return whether to send the change again."""
+        replica, change = item
         partition = replica.partition
         if partition is None:
             return False

@@ -215,7 +215,7 @@ class ReplicaAppends:
         suspect_after_ms: int,
         each: Callable[[PendingAppend], None] | None = None,
     ) -> Completion[R]:
-        """What ``make`` makes of all outcomes, in order; each ends by itself at its deadline.
+        """Complete with ``make`` of all outcomes, in order; each append ends at its deadline.
 
         :param each: called with every append in the event loop iteration in which it completes,
             before ``make``.

@@ -147,9 +147,9 @@ class ReplicaMaker:
     def _directory_for(
         self, topic_partition: TopicPartition, step: Create | CreateChosen
     ) -> DirectoryId | None:
-        """Where to make a log: where somebody asked for, where metadata says, or None.
+        """Directory for a new log: the requested one, or the one in the metadata, or None.
 
-        Either may be from before the directory was cordoned (KIP-1066): then it is chosen anew.
+        If that directory was cordoned after the request (KIP-1066), another one is chosen.
         """
         wished, online = self._wishes.get(topic_partition), self._logs.online_dirs()
         cordoned = {log_dir.directory_id for log_dir in online if log_dir.is_cordoned}

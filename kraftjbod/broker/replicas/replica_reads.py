@@ -1,17 +1,19 @@
 """LOOP. Reads of replicas: fetches of consumers and followers, offsets by time, ends of epochs.
 
-* The loop reads what is in the page cache and was written, or verified, by this process since
-  (trusted_bytes.py). Everything else the directory's thread reads and checks, CRC included.
-* A follower that asks again for what it was sent could not use it: that is read and checked again.
-* Only the leader is read, but where consumers may read the nearest replica (nearest_replica.py),
-  and by those who compare replicas: each gives them its own batches as
-  they are, as far as it knows them to be committed.
-* Consumers see what is replicated, followers see everything. A consumer may ask for what is
-  committed: then it sees what is stable, and is told which transactions of that were aborted.
-* Of a directory that is stalled nothing can be read for now: consumers get an empty answer, as if
-  there were nothing new, and followers an error, after which they ask less often.
-* A follower's fetch also says how far the follower is, which may commit records; so a follower has
-  to be one, whenever it is answered, and to say in which epochs.
+* The event loop reads bytes from the page cache that this process wrote, or verified since they
+  came from the disk (trusted_bytes.py). The directory's thread reads all other bytes and checks
+  them, CRC included.
+* A follower that requests the same offset again could not use the answer: those bytes are read and
+  checked again.
+* Only the leader is read, with two exceptions: consumers may read the nearest replica
+  (nearest_replica.py), and tools that compare replicas read each replica's batches as they are, up
+  to the committed offset that the replica knows.
+* Consumers see replicated records, followers see all records. With ``read_committed`` a consumer
+  sees records up to the last stable offset, and receives the list of aborted transactions.
+* A stalled directory cannot be read: consumers get an empty answer, as if there were no new
+  records, and followers get an error, after which they fetch less often.
+* A follower's fetch also reports the follower's log end, which may commit records. So the broker
+  checks at each answer that the sender is a follower in its present epochs.
 """
 
 from __future__ import annotations

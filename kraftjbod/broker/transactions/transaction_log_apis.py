@@ -1,10 +1,10 @@
 """LOOP. WriteTxnMarkers and DescribeProducers: transactions as the partitions have them.
 
-* Markers come from coordinators. Each partition completes once its marker is replicated.
+* Coordinators send markers. Each partition completes once its marker is replicated.
 * A coordinator that keeps a partition's records in memory is notified of each marker as soon as
-  that marker is replicated (``listeners``), whatever the other partitions of the request do. The
-  response follows: a coordinator that receives it knows that committed offsets are visible.
-* Any replica tells which producers it knows, and which transactions it has open.
+  that marker is replicated (``listeners``), without waiting for other partitions of the request.
+  The response follows: a coordinator that receives it knows that committed offsets are visible.
+* Any replica answers which producers it knows, and which of their transactions are open.
 """
 
 from __future__ import annotations

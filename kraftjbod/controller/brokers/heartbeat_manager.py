@@ -1,19 +1,22 @@
-"""PURE. Soft state about brokers: when they were last heard, how far they are, what comes next.
+"""PURE. Soft state about brokers: last contact, metadata offset, next state.
 
-A session ends by silence, or sooner by a sign of death: the broker's side closed the connection
-that its last request came on, as the kernel does for a process that dies, and within the grace no
-request came on another one; or its address refuses connections, which needs no grace. A broker that
-lives connects again at once; one that was fenced by mistake is unfenced by its next heartbeat, and
-no record is lost by fencing, since leader epochs move. Until it is heard again, another incarnation
-may take its place; likewise when a new controller did not hear of it within the grace, which those
-that live do.
+A session ends by silence, or sooner by a sign of death. There are two signs:
 
-No broker is fenced before its session is over by its own clock, unless it said itself that it is
-cut off: it answers clients from memory until then (ADR 98).
+* the broker's side closed the connection of its last request, as the kernel does for a dying
+  process, and no request came on another connection within the grace;
+* the broker's address refuses connections, which needs no grace.
 
-Nothing in here is replicated. A controller that takes leadership starts with fresh contact times
-for those that metadata does not call fenced. The one before may have answered them until its lease
-was over, with a longer session: inherited sessions last ``session_limit_ms`` of the metadata.
+A live broker reconnects at once. A broker that was fenced by mistake is unfenced by its next
+heartbeat, and fencing loses no record, because leader epochs are raised. Until the broker's next
+request, another incarnation may register in its place. The same holds for a broker that sends no
+request to a new controller within the grace, because live brokers do.
+
+No broker is fenced before its session is over by the broker's clock, unless the broker's side has
+closed its connection: until then it answers clients from memory (ADR 98).
+
+This state is not replicated. A new active controller starts with fresh contact times for all
+brokers that are unfenced in the metadata. The former controller may have answered them until its
+lease was over, with a longer session: inherited sessions last ``session_limit_ms`` of the metadata.
 
 States of a broker, all but the last visible in its registration::
 
@@ -106,7 +109,7 @@ class _Contact:
     connection: ConnectionId | None = None
     #: When its side closed that; None if nothing is wrong.
     closed_ms: int | None = None
-    #: That was reset: a broker that lives may not know of it, so its session goes on.
+    #: The connection was reset: a live broker may not have noticed, so its session continues.
     is_reset: bool = False
     #: Not heard by this controller yet, which took over at ``last_ms``.
     is_inherited: bool = False

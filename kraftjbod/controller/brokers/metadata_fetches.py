@@ -138,8 +138,8 @@ class MetadataFetches:
     ) -> FetchMetadataResponse:
         """A piece of that snapshot, or the first one of the newest if it is gone.
 
-        :raises CorruptRecordError: it is damaged; whoever asks again is given another one.
-        :raises OffsetOutOfRangeError: there is none, or it is not that long.
+        :raises CorruptRecordError: the snapshot is damaged; a repeated request gets another one.
+        :raises OffsetOutOfRangeError: there is no snapshot, or ``position`` is beyond its end.
         """
         # Should another one lead before it is read: the next piece would be of its snapshot.
         term, snapshot_term = self._driver.term, -1

@@ -1,13 +1,13 @@
-"""PURE. ``BrokerSession``: for how long nobody can lead what this broker leads.
+"""PURE. ``BrokerSession``: how long no other broker can lead this broker's partitions.
 
-* A session lasts ``timeout_ms`` from when the request was sent that the controller answered last:
-  once it is over, the controller may have fenced this broker for its silence. That is what the
-  controller said when it answered, whatever the broker's own file says.
-* From the loss of its connection or of its registration, or from a request that failed, whatever
-  the reason, until a later request was answered that may be so as well: a controller that refuses
-  the request or does not get it may not be the one that decides about the session.
-* What it may have meant that the session was over, metadata shows that is as far as the
-  controller's was when it answered.
+* A session lasts ``timeout_ms`` from the time at which the last answered request was sent. After
+  that, the controller may have fenced this broker for its silence. The controller announces
+  ``timeout_ms`` in its answer; the broker's own file does not count.
+* The session is also in doubt after the loss of the connection or of the registration, or after
+  any failed request, until a later request is answered: a controller that refuses the request, or
+  does not get it, may not be the one that decides about the session.
+* Leadership changes caused by an expired session are visible once the local metadata reaches the
+  offset in the controller's response.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class ConsumerGroup:
         return actions
 
     def _work(self, moment: Moment) -> None:
-        """Decide what waits, and have written what that changes, in a batch that the log takes."""
+        """Decide waiting requests, and write their changes in a batch below the size limit."""
         self._throw_out(moment)
         is_new = bool(self._first)
         while self._waiting and self._becomes is None and len(self._changes) < MAX_BATCH_FACTS:
@@ -200,7 +200,7 @@ class ConsumerGroup:
 
     @property
     def _last(self) -> list[Fact]:
-        """What is written behind the changes: the classic group that it becomes."""
+        """Facts that are written after the changes: the classic group that this group becomes."""
         kept = None if self._becomes is None else self._becomes.group
         return [] if kept is None else [GroupFact(self.group_id, kept)]
 
@@ -221,7 +221,7 @@ class ConsumerGroup:
         return size_bytes > min(moment.max_batch_bytes, self._most_bytes)
 
     def _take_back(self, mark: int) -> None:
-        """Undo what was decided behind the first ``mark`` changes."""
+        """Undo all decisions after the first ``mark`` changes."""
         self._changes.take_back(mark)
         self._target.forget_what_was_seen()
         self._becomes = None
@@ -349,7 +349,7 @@ class ConsumerGroup:
             self._take_back(mark)
             return
         if HEADER_BYTES + own_bytes > moment.max_batch_bytes:
-            # Too much for one batch, even alone: they go on as they are.
+            # The change alone exceeds a batch: the members keep their present state.
             self._take_back(mark)
 
     def _end_for(self, request: JoinRequested) -> object:
