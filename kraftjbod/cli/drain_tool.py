@@ -166,7 +166,7 @@ async def _farewell(drain: Drain, count: int) -> str:
     if path is None and not drain.is_alive:
         return (
             f"{done} No partition has a replica on broker {broker} any more, and it is not alive.\n"
-            "Next: if it is lost for good, forget it with\n"
+            "Next: if it is lost permanently, remove its registration with\n"
             f"  kraftjbod-cluster unregister --id {broker}"
         )
     if path is None:

@@ -77,10 +77,10 @@ def random_uuid(answer: Answer) -> None:
 @click.option(
     "--replace-lost",
     is_flag=True,
-    help="Of a controller whose metadata is lost permanently: begin an empty log for a cluster "
-    "that exists. Its brokers refuse that until each was asked to forget the lost one. "
-    "Of a broker whose log directories are all lost permanently: give them up, and format what is "
-    "in their place.",
+    help="For a controller whose metadata is lost permanently: begin an empty log for an existing "
+    "cluster. Its brokers refuse that log until each was asked to forget the lost one. "
+    "For a broker whose log directories are all lost permanently: abandon them, and format the "
+    "directories in their place.",
 )
 @click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
 @click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")

@@ -20,7 +20,7 @@ _MAX_NAME_CHARS: Final = 253
 #: Underscores stand in names of containers, though no RFC allows them.
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
-#: Made of digits and dots, so that it was meant as an address.
+#: Digits and dots only: the operator meant an address.
 _NUMBERS: Final = re.compile(r"[0-9.]+")
 
 Address = IPv4Address | IPv6Address
@@ -38,7 +38,7 @@ class AllowedHosts:
     names: tuple[str, ...] = ()
     """Host names, to be resolved."""
     is_every: bool = False
-    """Every host, whatever its address."""
+    """Whether every host is allowed."""
 
     @classmethod
     def parse(cls, items: Sequence[str]) -> Self:

@@ -1,4 +1,4 @@
-"""PURE. Buggify points: where a simulation makes something legal but unlikely happen.
+"""PURE. Buggify points: places at which a simulation causes a legal but unlikely event.
 
 ::
 
@@ -6,9 +6,9 @@
         ...
 
 * Outside of a simulation ``is_on`` is False: a point costs a global load and a branch.
-* What a point does is something that the code around it must survive without it too: a smaller
-  batch, a late callback, an answer that is lost, a queue that is full.
-* Each point has a name of its own, which begins with its package. docs/simulation.md lists all.
+* The event of a point is one that can also happen without the point: a smaller batch, a late
+  callback, a lost answer, a full queue.
+* Each point has a unique name, which begins with its package. docs/simulation.md lists all points.
 * Points are in DISK and LOOP files: a PURE function gives the same result for the same arguments.
 """
 
@@ -47,9 +47,9 @@ class Points:
         self.fired: Counter[str] = Counter()
 
     def fires(self, name: str) -> bool:
-        """Whether the point does what it is for this time.
+        """Whether the event of point ``name`` happens this time.
 
-        Each point draws from a generator of its own, so that a new one does not change the others.
+        Each point draws from a separate generator, so that a new point does not change the others.
         """
         rng, probability = self._reached.get(name) or self._reach(name)
         if not probability or rng.random() >= probability:

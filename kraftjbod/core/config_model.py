@@ -208,7 +208,7 @@ def _as_stored(kind: ConfigType | None, text: str) -> str:
             least, most = BOUNDS[kind]
             return str(min(max(_ANY_WHOLE_NUMBER.validate_python(text), least), most))
     except ValidationError:
-        return text  # The caller parses it, and names what is wrong with it.
+        return text  # The caller parses it, and reports the error.
     return text
 
 

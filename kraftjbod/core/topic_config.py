@@ -86,8 +86,8 @@ TOPIC_LIST_KEYS: Final = frozenset(
 )
 
 
-#: The broker's keys that set a topic key's default, the strongest first; minutes and hours are
-#: told by their name.
+#: The broker's keys that set a topic key's default, the strongest first. The last part of a key's
+#: name says whether its value is in minutes or hours.
 BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     "retention.bytes": ("log.retention.bytes",),

@@ -179,10 +179,10 @@ class ClusterProcesses:
         return made
 
     def add_brokers(self, count: int) -> None:
-        """Lay out further brokers; :meth:`start` formats and starts them.
+        """Add ``count`` brokers to the layout; :meth:`start` formats and starts them.
 
-        They have as many log directories as the last broker, the next free ports above it, and the
-        configuration file of the last broker but for what is each broker's own.
+        New brokers have as many log directories as the last broker, the next free ports above it,
+        and its configuration except for ids, ports and paths.
 
         :raises ConfigError: for a value in that file that a broker refuses.
         """
@@ -270,7 +270,7 @@ class ClusterProcesses:
         if self.privileges.owner is not None:
             # The daemons' user cannot leave bytecode beside the code, so it must be there already.
             compileall.compile_dir(PACKAGE_ROOT / "kraftjbod", quiet=2)
-        # Whatever ends this process now, the next one knows which daemons there are.
+        # If this process is killed from now on, the next one knows the daemons.
         self.write_cluster_json()
         self._format()
         missing = [daemon for daemon in self.daemons if not daemon.is_running]

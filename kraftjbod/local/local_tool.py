@@ -106,9 +106,9 @@ def up_command(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Start the cluster, or what is missing of it; make it first where there is none.
+    """Start the cluster, or its missing daemons; create the cluster first if there is none.
 
-    With --brokers, a cluster that runs or is stopped grows to that many.
+    With --brokers, a running or stopped cluster grows to that many brokers.
     """
     config = parse_pairs(pairs, "--config")
     asyncio.run(

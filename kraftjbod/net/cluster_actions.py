@@ -1,8 +1,8 @@
-"""PURE. What only members of the cluster may ask of a broker, and how others are refused.
+"""PURE. Requests that only members of the cluster may send, and responses that refuse them.
 
-Kafka guards the same requests with the permissions CLUSTER_ACTION and ALTER of the cluster. All but
-Fetch are told by the first bytes of the frame, before anything of the body is decoded; a Fetch is a
-follower's or a consumer's by a field of its body.
+Kafka protects the same requests with the permissions CLUSTER_ACTION and ALTER of the cluster. The
+first bytes of a frame identify each of these requests before the body is decoded, except Fetch: a
+field of its body says whether a follower or a consumer sent it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from kraftjbod.protocol.messages import (
 )
 
 REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-#: Fetch: since this version a field of its own says which replica asks.
+#: Fetch: since this version a separate field names the replica that sent it.
 _REPLICA_STATE_SINCE: Final = 15
-#: Fetch: before this version a response has no error code of its own.
+#: Fetch: before this version a response has no top-level error code.
 _FETCH_ERROR_SINCE: Final = 7
 _CONSUMER: Final = -1
 #: By API, since which version only members ask: earlier AddPartitionsToTxn is a producer's.
@@ -44,7 +44,7 @@ _FIRST_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
 
 
 def is_cluster_action(api_key: int, frame: Frame) -> bool:
-    """Whether a request frame asks what only members may ask; a Fetch is never told by this."""
+    """Whether only members may send the request in ``frame``; False for every Fetch."""
     first = _FIRST_VERSIONS.get(api_key)
     return first is not None and api_version_of(frame) >= first
 
@@ -87,7 +87,7 @@ def refuse_fetch(request: FetchRequest, version: int) -> FetchResponse:
 
 
 def refuse_undecoded(api_key: int, text: str) -> Message | None:
-    """The response to a refused request whose body nobody decoded; None for WriteTxnMarkers."""
+    """Response to a refused request whose body is not decoded; None for WriteTxnMarkers."""
     match api_key:
         case ApiKey.ADD_PARTITIONS_TO_TXN:
             return AddPartitionsToTxnResponse(error_code=REFUSED)

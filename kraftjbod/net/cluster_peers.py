@@ -35,7 +35,7 @@ _MAX_ADDRESSES_PER_NAME: Final = 64
 _MAX_VERDICTS: Final = 10_000
 
 Resolve = Callable[[str], Awaitable[Collection[str] | None]]
-"""The addresses of a host name; empty if there is no such host, None if that cannot be told now."""
+"""Returns the addresses of a host name; empty for an unknown host, None if it cannot say now."""
 _NO_HOSTS: Final = frozenset[str]()
 
 
@@ -144,7 +144,7 @@ class ClusterPeers:
         return [host for host in self._hosts if address_of(host) is None][:MAX_HOSTS]
 
     def _take_hosts(self) -> bool:
-        """Heed what is known by now; whether there are names that were not resolved yet."""
+        """Take over the present list of hosts; return whether names have to be resolved."""
         hosts = self._known_hosts()
         if hosts is self._hosts:
             return False

@@ -50,7 +50,7 @@ LATEST: Final = -1
 
 
 class CreatedTopic(NamedTuple):
-    """What a cluster made of a request for a topic; -1 and None if it did not say."""
+    """A created topic as the cluster reports it; -1 and None for values that it did not report."""
 
     replication_factor: int
     min_insync_replicas: int | None

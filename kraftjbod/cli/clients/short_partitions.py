@@ -59,6 +59,6 @@ async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
 
 
 def min_insync_replicas(entries: Mapping[str, ConfigEntry]) -> int:
-    """What is in force for a topic; Kafka's default if the cluster does not say it."""
+    """``min.insync.replicas`` of a topic; Kafka's default if the cluster does not report it."""
     entry = entries.get(MIN_INSYNC_REPLICAS)
     return int(entry.value) if entry is not None and entry.value is not None else 1

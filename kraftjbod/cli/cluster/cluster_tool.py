@@ -57,7 +57,7 @@ def cluster_id_command(answer: Answer, where: Where) -> None:
     "--force", is_flag=True, help="Also a broker that still has replicas; they stay assigned to it."
 )
 def unregister_command(answer: Answer, where: Where, broker_id: int, force: bool) -> None:
-    """Forget a broker that is stopped for good, once kraftjbod-drain has moved its replicas."""
+    """Forget a permanently stopped broker, once kraftjbod-drain has moved its replicas."""
     asyncio.run(_unregister(where, answer, broker_id, force=force))
 
 

@@ -1,8 +1,8 @@
-"""LOOP. ``raise_task_error``: an owner for the end of tasks that run as long as the daemon.
+"""LOOP. ``raise_task_error``: reports the error of a task that should run as long as the daemon.
 
-The runner ends the process over an error in a callback of the loop, but for an ``OSError``, which
-asyncio's transports report that way for connections that break. Out of a task it is a bug like any
-other: the task's work is over, and the daemon would go on without it.
+The runner ends the process after an error in a callback of the event loop, except for an
+``OSError``, which asyncio's transports raise there for broken connections. An ``OSError`` that ends
+a task is a bug like any other error: the daemon would continue without the task.
 """
 
 from __future__ import annotations

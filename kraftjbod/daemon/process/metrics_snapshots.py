@@ -18,7 +18,7 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 
 
 def _open_draft(path: str, flags: int) -> int:
-    """Open the draft, but no file that somebody linked to in its place."""
+    """Open the draft file, and refuse a symbolic link in its place."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o640)
 
 

@@ -34,7 +34,7 @@ class MemberHosts:
         self._state = state
         self._registered = registered
         self._others = others
-        #: What ``_hosts`` was made of.
+        #: The values from which ``_hosts`` was computed.
         self._as_of: tuple[int, int, frozenset[str]] | None = None
         self._hosts = self._configured
 

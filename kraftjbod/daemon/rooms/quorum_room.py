@@ -105,7 +105,7 @@ class QuorumRoom:
         self._log = get_logger(component="quorum", node_id=config.node_id)
 
     async def open(self) -> None:
-        """:raises InconsistentStorageError: what is known of voters or log cannot be read."""
+        """:raises InconsistentStorageError: the files about voters or the log cannot be read."""
         await self._known.load()
         await self._log_id.load()
 
@@ -350,7 +350,7 @@ class QuorumRoom:
             )
 
     def _require_same_log(self, request: QuorumMessagesRequest) -> None:
-        """:raises ForeignMetadataError: the sender holds another log, whoever leads that."""
+        """:raises ForeignMetadataError: the sender holds another metadata log."""
         ours, theirs = self._log_id.value, request.metadata_log_id
         if ours is None or theirs is None or ours == theirs:
             return
@@ -363,8 +363,8 @@ class QuorumRoom:
             )
         raise ForeignMetadataError(
             f"controller {self._config.node_id} holds metadata log {ours}, and controller "
-            f"{request.sender_id} holds {theirs}: one of them was formatted as a quorum of its own "
-            "(--standalone). Stop that one, format its metadata directory anew with "
+            f"{request.sender_id} holds {theirs}: one of them was formatted as a separate quorum "
+            "(--standalone). Stop that one, format its metadata directory again with "
             "--no-initial-controllers, and add it to the voters with kraftjbod-metadata-quorum"
         )
 

@@ -176,7 +176,7 @@ async def test_controller_of_another_metadata_log_is_refused_and_said_now_and_th
     room.note_log_id(ours)
     with capture_logs() as events:
         for _ in range(2):
-            with pytest.raises(OperatingError, match="formatted as a quorum of its own") as refused:
+            with pytest.raises(OperatingError, match="formatted as a separate quorum") as refused:
                 await room.receive(foreign)
             assert refused.value.code is ErrorCode.FOREIGN_METADATA
     assert [event["event"] for event in events] == ["controller_of_another_log"]
