@@ -130,9 +130,11 @@ class ControllerChannel:
         return await self._call(_Purpose.CONTROL, request, timeout_ms)
 
     async def forward(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
-        """What a client wants of the controller; same errors as :meth:`call`.
+        """Ask the active controller on behalf of a client.
 
-        Of those only some are on their way at once; the others wait here, as long as they may.
+        At most ``MAX_FORWARDED_AT_ONCE`` requests are in flight; the others wait here.
+
+        :raises OperatingError: as :meth:`call`, but REQUEST_TIMED_OUT if no controller is reached.
         """
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
         try:
@@ -145,6 +147,12 @@ class ControllerChannel:
         try:
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             return await self._call(_Purpose.CLIENTS, request, remaining_ms)
+        except ConnectionLostError as e:
+            # Its code, BROKER_NOT_AVAILABLE, is final for clients. A broker of Kafka whose forwarded
+            # request finds no controller in time answers as here.
+            raise RequestTimedOutError(
+                f"no controller could be reached within {timeout_ms} ms: {e.message}"
+            ) from e
         finally:
             self._forwarding.release()
 

@@ -150,6 +150,13 @@ async def test_when_the_time_is_up_the_last_trouble_is_reported() -> None:
             await channel.call(ASK, timeout_ms=30)
 
 
+async def test_forward_without_a_reachable_controller_is_answered_as_timed_out() -> None:
+    """BROKER_NOT_AVAILABLE, the code of a refused connection, is final for Kafka's clients."""
+    async with channel_to(unreachable()) as channel:
+        with pytest.raises(RequestTimedOutError, match="no controller could be reached"):
+            await channel.forward(ASK, timeout_ms=30)
+
+
 async def test_a_refusal_is_not_repeated() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("too old", code=ErrorCode.STALE_BROKER_EPOCH)
