@@ -32,7 +32,7 @@ Records are opened and built in records.py, by tools and for the metadata log.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -58,6 +58,9 @@ _CRC_COVERS_FROM: Final = 21
 _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
+
+#: CRC-32C of all bytes of a view, for scans that know where a batch lies.
+crc_of_bytes: Final[Callable[[memoryview], int]] = crc32c.crc32c
 
 COMPRESSION_BITS: Final = 0x07
 _APPEND_TIME_BIT: Final = 0x08

@@ -45,13 +45,17 @@ def with_form(version: str) -> str:
 
 
 if TYPE_CHECKING:
+    BatchScan = byte_scans.BatchScan
     check_records = byte_scans.check_records
     find_records = byte_scans.find_records
     find_timestamp = byte_scans.find_timestamp
+    latest_of_producers = byte_scans.latest_of_producers
     require_end = byte_scans.require_end
 else:
     _form = _compiled or byte_scans
+    BatchScan = _form.BatchScan
     check_records = _form.check_records
     find_records = _form.find_records
     find_timestamp = _form.find_timestamp
+    latest_of_producers = _form.latest_of_producers
     require_end = _form.require_end

@@ -291,14 +291,25 @@ def load_large_log(
     vfs: Vfs, directory: str, shape: LargeLog, config: TopicConfig | None = None
 ) -> UnifiedLog:
     """Open the replica as a start after a clean stop does."""
+    return _load(vfs, directory, shape, config or shape.config(), shape.end_offset)
+
+
+def recover_large_log(vfs: Vfs, directory: str, shape: LargeLog) -> UnifiedLog:
+    """Open the replica as a start after a power cut does that flushed nothing."""
+    return _load(vfs, directory, shape, shape.config(), None)
+
+
+def _load(
+    vfs: Vfs, directory: str, shape: LargeLog, config: TopicConfig, clean_end: int | None
+) -> UnifiedLog:
     return (
         LogLoader(
             vfs=vfs,
             directory=directory,
             topic_partition=TP,
-            config=config or shape.config(),
-            was_clean=True,
-            recovery_point=shape.end_offset,
+            config=config,
+            was_clean=clean_end is not None,
+            recovery_point=clean_end or 0,
             log_start_offset=0,
             producer_limits=ProducerLimits(snapshot_interval_bytes=shape.snapshot_interval_bytes),
         )

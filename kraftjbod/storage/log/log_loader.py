@@ -16,10 +16,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.protocol.record_scans import BatchScan
 from kraftjbod.storage.checkpoints import (
     CorruptCheckpointError,
     format_partition_metadata,
@@ -53,15 +52,18 @@ from kraftjbod.storage.log.leader_epochs import (
     truncate_epochs_from,
 )
 from kraftjbod.storage.log.log_values import LogContent
-from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
+from kraftjbod.storage.log.producer_recovery import ProducerRecovery
+from kraftjbod.storage.log.producer_snapshots import LoadedProducers, ProducerSnapshots
 from kraftjbod.storage.log.producer_state import (
     DEFAULT_PRODUCER_LIMITS,
     ProducerLimits,
     ProducerState,
 )
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.segments.batch_runs import SoundRun
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment_indexes import BELOW_EPOCHS
 from kraftjbod.storage.segments.segment_swap import finish_swaps
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
@@ -179,8 +181,8 @@ class LogLoader:
         self._epochs_on_disk: EpochEntries | None = None
         self._snapshots = ProducerSnapshots(vfs, lambda: directory)
         self._scanned_bytes = 0
-        #: The first segment that recovery went through, by its number.
-        self._scanned_from: int | None = None
+        #: As recovery found them; None after a clean stop.
+        self._producers: LoadedProducers | None = None
         self._truncated_bytes = 0
         self._was_future = False
         self._may_have_gaps = False
@@ -227,13 +229,9 @@ class LogLoader:
         if end < start:
             return self._start_over(segments, start)
         epochs = truncate_epochs_before(truncate_epochs_from(self._epochs, end), start)
-        producers = self._snapshots.load(
-            segments,
-            end,
-            self._producer_limits,
-            mend_from=self._scanned_from,
-            beat=lambda: self._on_progress(0),
-        )
+        producers = self._producers
+        if producers is None:
+            producers = self._snapshots.load(segments, end, self._producer_limits, beat=self._beat)
         return LogContent(
             segments=segments,
             log_start_offset=start,
@@ -328,10 +326,12 @@ class LogLoader:
         """Scan from the recovery point on, truncate what is not sound; the log's end."""
         bases = [segment.base_offset for segment in segments]
         at = max(0, bisect_right(bases, self._recovery_point) - 1)
-        self._scanned_from = at
         # Snapshots after the recovery point may describe a past that was truncated away.
         self._snapshots.drop_outside(0, self._recovery_point)
         self._epochs = truncate_epochs_from(self._epochs, bases[at])
+        producers = ProducerRecovery(
+            self._snapshots, segments, at, self._producer_limits, self._beat
+        )
         end = bases[at]
         while at < len(segments):
             segment, on_disk = segments[at], segments[at].size_bytes
@@ -339,9 +339,7 @@ class LogLoader:
                 break  # What lay between is lost, so this is not reachable.
             # After a failed fsync pages in memory that the disk has not got count as clean.
             segment.open().forget_cached(0, on_disk)
-            end = segment.scan(
-                check_crc_of_each=True, on_batch=self._note_epoch, on_progress=self._on_progress
-            ).next_offset
+            end = self._scan(segment, producers)
             self._scanned_bytes += on_disk
             at += 1
             if segment.size_bytes < on_disk:
@@ -352,13 +350,28 @@ class LogLoader:
             self._truncated_bytes += unreachable.size_bytes
             unreachable.remove()
         del segments[at:]
+        self._producers = producers.loaded()
         return end
 
-    def _note_epoch(self, header: BatchHeader) -> None:
-        epoch = header.partition_leader_epoch
-        if self._epochs and epoch < self._epochs[-1].epoch:
-            raise CorruptRecordError(f"leader epoch {epoch} after {self._epochs[-1].epoch}")
-        self._epochs = assign_epoch(self._epochs, epoch, header.base_offset)
+    def _scan(self, segment: LogSegment, producers: ProducerRecovery) -> int:
+        """Read all of ``segment``, its producers and epochs included; where it ends."""
+
+        def take_run(run: SoundRun, scan: BatchScan) -> None:
+            producers.take_run(run, scan)
+            for epoch, start_offset in scan.epochs:
+                self._epochs = assign_epoch(self._epochs, epoch, start_offset)
+
+        scanned = segment.scan(
+            check_crc_of_each=True,
+            least_epoch=self._epochs[-1].epoch if self._epochs else BELOW_EPOCHS,
+            on_run=take_run,
+            on_progress=self._on_progress,
+        )
+        segment.take_transactions(producers.take_transactions())
+        return scanned.next_offset
+
+    def _beat(self) -> None:
+        self._on_progress(0)
 
     def _start_over(self, segments: Sequence[LogSegment], start: int) -> LogContent:
         """Nothing here is to be seen; in the oldest file's place, so that it needs no space."""

@@ -36,6 +36,7 @@ class LoadedProducers(NamedTuple):
 
     state: ProducerState
     replayed_bytes: int
+    is_from_snapshot: bool
 
 
 class _Replayed(NamedTuple):
@@ -127,47 +128,36 @@ class ProducerSnapshots:
         end_offset: int,
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         *,
-        mend_from: int | None = None,
         beat: Callable[[], None] = lambda: None,
     ) -> LoadedProducers:
         """Load the newest sound snapshot not after ``end_offset``, and replay the batches after it.
 
-        ``beat`` reports progress: without a snapshot the whole log is read. The transaction
-        indexes of the segments from number ``mend_from`` on are rebuilt.
+        ``beat`` reports progress: without a snapshot the whole log is read.
         """
-        oldest, latest = segments[0].base_offset, end_offset
-        if mend_from is not None:
-            latest = min(end_offset, segments[mend_from].base_offset)
-        found = self._newest_sound(oldest, latest)
+        oldest = segments[0].base_offset
+        found = self._newest_sound(oldest, end_offset)
         state, begin = found or (ProducerState(), oldest)
-        first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
-        if mend_from is not None:
-            first = min(first, mend_from)
         replayed_bytes = 0
-        for i in range(first, len(segments)):
-            segment, following = segments[i], segments[i + 1 : i + 2]
-            segment_end = min([end_offset, *(one.base_offset for one in following)])
-            replayed = _Replayed([], 0)
+        for i in range(max(0, bisect_right(segments, begin, key=_base) - 1), len(segments)):
+            segment_end = min([end_offset, *map(_base, segments[i + 1 : i + 2])])
             if begin < segment_end:
-                replayed = _replay(state, segment, begin, segment_end, limits, beat)
-            replayed_bytes += replayed.size_bytes
-            if mend_from is not None and mend_from <= i:
-                segment.take_transactions(TransactionIndex(replayed.aborted))
+                replayed = _replay(state, segments[i], begin, segment_end, limits, beat)
+                replayed_bytes += replayed.size_bytes
             if segment_end >= end_offset:
                 break
-        if found is None and latest < end_offset and self._newest_sound(oldest, end_offset):
-            # The indexes are rebuilt from the batches that are left. A later snapshot also knows
-            # transactions whose batches were deleted.
-            return self.load(segments, end_offset, limits, beat=beat)
-        return LoadedProducers(state, replayed_bytes)
+        return LoadedProducers(state, replayed_bytes, is_from_snapshot=found is not None)
+
+    def sound_at(self, offset: int) -> ProducerState | None:
+        """The state in the snapshot of ``offset``; None if it is absent or damaged."""
+        data = self._vfs.read_if_exists(self._path(offset))
+        return None if data is None else ProducerState.from_snapshot(bytes(data))
 
     def _newest_sound(self, oldest: int, latest: int) -> tuple[ProducerState, int] | None:
         """The newest sound one between these offsets, and its own."""
         for offset in reversed(self._listed()):
             if offset < oldest:
                 return None
-            data = self._vfs.read_if_exists(self._path(offset)) if offset <= latest else None
-            found = None if data is None else ProducerState.from_snapshot(bytes(data))
+            found = self.sound_at(offset) if offset <= latest else None
             if found is not None:
                 return found, offset
         return None
@@ -213,6 +203,10 @@ def _replay(
             if ended is not None:
                 aborted.append(ended)
     return _Replayed(aborted, size_bytes)
+
+
+def _base(segment: LogSegment) -> int:
+    return segment.base_offset
 
 
 def _marker_at(segment: LogSegment, located: Located) -> TransactionMarker | None:

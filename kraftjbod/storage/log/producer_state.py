@@ -43,7 +43,8 @@ from kraftjbod.storage.log.verification_guards import (
 )
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
-_BATCHES_KEPT: Final = 5
+#: Of each producer and epoch.
+BATCHES_KEPT: Final = 5
 _LARGEST_SEQUENCE: Final = 2**31 - 1
 #: Twice as long as any client tries again to send a batch, unless configured otherwise (Java's
 #: delivery.timeout.ms is 2 minutes, librdkafka's message.timeout.ms is 5).
@@ -264,7 +265,7 @@ class ProducerState:
             batch = AppendedBatch(
                 header.base_sequence, header.last_sequence, base_offset, last_offset
             )
-            known.batches = (*known.batches[1 - _BATCHES_KEPT :], batch)
+            known.batches = (*known.batches[1 - BATCHES_KEPT :], batch)
             self._guards.data_appended(producer_id)
             if header.is_transactional:
                 began_ms = header.max_timestamp if now_ms == _UNKNOWN else now_ms
@@ -295,7 +296,7 @@ class ProducerState:
         """Whether to write a snapshot after so much log since the last one."""
         if not self or appended_bytes < limits.snapshot_interval_bytes:
             return False
-        largest_bytes = _BATCHES_KEPT * _ENTRY.size * len(self)
+        largest_bytes = BATCHES_KEPT * _ENTRY.size * len(self)
         return appended_bytes >= _LOG_PER_SNAPSHOT * largest_bytes
 
     def kept_batches(self) -> KeptBatches:
@@ -370,7 +371,7 @@ class ProducerState:
             if last_offset != _NO_OFFSET:
                 first = (last_sequence - delta) & _LARGEST_SEQUENCE
                 batch = AppendedBatch(first, last_sequence, last_offset - delta, last_offset)
-                known.batches = (*known.batches[1 - _BATCHES_KEPT :], batch)
+                known.batches = (*known.batches[1 - BATCHES_KEPT :], batch)
         return state
 
 

@@ -604,9 +604,10 @@ class UnifiedLog:
     def _reload_producers(self) -> None:
         """Bring producer state to the log's end; where none was known, none is (as in Kafka)."""
         if self._producers:
-            self._producers, self._bytes_since_snapshot = self._snapshots.load(
+            loaded = self._snapshots.load(
                 self.segments.all, self._end, self._producer_limits, beat=self.beat
             )
+            self._producers, self._bytes_since_snapshot = loaded.state, loaded.replayed_bytes
 
     def _go_on_in_place(self, offset: int) -> None:
         """Make the only segment an empty one at ``offset``; it takes the space of the old one."""

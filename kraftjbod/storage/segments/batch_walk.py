@@ -83,7 +83,8 @@ def sound_batches(
     """
     want = chunk_bytes
     while position < end:
-        chunk, begin = _read(read_at, position, min(want, end - position)), position
+        asked, begin = min(want, end - position), position
+        chunk = _read(read_at, position, asked)
         try:
             for at, header in batches(chunk):
                 _require_next(header, next_offset, gaps_below)
@@ -96,8 +97,9 @@ def sound_batches(
         except CorruptRecordError:
             return
         on_progress(position - begin)
-        if position == begin and (want > end - begin or want <= len(chunk)):
-            return  # The segment ends inside this batch.
+        is_stuck = position == begin and (want > end - begin or want <= len(chunk))
+        if is_stuck or len(chunk) < asked:
+            return  # The segment, or its file, ends inside this batch.
 
 
 def around_damage(

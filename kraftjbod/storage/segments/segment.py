@@ -30,6 +30,7 @@ from kraftjbod.protocol.record_batch import (
     read_header,
     whole_bytes,
 )
+from kraftjbod.protocol.record_scans import BatchScan
 from kraftjbod.storage.dir_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -40,6 +41,7 @@ from kraftjbod.storage.dir_names import (
     offset_file_name,
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.segments.batch_runs import SoundRun, sound_runs
 from kraftjbod.storage.segments.batch_walk import (
     LARGEST_RELATIVE_OFFSET,
     WALK_BYTES,
@@ -524,38 +526,35 @@ class LogSegment:
         self,
         *,
         check_crc_of_each: bool,
-        on_batch: Callable[[BatchHeader], None] = lambda header: None,
+        least_epoch: int | None = None,
+        on_run: Callable[[SoundRun, BatchScan], None] = lambda run, scan: None,
         on_progress: OnProgress = no_progress,
     ) -> Scanned:
         """Walk all batches, rebuild the indexes, and stop before the first that is not sound.
 
         ``size_bytes`` is what was valid then; the file itself is left as it is.
-        ``on_batch`` may call a batch unsound by raising CorruptRecordError.
+        With ``least_epoch`` a batch with a lower leader epoch than one before it is not sound.
         ``on_progress`` gets how many bytes were read since the last time.
         """
-        fresh, valid_bytes, next_offset = self.fresh_indexes(), 0, self.base_offset
-        for located in sound_batches(
-            self.read_at,
-            position=0,
-            end=self.size_bytes,
-            next_offset=next_offset,
+        fresh, valid_bytes = self.fresh_indexes(), 0
+        scan = fresh.indexes.batch_scan(
+            next_offset=self.base_offset,
+            may_have_gaps=self.may_have_gaps,
             check_crc_of_each=check_crc_of_each,
-            on_progress=on_progress,
-            gaps_below=self.gaps_below(NO_LIMIT),
+            least_epoch=least_epoch,
+        )
+        for run in sound_runs(
+            self.read_at, scan, position=0, end=self.size_bytes, on_progress=on_progress
         ):
-            try:
-                on_batch(located.header)
-            except CorruptRecordError:
-                break
-            fresh.take(located)
-            valid_bytes += located.header.size_bytes
-            next_offset = located.header.next_offset
+            fresh.take_run(run, scan)
+            on_run(run, scan)
+            valid_bytes += run.size_bytes
         self.size_bytes = valid_bytes
         self.trusted.truncate(valid_bytes)
         if check_crc_of_each:
             self.trusted.trust(0, valid_bytes)
         self.adopt(fresh)
-        return Scanned(valid_bytes, next_offset)
+        return Scanned(valid_bytes, scan.next_offset if valid_bytes else self.base_offset)
 
     def _rewalk(
         self,

@@ -10,12 +10,20 @@ Only values: what lies in files is read, written and held against the segment in
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.protocol.record_batch import BatchHeader, crc_of_bytes, read_header
+from kraftjbod.protocol.record_scans import BatchScan
 from kraftjbod.storage.dir_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from kraftjbod.storage.segments.batch_walk import Damage, Located, ReadAt, located_from
+from kraftjbod.storage.segments.batch_runs import SoundRun
+from kraftjbod.storage.segments.batch_walk import (
+    LARGEST_RELATIVE_OFFSET,
+    Damage,
+    Located,
+    ReadAt,
+    located_from,
+)
 from kraftjbod.storage.segments.offset_index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -23,6 +31,10 @@ from kraftjbod.storage.segments.offset_index import (
     TimeEntry,
     TimeIndex,
 )
+
+LARGEST_OFFSET: Final = 2**63 - 1
+#: Below each leader epoch that a batch can have.
+BELOW_EPOCHS: Final = -(2**32)
 
 
 class SegmentIndexes:
@@ -88,6 +100,43 @@ class SegmentIndexes:
         self._bytes_since_entry += size_bytes
         return size_bytes
 
+    def batch_scan(
+        self,
+        *,
+        next_offset: int,
+        may_have_gaps: bool,
+        check_crc_of_each: bool,
+        least_epoch: int | None = None,
+    ) -> BatchScan:
+        """Return a scan of the batches from ``next_offset`` on, which :meth:`take_scanned` indexes.
+
+        With ``least_epoch`` leader epochs begin with that one or a higher one, and do not fall.
+        """
+        limit = self._base_offset + LARGEST_RELATIVE_OFFSET + 1
+        scan = BatchScan(
+            crc_of_bytes if check_crc_of_each else None,
+            next_offset=min(next_offset, LARGEST_OFFSET),
+            # A file name has 20 digits. Beyond an int64 no batch is sound.
+            limit_offset=limit if limit <= LARGEST_OFFSET else 0,
+            may_have_gaps=may_have_gaps,
+            interval_bytes=self._interval_bytes,
+            least_epoch=BELOW_EPOCHS if least_epoch is None else least_epoch,
+            orders_epochs=least_epoch is not None,
+        )
+        if self.largest is not None:
+            scan.largest_timestamp, scan.largest_offset = self.largest
+        scan.bytes_since_entry = self._bytes_since_entry
+        return scan
+
+    def take_scanned(self, scan: BatchScan, position: int) -> None:
+        """Index the batches of the last piece of ``scan``, which begins at ``position``."""
+        for last_offset, at, timestamp, timestamp_offset in scan.entries:
+            self.offsets.append(last_offset, position + at)
+            self.times.append(timestamp, timestamp_offset)
+        if scan.largest_offset >= 0:
+            self.largest = TimeEntry(scan.largest_timestamp, scan.largest_offset)
+        self._bytes_since_entry = scan.bytes_since_entry
+
     def lead_past(self, next_offset: int, position: int) -> None:
         """What lies before ``position`` is damaged: no walk to ``next_offset`` may begin there."""
         self.offsets.append(next_offset - 1, position)
@@ -132,6 +181,12 @@ class FreshIndexes:
         #: Of the first sound batch.
         self.first_timestamp: int | None = None
         self.damages: list[Damage] = []
+
+    def take_run(self, run: SoundRun, scan: BatchScan) -> None:
+        """Index the batches of ``run``, the last piece of ``scan``."""
+        self.indexes.take_scanned(scan, run.position)
+        if self.first_timestamp is None:
+            self.first_timestamp = read_header(run.data).max_timestamp
 
     def take(self, found: Located | Damage) -> None:
         """What comes next in the segment."""

@@ -30,6 +30,7 @@ from tests.faults.large_log import (
     count_steps,
     load_large_log,
     put_large_log,
+    recover_large_log,
 )
 from tests.faults.rig import TP, batch, chores, format_dir, headers_of, manager_of, open_dir
 
@@ -225,6 +226,22 @@ def test_append_after_a_clean_start_reads_one_index(times: int, grown: Callable[
     )
     assert cost.bytes_read <= allowed_bytes(shape)
     assert cost.operations <= 40
+
+
+@pytest.mark.parametrize("producer_id", [None, 7])
+def test_recovery_reads_each_byte_of_a_segment_once(producer_id: int | None):
+    """One pass finds the end, both indexes, leader epochs and producers."""
+    shape = replace(SMALL, producer_id=producer_id)
+    mem = MemVfs()
+    vfs = CountingVfs(mem)
+    directory = put_large_log(mem, "/d1", shape)
+    for name in mem.list_dir(directory):
+        if name.name.endswith((".snapshot", ".index", ".timeindex")):
+            mem.unlink_if_exists(f"{directory}/{name.name}")
+    log = recover_large_log(vfs, directory, shape)
+    assert log.view().log_end_offset == shape.end_offset
+    assert len(log.known_producers()) == (producer_id is not None)
+    assert vfs.bytes_read <= shape.segment_bytes + BLOCK_BYTES
 
 
 async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[CountingVfs, LogManager]:

@@ -1,0 +1,101 @@
+"""DISK. ``ProducerRecovery``: producer state and transaction indexes while recovery walks a log.
+
+Recovery hands over each run of sound batches once, so no batch is read a second time.
+
+* Transaction indexes are made from the state of the newest snapshot at or before the first segment
+  of the walk, or from an empty state: from what is left in the log.
+* Without such a snapshot the state of the log is that of the newest later one, because it includes
+  batches that have left the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from kraftjbod.protocol.control_records import read_marker
+from kraftjbod.protocol.record_batch import BatchHeader, read_header
+from kraftjbod.protocol.record_scans import BatchScan, latest_of_producers
+from kraftjbod.storage.log.producer_snapshots import LoadedProducers, ProducerSnapshots
+from kraftjbod.storage.log.producer_state import BATCHES_KEPT, ProducerLimits
+from kraftjbod.storage.segments.batch_runs import SoundRun
+from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
+
+
+class ProducerRecovery:
+    """In the dir's thread, for one walk from the beginning of a segment to the end of the log."""
+
+    def __init__(
+        self,
+        snapshots: ProducerSnapshots,
+        segments: Sequence[LogSegment],
+        at: int,
+        limits: ProducerLimits,
+        beat: Callable[[], None],
+    ) -> None:
+        """:param at: number of the segment that the walk begins with."""
+        begin = segments[at].base_offset
+        loaded = snapshots.load(segments, begin, limits, beat=beat)
+        self._snapshots = snapshots
+        self._limits = limits
+        #: Of what is left in the log: the transaction indexes come from it.
+        self._state = loaded.state
+        #: The same object, or that of a later snapshot.
+        self._known = loaded.state
+        self._replayed_bytes = loaded.replayed_bytes
+        offsets = snapshots.offsets
+        #: Offsets of snapshots that were not passed yet, rising.
+        self._later: list[int] = []
+        if not loaded.is_from_snapshot:
+            self._later = list(offsets[bisect_right(offsets, begin) :])
+        self._aborted: list[AbortedTransaction] = []
+
+    def take_run(self, run: SoundRun, scan: BatchScan) -> None:
+        """Apply the batches of ``run``, the last piece of ``scan``."""
+        applied = 0
+        for at in self._needed(run, scan.producers):
+            header = read_header(run.data, at)
+            if self._pass(header.last_offset):
+                applied = at
+            self._record(run, at, header)
+        if self._pass(scan.next_offset):
+            applied = run.size_bytes
+        self._replayed_bytes += run.size_bytes - applied
+
+    def take_transactions(self) -> TransactionIndex:
+        """Return the index of the segment that was walked; what follows is another segment's."""
+        aborted, self._aborted = self._aborted, []
+        return TransactionIndex(aborted)
+
+    def loaded(self) -> LoadedProducers:
+        """Return the state at the end of the walk."""
+        return LoadedProducers(self._known, self._replayed_bytes, is_from_snapshot=True)
+
+    def _needed(self, run: SoundRun, positions: list[int]) -> list[int]:
+        """Leave out batches that later ones of their producers make no difference to.
+
+        Not where producers may be too many: which ones are forgotten depends on each batch.
+        """
+        most = max(len(self._state), len(self._known)) + len(positions)
+        if most > self._limits.max_producers:
+            return positions
+        return latest_of_producers(run.data, positions, BATCHES_KEPT)
+
+    def _record(self, run: SoundRun, at: int, header: BatchHeader) -> None:
+        marker = read_marker(run.data, at, header) if header.is_control else None
+        offset, limits = header.base_offset, self._limits
+        aborted = self._state.record(header, offset, limits=limits, marker=marker)
+        if aborted is not None:
+            self._aborted.append(aborted)
+        if self._known is not self._state:
+            self._known.record(header, offset, limits=limits, marker=marker)
+
+    def _pass(self, offset: int) -> bool:
+        """Load the sound snapshots up to ``offset``; True if the state is that of one of them."""
+        is_another = False
+        while self._later and self._later[0] <= offset:
+            found = self._snapshots.sound_at(self._later.pop(0))
+            if found is not None:
+                self._known, self._replayed_bytes, is_another = found, 0, True
+        return is_another
