@@ -148,8 +148,7 @@ class ControllerChannel:
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             return await self._call(_Purpose.CLIENTS, request, remaining_ms)
         except ConnectionLostError as e:
-            # Its code, BROKER_NOT_AVAILABLE, is final for clients. A broker of Kafka whose forwarded
-            # request finds no controller in time answers as here.
+            # Its code, BROKER_NOT_AVAILABLE, is final for clients. Kafka's brokers answer as here.
             raise RequestTimedOutError(
                 f"no controller could be reached within {timeout_ms} ms: {e.message}"
             ) from e
