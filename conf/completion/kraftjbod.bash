@@ -21,7 +21,7 @@ _kraftjbod_words() {
     "kraftjbod-features disable") echo "--dry-run --feature --help --json --unsafe" ;;
     "kraftjbod-features downgrade") echo "--dry-run --feature --help --json --metadata --unsafe" ;;
     "kraftjbod-features upgrade") echo "--dry-run --feature --help --json --metadata" ;;
-    "kraftjbod-gameday") echo "--after-seconds --before-seconds --bootstrap-server --command-config --fault-seconds --help --json --max-gap-ms --observe --partitions --rate --record-bytes --scenario --seconds --svg --timeout --topic --version" ;;
+    "kraftjbod-gameday") echo "--after-seconds --backlog-mb --before-seconds --bootstrap-server --command-config --fault-seconds --help --json --max-gap-ms --observe --partitions --rate --record-bytes --scenario --seconds --svg --timeout --topic --version" ;;
     "kraftjbod-get-offsets") echo "--bootstrap-server --command-config --exclude-internal-topics --help --json --partitions --time --timeout --topic --topic-partitions --version" ;;
     "kraftjbod-health") echo "--bootstrap-controller --bootstrap-server --controller --help --json --timeout --version" ;;
     "kraftjbod-leader-election") echo "--admin.config --all-topic-partitions --bootstrap-server --command-config --election-type --help --json --partition --path-to-json-file --timeout --topic --version" ;;
@@ -179,7 +179,7 @@ _kraftjbod_values() {
     "kraftjbod-gameday --bootstrap-server") echo "@value" ;;
     "kraftjbod-gameday --command-config") echo "@file" ;;
     "kraftjbod-gameday --timeout") echo "@value" ;;
-    "kraftjbod-gameday --scenario") echo "dead-disk full-disk hung-disk slow-disk broker-kill broker-pause controller-kill controller-pause controller-disk host-loss controller-host-loss rolling-restart all" ;;
+    "kraftjbod-gameday --scenario") echo "dead-disk full-disk hung-disk slow-disk broker-kill broker-pause controller-kill controller-pause controller-disk host-loss controller-host-loss rolling-restart cold-reader all" ;;
     "kraftjbod-gameday --seconds") echo "@value" ;;
     "kraftjbod-gameday --topic") echo "@value" ;;
     "kraftjbod-gameday --partitions") echo "@value" ;;
@@ -188,6 +188,7 @@ _kraftjbod_values() {
     "kraftjbod-gameday --before-seconds") echo "@value" ;;
     "kraftjbod-gameday --fault-seconds") echo "@value" ;;
     "kraftjbod-gameday --after-seconds") echo "@value" ;;
+    "kraftjbod-gameday --backlog-mb") echo "@value" ;;
     "kraftjbod-gameday --max-gap-ms") echo "@value" ;;
     "kraftjbod-gameday --json") echo "@file" ;;
     "kraftjbod-gameday --svg") echo "@file" ;;

@@ -34,6 +34,7 @@ from kraftjbod.cli.terminal.command import (
 )
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.gameday.faults.broker_kill import BrokerKill, BrokerPause
+from kraftjbod.gameday.faults.cold_reader import ColdReader
 from kraftjbod.gameday.faults.controller_faults import (
     ControllerDisk,
     ControllerKill,
@@ -101,6 +102,13 @@ _SECONDS = click.FloatRange(min=0.1, max=600)
     "--after-seconds", type=_SECONDS, default=3.0, show_default=True, help="Load after all is well."
 )
 @click.option(
+    "--backlog-mb",
+    type=click.IntRange(1, 1_000_000),
+    default=256,
+    show_default=True,
+    help="With cold-reader: megabytes that the consumer reads; on the disks three times as much.",
+)
+@click.option(
     "--max-gap-ms",
     type=click.IntRange(min=1),
     help="The longest gap that is good. By default "
@@ -131,6 +139,7 @@ def main(
     before_seconds: float,
     fault_seconds: float,
     after_seconds: float,
+    backlog_mb: int,
     max_gap_ms: int | None,
     json_path: Path | None,
     svg_path: Path | None,
@@ -148,6 +157,7 @@ def main(
             phases=phases,
         ),
         observe_s=seconds,
+        backlog_bytes=backlog_mb * 1_000_000,
         is_own_topic=scenario is not None or topic is None,
         max_gap_ms=max_gap_ms,
     )
@@ -193,6 +203,7 @@ class _GameDay:
 
     settings: Settings
     observe_s: float
+    backlog_bytes: int
     is_own_topic: bool
     max_gap_ms: int | None
     outcomes: list[Outcome] = field(default_factory=list)
@@ -253,6 +264,9 @@ class _GameDay:
             "host-loss": BrokerHostLoss,
             "controller-host-loss": ControllerHostLoss,
             "rolling-restart": lambda: RollingRestart(run.mark),
+            "cold-reader": lambda: ColdReader(
+                self.settings.bootstrap_servers, run.mark, backlog_bytes=self.backlog_bytes
+            ),
         }
 
     def report(self, json_path: Path | None, svg_path: Path | None) -> None:

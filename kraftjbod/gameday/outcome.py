@@ -51,6 +51,10 @@ class Outcome:
     metadata_gap_ms: int | None = None
     """The longest time in which no controller did what it was asked for, where that was tried."""
     metadata_limit_ms: int | None = None
+    p99_before_ms: float | None = None
+    """99 of 100 batches were acknowledged within this time before the fault."""
+    p99_during_ms: float | None = None
+    """The same from the fault until all was back, or until the backlog was read (cold-reader)."""
 
     @property
     def max_gap_ms(self) -> int:
@@ -96,6 +100,8 @@ class Outcome:
             "max_gap_limit_ms": self.limit_ms,
             "metadata_gap_ms": self.metadata_gap_ms,
             "metadata_gap_limit_ms": self.metadata_limit_ms,
+            "p99_before_ms": self.p99_before_ms,
+            "p99_during_ms": self.p99_during_ms,
             "acknowledged": self.acknowledged,
             "marks": [
                 {"what": mark.what, "at_ms": self.since_began_ms(mark.at_s)} for mark in self.marks
@@ -112,6 +118,13 @@ class Outcome:
                 for one in self.partitions
             ],
         }
+
+
+def p99_ms(waits_s: Sequence[float]) -> float | None:
+    """Return the 99th percentile in milliseconds; None of nothing."""
+    if not waits_s:
+        return None
+    return round(sorted(waits_s)[len(waits_s) * 99 // 100] * 1000, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

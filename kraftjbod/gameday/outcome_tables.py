@@ -50,6 +50,12 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
             *(_count(getattr(found, name)) for name in _COUNTS),
         )
     console.print(table)
+    if outcome.p99_before_ms is not None and outcome.p99_during_ms is not None:
+        _line(
+            console,
+            f"99 % of the batches were acknowledged within {outcome.p99_before_ms} ms before, and "
+            f"{outcome.p99_during_ms} ms from the fault until its end",
+        )
     if outcome.metadata_gap_ms is not None:
         _line(
             console,

@@ -18,6 +18,7 @@ from kraftjbod.cli.clients.cluster_admin import create_topic, delete_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError, StartupError
 from kraftjbod.gameday.faults.cluster_watch import ClusterWatch, victims, wait_in_sync
+from kraftjbod.gameday.faults.cold_reader import READ
 from kraftjbod.gameday.faults.fault import RETURN_TIMEOUT_S, Fault, Target
 from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.gameday.load.check import Findings, unread
@@ -25,7 +26,7 @@ from kraftjbod.gameday.load.metadata_load import MetadataLoad
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
 from kraftjbod.gameday.load.read_back import end_offsets, read_back
 from kraftjbod.gameday.load.steady_load import DELIVERY_TIMEOUT_MS, SteadyLoad
-from kraftjbod.gameday.outcome import Mark, Outcome, PartitionOutcome
+from kraftjbod.gameday.outcome import Mark, Outcome, PartitionOutcome, p99_ms
 from kraftjbod.gameday.scenarios import MAY_PASS_UNNOTICED, Phases
 
 REPLICATION_FACTOR: Final = 3
@@ -202,6 +203,17 @@ class ScenarioRun:
             problems=[*self._problems, *load.errors],
             metadata_gap_ms=self._metadata_gap_ms(since_s, ended_s),
             metadata_limit_ms=self._metadata_limit_ms,
+            p99_before_ms=self._p99_ms(load, "steady", "injected"),
+            p99_during_ms=self._p99_ms(load, "injected", READ if READ in instants else "back"),
+        )
+
+    def _p99_ms(self, load: SteadyLoad, begin: str, end: str) -> float | None:
+        """Of all partitions between two marks; None if there were none."""
+        instants = {mark.what: mark.at_s for mark in self._marks}
+        if begin not in instants or end not in instants:
+            return None
+        return p99_ms(
+            [wait_s for one in load.loads for wait_s in one.waits_s(instants[begin], instants[end])]
         )
 
     def _metadata_gap_ms(self, since_s: float, ended_s: float) -> int | None:

@@ -22,11 +22,12 @@ Scenario = Literal[
     "host-loss",
     "controller-host-loss",
     "rolling-restart",
+    "cold-reader",
 ]
 SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
 OBSERVE: Final = "observe"
 #: Whatever else goes wrong, a broker or the cluster has to report it.
-MAY_PASS_UNNOTICED: Final = frozenset({"slow-disk"})
+MAY_PASS_UNNOTICED: Final = frozenset({"slow-disk", "cold-reader"})
 
 MAX_GAP_MS: Final[dict[str, int]] = {
     # A check every half second finds it, or the next write does; then an election.
@@ -52,6 +53,8 @@ MAX_GAP_MS: Final[dict[str, int]] = {
     "controller-host-loss": 300,
     # Leaders have moved before a broker ends; a client is told by who led before.
     "rolling-restart": 300,
+    # Nothing fails: reads of cold segments and writes share the disks.
+    "cold-reader": 1_000,
     # Only who watches knows what to expect.
     OBSERVE: 10_000,
 }

@@ -28,11 +28,15 @@ class RecordStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """The cluster took ``count`` records at ``offset`` and following; ``at_s`` is monotonic."""
+    """The cluster took ``count`` records at ``offset`` and following.
+
+    ``at_s`` is monotonic; ``took_s`` is the time since they were sent.
+    """
 
     at_s: float
     offset: int
     count: int
+    took_s: float = 0.0
 
 
 class Gap(NamedTuple):
@@ -69,6 +73,10 @@ class Acknowledgements:
             instants.append(open_until_s)
         gaps = [Gap(a, b) for a, b in pairwise(instants) if b >= from_s and a <= to_s]
         return max(gaps, key=lambda gap: gap.end_s - gap.start_s, default=Gap(from_s, to_s))
+
+    def waits_s(self, from_s: float, to_s: float) -> list[float]:
+        """Return how long each batch waited that was acknowledged between the two instants."""
+        return [ack.took_s for ack in self.acks if from_s <= ack.at_s <= to_s]
 
     def longest_gap_within(self, from_s: float, to_s: float) -> Gap | None:
         """The longest gap of all that lie between the two instants, if any does."""

@@ -18,11 +18,13 @@ class PartitionLoad(Acknowledgements):
         A producer that failed sends no more: what became of its last batch is not known.
         """
         records = self.stream.records(self.acked, count, now_ms())
+        sent_s = time.monotonic()
         try:
             offset = await producer.send(self.partition, records)
         except OperatingError as e:
             self.in_doubt, self.error = len(records), str(e)
             return False
-        self.acks.append(Ack(at_s=time.monotonic(), offset=offset, count=len(records)))
+        at_s = time.monotonic()
+        self.acks.append(Ack(at_s=at_s, offset=offset, count=len(records), took_s=at_s - sent_s))
         self.acked += len(records)
         return True

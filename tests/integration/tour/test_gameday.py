@@ -167,6 +167,19 @@ def test_whoever_ends_it_in_the_middle_finds_everything_as_before(cluster: Clust
     assert [one for one in sources if one.startswith(f"{mounts.PREFIX}{tool.pid}-")] == []
 
 
+def test_cold_reader_reports_what_producers_wait_beside_it(cluster: Cluster) -> None:
+    words = ("--scenario", "cold-reader", "--backlog-mb", "12", "--json", "-", *SHORT)
+    code, out, err = gameday(cluster, *words)
+    assert code == 0, err
+    scenario = outcome_of(out)
+    assert [mark["what"] for mark in scenario["marks"]] == [
+        *("injected", "backlog is read", "healed", "back", "in sync")
+    ]
+    assert scenario["p99_before_ms"] > 0 and scenario["p99_during_ms"] > 0
+    assert "MB on 9 disks" in scenario["target"]
+    all_is_as_before(cluster)
+
+
 def test_a_broker_is_killed_and_started_again(cluster: Cluster) -> None:
     words = ("--scenario", "broker-kill", "--json", "-", *SHORT)
     code, out, err = gameday(cluster, *words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from kraftjbod.gameday.load.acknowledgements import Gap
-from kraftjbod.gameday.outcome import LeftOut, report_document
+from kraftjbod.gameday.outcome import LeftOut, p99_ms, report_document
 from tests.unit.gameday.outcomes import outcome, partition
 
 
@@ -38,3 +38,9 @@ def test_the_document_counts_from_the_beginning() -> None:
     assert one["leader_changes_ms"] == [2000]
     assert one["was_hit"] is True
     assert report_document([outcome(problems=["x"])], [])["good"] is False
+
+
+def test_p99_ms_is_the_99th_percentile_and_none_of_nothing() -> None:
+    assert p99_ms([number / 1000 for number in range(1, 201)]) == 199.0
+    assert p99_ms([0.0042]) == 4.2
+    assert p99_ms([]) is None
