@@ -1,0 +1,36 @@
+"""What needs no cluster; a whole run is in tests/integration/tour/test_gameday.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.gameday.faults.cold_reader import ColdReader, _evict
+from kraftjbod.gameday.faults.fault import CannotPlay
+from tests.unit.cli.mini_broker import mini_broker
+
+
+def test_evict_counts_segments_of_its_topic_only(tmp_path: Path) -> None:
+    for name, size_bytes in (("t-0", 10), ("t-11", 20), ("t-other-0", 40), ("t", 80)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(size_bytes))
+        (tmp_path / name / "00000000000000000000.index").write_bytes(bytes(1000))
+    assert _evict([tmp_path], "t") == 30
+
+
+def test_evict_of_a_directory_that_is_elsewhere_cannot_be_played(tmp_path: Path) -> None:
+    with pytest.raises(CannotPlay, match="Run this on the brokers' host"):
+        _evict([tmp_path / "elsewhere"], "t")
+
+
+async def test_undo_deletes_the_backlog_though_it_could_not_be_written() -> None:
+    async with mini_broker() as broker, ClusterClient(broker.address) as client:
+        reader = ColdReader(broker.address, lambda _: None, backlog_bytes=1)
+        await reader.undo(client)
+        broker.create("t")
+        reader._topic = "t"
+        await reader.undo(client)
+        assert "t" not in broker.topics
+        await reader.undo(client)
