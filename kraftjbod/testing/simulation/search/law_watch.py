@@ -322,8 +322,10 @@ class LawWatch:
         topic = self.metadata.state.topic(tp.topic)
         key = self._ledger.key_of(tp.topic, None if topic is None else topic.topic_id)
         if self._is_compacted(tp.topic):
-            # Each replica is cleaned by itself.
-            newest = {where: newest_by_key(one.data) for where, one in copies.items()}
+            # Each replica compacts its own log. A coordinator may write while the brokers stop: a
+            # timer ends a member, and the followers have stopped already.
+            end = min(_end_of(one.data) for one in copies.values())
+            newest = {where: newest_by_key(one.data, end) for where, one in copies.items()}
             first = next(iter(newest.values()))
             for where, one in newest.items():
                 if one != first:
@@ -395,11 +397,16 @@ def _offsets_in(vfs: Vfs, path: str) -> dict[TopicPartition, int]:
     return {}
 
 
-def newest_by_key(data: bytes) -> dict[bytes, bytes]:
-    """What a log's records come to, by their keys; what transactions wrote is left out."""
+def _end_of(data: bytes) -> int:
+    """Return the offset after the last batch; 0 without a batch. Compaction keeps that batch."""
+    return max((header.last_offset + 1 for _, header in batches(data)), default=0)
+
+
+def newest_by_key(data: bytes, end: int) -> dict[bytes, bytes]:
+    """Return the newest value of each key before the offset ``end``, transactions left out."""
     found: dict[bytes, bytes] = {}
     for position, header in batches(data):
-        if header.is_control or header.is_transactional:
+        if header.is_control or header.is_transactional or header.base_offset >= end:
             continue
         for record in read_records(data, position):
             if record.value is None:
