@@ -540,11 +540,11 @@ class BrokerDir:
         self._order("add")
 
     def wait_state(self, state: str, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until the broker says that the directory is so: ``online``, ``saturated``,
+        """Wait until the broker reports ``state`` for the directory: ``online``, ``saturated``,
         ``stalled`` or ``offline``.
 
         :raises ConfigError: if there is no such state.
-        :raises ClusterTimeoutError: if that takes too long.
+        :raises ClusterTimeoutError: if the directory is not in that state after ``timeout_s``.
         """
         if state not in _STATES:
             raise ConfigError(f"there is no state {state!r}: {', '.join(_STATES)}")
@@ -576,9 +576,9 @@ class BrokerDir:
 
 
 def _texts(config: Mapping[str, Value] | None, what: str) -> dict[str, str]:
-    """Values as a properties file has them.
+    """Convert values to the text of a properties file.
 
-    :raises ConfigError: for what is no text, number or truth value.
+    :raises ConfigError: for a value that is no text, number or truth value.
     """
     for key, value in (config or {}).items():
         if not isinstance(value, str | int | float):

@@ -41,8 +41,8 @@ _CLUTTER: Final = (
     "link-to-an-old-disk",
     "t-0.orig",
 )
-#: Operations that may also miss a name that was listed before. What is renamed was made by the
-#: process itself: that it is gone is reported as what makes no sense.
+#: Operations that may also find that a listed name is gone. Only the process itself creates the
+#: files that it renames, so a rename that finds no file is reported as a bug.
 _NAME_KINDS: Final = frozenset({"list_dir", "remove_tree"})
 #: What a single error may hit.
 _KINDS: Final = (
@@ -71,7 +71,7 @@ class DiskFault(StrEnum):
     WRITEBACK = "writeback fails"
     """One sync fails with EIO. Its pages count as clean, and some are not on the disk."""
     CLUTTER = "clutter"
-    """Somebody's tool makes files and dangling links, which may be gone once they are listed."""
+    """Another program creates files and dangling links, which may be gone once they are listed."""
     HANG = "hang"
     """No answer; what has begun is done when the disk is healed."""
     HANG_AT_SWAP = "hang at swap"
@@ -205,7 +205,7 @@ class DiskFaults:
 
     @contextmanager
     def cluttered(self, vfs: MemVfs, directory: str) -> Iterator[None]:
-        """While ``directory`` is listed it may have names that are nobody's records."""
+        """Add and remove names of another program while ``directory`` is listed."""
         if not self._is_cluttered:
             yield
             return

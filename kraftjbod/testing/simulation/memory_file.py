@@ -195,7 +195,7 @@ class MemFile:
         left, data = MemFile(), self._disk_image()
         common = _common_prefix(data, self.synced)
         if common < len(self.synced) and rng.random() < 0.5:
-            # Cut or overwritten since: the old bytes may be what is on the disk.
+            # The file was truncated or overwritten since: the disk may still hold the old bytes.
             left.data = bytearray(self.synced)
         elif len(data) > common and rng.random() < _ZEROED:
             # The size was in the journal, and the blocks were not allocated yet.
@@ -226,7 +226,7 @@ class MemFile:
         )
 
     def _versions(self, data: bytearray, part: slice) -> tuple[bytes | bytearray, ...]:
-        """What a sector may hold: what was written, what was there before, or zeros."""
+        """Possible contents of a sector: the written bytes, the former bytes, or zeros."""
         size = len(data[part])
         return data[part], self.synced[part].ljust(size, b"\0"), bytes(size)
 

@@ -209,7 +209,7 @@ class MemVfs:
             return fresh
 
     def put_file(self, path: str, file: MemFile) -> None:
-        """Give ``file`` that name, whatever had it before."""
+        """Give ``file`` the name ``path``, and replace the file that had the name before."""
         with self._mutex:
             self._change((*self._place(path), file))
 

@@ -34,11 +34,11 @@ _LATENCY_US: Final[Mapping[str, tuple[int, int]]] = {
     "close": (1, 3),
 }
 _OTHER_LATENCY_US: Final = _LATENCY_US["open"]
-#: Before so many of the reads that do not wait, what they read leaves memory if it is clean.
+#: Share of non-waiting reads before which their clean pages leave memory.
 _EVICTED: Final = 0.05
-#: So many of those reads find a page locked.
+#: Share of non-waiting reads that find a page locked.
 _LOCKED: Final = 0.02
-#: So many of those that miss make the kernel read, and read ahead.
+#: Share of non-waiting reads without a cached page that make the kernel read, and read ahead.
 _READ_BY_MISS: Final = 0.5
 
 
@@ -98,9 +98,9 @@ class SimulatedDisk:
         self.world.trace.note(self.host, "disk", f"{kind} {path} {size}")
 
     def read_cached(self, file: MemFile, position: int, size: int) -> memoryview:
-        """Read what is in memory.
+        """Read bytes from memory.
 
-        :raises BlockingIOError: the first byte is not, or its page is locked.
+        :raises BlockingIOError: the first byte is not in memory, or its page is locked.
         """
         if self.rng.random() < _EVICTED:
             file.evict(position, size)

@@ -263,7 +263,7 @@ class SimulatedHost:
         process.begin(self._life(process))
 
     def stop(self) -> None:
-        """SIGTERM; the process ends by itself, later, and at once at the second one."""
+        """Send SIGTERM: the process stops in order; a second SIGTERM ends it at once."""
         if self.process is not None:
             self._say("stop")
             # A daemon would end the process, and that is the one of the test.

@@ -3,14 +3,15 @@
 One thread, no sleep, no real clock. Everything that will happen is a handle of some
 :class:`~kraftjbod.testing.simulation.virtual_loop.VirtualLoop`, of which each process has its own:
 
-* what is ready runs in the order in which it became ready;
-* when nothing is ready, time jumps to the next handle that is due, of whatever process;
-* handles that are due at the same microsecond run in the order in which they were made;
-* computing takes time where a loop says so (``iteration_us``): whatever a process has ready at one
-  instant is one iteration of its event loop, and what becomes ready meanwhile waits for its end.
+* ready handles run in the order in which they became ready;
+* when no handle is ready, time jumps to the next handle that is due, of any process;
+* handles that are due at the same microsecond run in the order of their creation;
+* computing takes time if a loop has a cost (``iteration_us``): all handles of a process that are
+  ready at one instant are one iteration of its event loop, and handles that become ready meanwhile
+  wait for its end.
 
-Randomness comes from the seed alone. Who needs some has a generator of its own, named
-(:meth:`World.rng_of`), so that a draw here does not change what is drawn there.
+Randomness comes from the seed alone. Each user has a separate, named generator
+(:meth:`World.rng_of`), so that its draws do not change those of other users.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
     Struck,
 )
 
-#: Where nothing is broken: a leader gives way to the preferred one, a client asks who leads, and
-#: hosts on which computing is dear take their time.
+#: Allowed gap without a fault: leadership moves to the preferred replica, a client asks for the
+#: leader, and hosts with a high cost of computing are slow.
 USUAL_MS: Final = 2_500
 #: After a fault is over its replicas come back into the in-sync set, and leaders to their places.
 SETTLED_MS: Final = 6_000

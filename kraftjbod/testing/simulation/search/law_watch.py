@@ -118,7 +118,7 @@ class LawWatch:
             self._topics_are_as_told()
 
     def _look_closely(self) -> None:
-        """Ask for what is so soon after a decision, or never."""
+        """Check the invariants that hold right after a decision."""
         if not self._is_metadata_lost():
             self._sessions.look()
         if self._keeps_promise:

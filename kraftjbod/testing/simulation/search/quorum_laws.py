@@ -1,22 +1,25 @@
-"""WIRE. ``QuorumLaws``: what must be so of several controllers, asked every few milliseconds.
+"""WIRE. ``QuorumLaws``: invariants of several controllers, checked every few milliseconds.
 
-* What one has committed the others commit too, at the same offset, and every later leader holds it.
-* It was held durably by a majority when it was committed, and each of them holds it after it starts
-  again.
-* Who leads counts only what is of its own term: an older entry that a majority holds may still go.
-* A term has one leader, and a voter one vote in it.
-* A controller acts (decides, answers heartbeats) for at most one election time-out of its own clock
-  after a later term has a leader. Raft promises one leader per term, not one leader at a time: a
-  voter whose connection to its leader was closed votes at once (ADR 98). What a controller of an
-  earlier term commits in that time, the later leader holds.
-* Who is cut off from all others does not raise the term: it would cost them their leader later.
-* What was answered to a client is committed.
+* An entry that one controller has committed, all controllers commit at the same offset, and every
+  later leader holds it.
+* A majority held the entry durably when it was committed, and each member of the majority holds it
+  after a restart.
+* A leader commits only entries of its term by counting: an older entry that a majority holds may
+  still be replaced.
+* A term has one leader, and a voter gives one vote in it.
+* A controller acts (decides, answers heartbeats) for at most one election time-out of the
+  controller's clock after a later term has a leader. Raft promises one leader per term, not one
+  leader at a time: a voter whose connection to its leader was closed votes at once (ADR 98). The
+  later leader holds all entries that a controller of an earlier term commits in that time.
+* A controller that is cut off from all others does not raise the term: that would cost the others
+  their leader later.
+* Every decision that was answered to a client is committed.
 * A snapshot is the state that its committed entries replay to, on every controller.
 
-Entries that left a controller's cache between two looks are read from its disk.
+Entries that left a controller's cache between two checks are read from the controller's disk.
 
-Once a majority of the disks that voted is lost, nobody can say what was committed, and nothing of
-that is asked for any more.
+Once a majority of the voters' disks is lost, the committed entries are unknown, and the invariants
+about them are not checked any more.
 """
 
 from __future__ import annotations

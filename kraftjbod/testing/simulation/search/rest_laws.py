@@ -76,7 +76,7 @@ def left_open(
 def _files_below(vfs: MemVfs, path: str) -> Iterator[str]:
     """Yield the names of the files in ``path`` and in its directories, relative to ``path``.
 
-    Links that somebody else left there are none.
+    Symbolic links are skipped: only another program creates them.
     """
     for top in vfs.list_dir(path):
         if not top.is_dir:

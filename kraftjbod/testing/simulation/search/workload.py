@@ -252,7 +252,7 @@ class Workload:
                     self._found(f"a consumer of {topic.name} at {consumer.positions}: {e}")
                     return
                 if e.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    # An unclean leader has less: what is there now is read from its beginning.
+                    # An unclean leader has fewer records: read its log from the beginning.
                     consumer.positions.update(offsets)
                 await asyncio.sleep(_PAUSE_S)
                 continue

@@ -1,16 +1,15 @@
-"""PURE. ``GroupLaws``: what a consumer group and its commits must be like, as its members see it.
+"""PURE. ``GroupLaws``: invariants of a consumer group and its commits, as its members see them.
 
-* A generation gives a partition to one member at most, and the generations that a member hears of
-  grow.
-* Who takes a partition over finds what was committed last by a member of an earlier generation, or
-  what such a member asked for later and was told nothing of: an acknowledged commit is never lost,
-  and never goes back.
-* A member of a generation that is over commits nothing.
-* Whichever broker a client asks, and whatever that broker believes to coordinate: an answer is not
-  older than what was acknowledged before the question.
+* A generation assigns a partition to at most one member, and a member sees rising generations.
+* A member that takes over a partition finds the last acknowledged commit of an earlier generation,
+  or a later commit of such a member that got no answer: an acknowledged commit is never lost, and
+  committed offsets never go back.
+* A member of a former generation cannot commit.
+* No broker, not even a former coordinator, answers with an older offset than was acknowledged
+  before the question.
 
-A member whose commit was not answered joins anew, as another one: what is late of it is of an
-earlier generation than what comes next.
+A member whose commit got no answer joins again under another member id, so that the late commit
+belongs to an earlier generation than later commits.
 """
 
 from __future__ import annotations
@@ -125,11 +124,11 @@ class GroupLaws:
         """Return the least offset that may be answered to a question asked from now on."""
         return self._acknowledged.get(partition, -1)
 
-    def told(self, broker: int, partition: int, offset: int, least: int) -> str:
-        """A broker answered ``offset`` to a question that was asked when :meth:`least` was that."""
+    def check_answer(self, broker: int, partition: int, offset: int, least: int) -> str:
+        """Judge an answered ``offset``; ``least`` is :meth:`least` at the time of the question."""
         if offset >= least:
             return ""
         return (
-            f"broker {broker} tells that partition {partition} is at {offset}, and {least} was "
-            "acknowledged before it was asked"
+            f"broker {broker} answers that partition {partition} is at {offset}, and {least} was "
+            "acknowledged before the question"
         )

@@ -138,7 +138,7 @@ class GroupMembers(ABC):
     # --- an onlooker -----------------------------------------------------------------------------
 
     async def _look_on(self) -> None:
-        """Ask one broker after the other where the group is, not only its coordinator."""
+        """Ask all brokers in turn for the group's offsets, not only the coordinator."""
         client = self._around.client("onlooker")
         while not self._is_stopping:
             await asyncio.sleep(_LOOK_S)
@@ -152,13 +152,13 @@ class GroupMembers(ABC):
                 )
             except OperatingError:
                 continue
-            (told,) = answer.groups
-            if told.error_code != ErrorCode.NONE:
+            (group,) = answer.groups
+            if group.error_code != ErrorCode.NONE:
                 continue
-            for part in (part for topic in told.topics for part in topic.partitions):
+            for part in (part for topic in group.topics for part in topic.partitions):
                 if part.error_code == ErrorCode.NONE:
                     partition, offset = part.partition_index, part.committed_offset
-                    self._found(self.laws.told(broker, partition, offset, least[partition]))
+                    self._found(self.laws.check_answer(broker, partition, offset, least[partition]))
 
     # --- a member --------------------------------------------------------------------------------
 

@@ -201,9 +201,9 @@ class TransactionalProducer:
         self._added.update(partitions)
 
     async def _produce(self, batches: dict[TopicPartition, bytes]) -> None:
-        """Send what is left of ``batches``, and take out what is written.
+        """Send ``batches``, and remove those from the mapping that are written.
 
-        :raises OperatingError: the first one; the others were sent all the same.
+        :raises OperatingError: the first error; the remaining batches were sent as well.
         """
         failed: OperatingError | None = None
         metadata = self._client.metadata

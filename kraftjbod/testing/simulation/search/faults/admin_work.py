@@ -157,7 +157,7 @@ class AdminWork:
     async def _ask_to_reassign(
         self, tp: TopicPartition, replicas: list[int] | None
     ) -> ErrorCode | None:
-        """:param replicas: None to cancel what is going on."""
+        """:param replicas: new replicas; None to cancel the present reassignment."""
 
         async def reassign(client: ClusterClient) -> None:
             request = Reassignment(topic_partition=tp, replicas=replicas)

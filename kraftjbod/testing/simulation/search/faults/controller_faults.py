@@ -184,8 +184,8 @@ class ControllerFaults:
             network.heal(second, other)
 
     async def _next_leader(self, *, after: str, resets: Sequence[str]) -> str:
-        """Who is elected after ``after``, whose connections to ``resets`` break; ``after`` itself
-        if no other is in time."""
+        """Break connections of the leader ``after`` to ``resets``; return the leader after that,
+        which is ``after`` if no other controller is elected in time."""
         terms = [driver.term for name, driver in self._running() if name == after]
         term = max(terms, default=0)
         for other in resets:

@@ -115,7 +115,7 @@ class DirFaults:
         await self._operator.until_back(fault)
 
     async def _fail_writeback(self, fault: Fault) -> None:
-        """The page cache shows what is not on the disk, until memory is short or power is cut."""
+        """Fail a sync: until memory is short or power is cut, the page cache shows lost bytes."""
         rng, disk = fault.rng(), self._stage.disk(fault)
         disk.faults.begin(DiskFault.WRITEBACK)
         await self._stage.until_given_up(fault)

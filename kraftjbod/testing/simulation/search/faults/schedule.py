@@ -80,7 +80,7 @@ class Kind(StrEnum):
     ONE_WAY = "network partition, one way"
     RESET = "connections reset"
     HALF_OPEN = "connections broken for one side"
-    """The other side goes on writing into nothing, until something times out."""
+    """The other side keeps writing, and its bytes are lost, until a timer ends."""
     SLOW_LINK = "slow link"
     CONTROLLER_STOP = "orderly stop of the controller"
     CONTROLLER_STAND_STILL = "SIGSTOP of the controller"
@@ -371,7 +371,7 @@ class Shape:
     is_mixed: bool = False
     """One node has older software, and the cluster its metadata.version."""
     crowd: int = 0
-    """Partitions of a topic that nobody writes to."""
+    """Partitions of a topic without producers."""
     large_configs: int = 0
     """Topics whose configuration is as long as Kafka allows."""
 

@@ -156,13 +156,13 @@ class Ledger:
         return self._astray(topic, partition, offset, value)
 
     def read_loosely(self, topic: str, partition: int, offset: int, value: bytes) -> str:
-        """A consumer read ``value``, which may be lost later; what is wrong, or an empty text."""
+        """A consumer read ``value``, which may be lost later; return a violation or an empty text."""
         return self._unsent(f"{topic}-{partition} offset {offset}", value) or self._astray(
             topic, partition, offset, value
         )
 
     def _unsent(self, where: str, value: bytes) -> str:
-        """What is wrong with a record there that no producer sent."""
+        """Return the violation if no producer sent the record, or an empty text."""
         name, _, number = value.decode(errors="replace").rpartition(":")
         stream = self.streams.get(name)
         if stream is not None and number.isdecimal() and int(number) < stream.next_number:
