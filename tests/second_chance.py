@@ -1,9 +1,9 @@
 """Run each failed test once more, alone: ``-p tests.second_chance``.
 
 Tests wait for real processes beside other tests, so a test may fail because the machine is busy.
-A test that passes alone is *flaky*: the summary names it, with how it failed. Up to
+A test that passes alone is *flaky*: the summary names it, with its first failure. Up to
 :data:`MOST_FLAKY` flaky tests do not fail the run; with ``FLAKY_LIMIT=0`` in the environment the
-first one does. Each second run has a process of its own.
+first flaky test does. Each second run has a separate process.
 Errors of collection and interrupted runs have no second chance.
 """
 
@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from _pytest.terminal import TerminalReporter
 
-#: More of them fail the run: they hide what is really broken.
+#: More flaky tests fail the run, because they hide real failures.
 MOST_FLAKY: Final = int(os.environ.get("FLAKY_LIMIT", "3"))
 #: After so many that fail again, the others need not be tried.
 _MOST_BROKEN: Final = 3

@@ -130,7 +130,7 @@ def _after_power_cut(disk: Disk, rng: random.Random) -> Iterator[str]:
         disk.mount()
         yield disk.path
         return
-    # What has reached the device is in its image.
+    # The image holds the bytes that reached the device.
     home = os.path.dirname(disk.path)
     copy = Disk(path=f"{home}/copy/{disk.kind}", kind=disk.kind)
     os.makedirs(copy.path, exist_ok=True)
@@ -143,7 +143,7 @@ def _after_power_cut(disk: Disk, rng: random.Random) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
-def test_the_model_allows_what_a_real_power_cut_leaves(kind: Kind) -> None:
+def test_disk_model_after_real_power_cut_allows_the_content(kind: Kind) -> None:
     if (reason := mounts.why_not(kind)) is not None:
         pytest.skip(reason)
     try:

@@ -194,7 +194,7 @@ class LargeLog:
 
 
 class GeneratedFile(MemFile):
-    """``count`` records of ``record_bytes`` each, made when read, and what was appended."""
+    """``count`` records of ``record_bytes`` each, generated when read, and appended bytes."""
 
     def __init__(self, count: int, record_bytes: int, make: Callable[[int], bytes]) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class GeneratedFile(MemFile):
         """Nothing of a generated file is in memory."""
 
     def _put(self, position: int, whole: bytes) -> None:
-        assert position >= self._generated_bytes, "only what was appended can be overwritten"
+        assert position >= self._generated_bytes, "only appended bytes can be overwritten"
         super()._put(position - self._generated_bytes, whole)
 
     def truncate(self, size: int) -> None:
@@ -319,7 +319,7 @@ def _load(
 
 
 class CountingVfs(FaultVfs):
-    """Counts what is asked of the ``Vfs`` below it; ``list_dir`` counts one byte per entry."""
+    """Counts operations and bytes of the ``Vfs`` below it; ``list_dir`` counts a byte per entry."""
 
     def __init__(self, inner: Vfs) -> None:
         super().__init__(inner)

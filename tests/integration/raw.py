@@ -20,7 +20,7 @@ _PRODUCE_VERSION: Final = 9
 
 
 def exchange(address: str, body: Any, version: int, *, source: str = "") -> Any:
-    """Send one request on a connection of its own and return the response.
+    """Send one request on a new connection and return the response.
 
     :param source: address of this machine to connect from; by default the system chooses.
     """

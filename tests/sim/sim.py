@@ -126,13 +126,13 @@ class Totals:
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.played.most_common())
         ran = ", ".join(f"{kind} {count}" for kind, count in self.applications.most_common())
         points = ", ".join(f"{name} {count}" for name, count in self.fired.most_common())
-        told = [self.line(), f"faults: {kinds}", f"applications: {ran}"]
-        told.append(f"points that fired: {points or 'none'}")
-        told.append(f"longest time to heal after the last fault: {self.longest_heal_ms / 1000} s")
-        told.append(f"bits that rotted: {self.rotted}, noticed {self.damages_found} times")
+        lines = [self.line(), f"faults: {kinds}", f"applications: {ran}"]
+        lines.append(f"points that fired: {points or 'none'}")
+        lines.append(f"longest time to heal after the last fault: {self.longest_heal_ms / 1000} s")
+        lines.append(f"bits that rotted: {self.rotted}, noticed {self.damages_found} times")
         if self.failed:
-            told.append(f"failed seeds: {' '.join(map(str, sorted(self.failed)))}")
-        return told
+            lines.append(f"failed seeds: {' '.join(map(str, sorted(self.failed)))}")
+        return lines
 
 
 def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Outcome]:
@@ -143,7 +143,7 @@ def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Out
 
 
 def _prepare() -> None:
-    """Leave what was imported out of the collections: it is most of what they would look at."""
+    """Exclude imported objects from garbage collections, which would mostly visit these."""
     gc.disable()
     gc.freeze()
 

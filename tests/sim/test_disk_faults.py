@@ -97,7 +97,7 @@ def test_failed_writeback_is_reported_once_and_shows_when_pages_leave_memory() -
     assert file.read_at(0, 30) == certain != whole
 
 
-def test_clutter_comes_and_goes_while_a_directory_is_listed() -> None:
+def test_list_dir_with_clutter_shows_names_that_may_vanish() -> None:
     disk = _Disk()
     disk.faults.begin(DiskFault.CLUTTER)
     seen, vanished = set[str](), set[str]()

@@ -12,7 +12,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_allows_what_a_crash_leaves_but_for_garbage_at_the_end(seed: int) -> None:
+def test_allows_accepts_content_after_crash_except_garbage_at_the_end(seed: int) -> None:
     rng = random.Random(seed)
     file = MemFile()
     for _ in range(rng.randint(1, 6)):
@@ -30,7 +30,7 @@ def test_allows_what_a_crash_leaves_but_for_garbage_at_the_end(seed: int) -> Non
     assert not file.allows(file.synced[: whole // 2]) and not file.allows(b"y" + certain)
 
 
-def test_what_rots_is_another_bit_after_a_power_cut_too() -> None:
+def test_rotten_bit_stays_flipped_after_power_cut() -> None:
     file = MemVfs().open("/file", OpenMode.CREATE)
     file.write_at(0, [b"1234"])
     file.sync()
@@ -39,7 +39,7 @@ def test_what_rots_is_another_bit_after_a_power_cut_too() -> None:
     assert file.after_crash(random.Random(1)).read_at(0, 4) == b'1"34'
 
 
-def test_a_bit_that_rots_behind_a_page_in_memory_shows_once_that_left_it() -> None:
+def test_rotten_bit_under_cached_page_shows_after_eviction() -> None:
     file = MemVfs().open("/file", OpenMode.CREATE)
     file.write_at(0, [b"1234" * 1_000])
     file.sync()

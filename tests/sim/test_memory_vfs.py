@@ -47,7 +47,7 @@ def _outcomes(vfs: MemVfs, directory: str) -> set[tuple[str, ...]]:
     return {tuple(entry.name for entry in clone.list_dir(directory)) for clone in clones}
 
 
-def test_the_name_of_a_synced_file_may_survive_a_crash_without_earlier_changes() -> None:
+def test_name_of_synced_file_may_survive_crash_without_earlier_changes() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     for name in "ab":
@@ -75,7 +75,7 @@ def test_changes_of_one_name_survive_a_crash_in_their_order() -> None:
     assert _outcomes(vfs, "/") == {("newest",), ()}
 
 
-def test_sync_dir_makes_names_of_that_directory_certain_and_of_no_other() -> None:
+def test_sync_dir_makes_only_names_of_its_directory_durable() -> None:
     vfs = MemVfs()
     for directory in ("/x/d", "/x/e"):
         vfs.make_dirs(directory)
@@ -90,7 +90,7 @@ def test_sync_dir_makes_names_of_that_directory_certain_and_of_no_other() -> Non
     assert {(clone.exists("/x/d/f"), clone.exists("/x/e/g")) for clone in clones} == {(False, True)}
 
 
-def test_a_removed_tree_survives_a_crash_in_part() -> None:
+def test_removed_tree_survives_a_crash_in_part() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     for name in "ab":
@@ -102,7 +102,7 @@ def test_a_removed_tree_survives_a_crash_in_part() -> None:
     assert left == {("a", "b"), ("b",), ()}
 
 
-def test_an_unsynced_new_file_may_have_no_bytes() -> None:
+def test_unsynced_new_file_may_have_no_bytes() -> None:
     vfs = MemVfs()
     vfs.open("/f", OpenMode.CREATE).write_at(0, [b"1" * 100_000])
     vfs.sync_dir("/")

@@ -1,15 +1,15 @@
 """Transactional copiers while a cluster suffers: each input record is copied exactly once.
 
 :class:`Copiers` are two members of one consumer group, each with a transactional producer of
-librdkafka's, in a thread of its own. A copier reads committed records of one topic, writes a copy
-of each to another, adds its offsets with ``send_offsets_to_transaction`` and commits. At the end
-the committed copies are compared with the committed input: nothing lost, nothing twice, in order.
+librdkafka and a separate thread. A copier reads committed records of one topic, writes a copy of
+each to another topic, adds its offsets with ``send_offsets_to_transaction`` and commits. At the end
+the committed copies are compared with the committed input: no record lost or duplicated, in order.
 
-Every copier measures how long it was without a commit, and in which call of the client it was.
+Every copier measures its longest time without a commit, and the client's call during that time.
 
-``send_offsets_to_transaction`` of librdkafka 2.10 to 2.16 may never return, whatever its limit says
+``send_offsets_to_transaction`` of librdkafka 2.10 to 2.16 may never return, despite its time limit
 (confluentinc/librdkafka 5456 and 5511): it waits for a group coordinator that has left the
-metadata, as the brokers that stop here do. Such a producer is left behind, counted, and replaced.
+metadata, as a stopped broker does. Such a producer is abandoned, counted, and replaced.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ClientHangsError(Exception):
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:
-    """``call`` in a thread of its own, which is left behind with it if it does not return.
+    """Run ``call`` in a separate thread, which is abandoned if ``call`` does not return.
 
     The thread keeps what ``call`` uses alive: a producer that hangs cannot be closed either.
     """
@@ -123,7 +123,7 @@ class _Copier:
         )
         #: Read and not copied; other members copy the records of partitions that are revoked.
         self._batch: list[CommittedRecord] = []
-        #: The consumer's position is not behind what is committed.
+        #: The consumer's position is not behind the committed offset.
         self._has_position = True
         self._committed_at_s = time.monotonic()
         self._in_calls: dict[str, float] = defaultdict(float)
@@ -184,7 +184,7 @@ class _Copier:
         self._has_position = True
 
     def _copy(self, producer: Producer) -> bool:
-        """One transaction; False if another producer has to go on."""
+        """Copy in one transaction; return False if another producer has to continue."""
         self._timed("poll", self._fill_batch)
         if not self._batch:
             return True
@@ -315,9 +315,9 @@ class Copiers:
         return max(waits, key=lambda wait: wait.seconds)
 
     def finish(self) -> list[str]:
-        """Wait for the last copy, stop, and compare; what is wrong, one sentence each.
+        """Wait for the last copy, stop, and compare; return the violations, one sentence each.
 
-        The source must have no writers any more.
+        Call it once the source has no writers any more.
         """
         try:
             expected = list(self._source_reader.read(self._source_reader.settled_ends()))
@@ -332,7 +332,7 @@ class Copiers:
         return compare(expected, copies)[:_MOST_FINDINGS]
 
     def _wait_for_offsets(self, expected: list[CommittedRecord]) -> str | None:
-        """Wait until the group has committed all of it; what is missing, if that takes too long."""
+        """Wait until the group has committed all offsets; return the missing ones at a deadline."""
         ends = {one.partition: one.offset + 1 for one in expected}
         group = Consumer(
             {
@@ -363,7 +363,7 @@ class Copiers:
 
 
 def compare(expected: list[CommittedRecord], copies: list[CommittedRecord]) -> list[str]:
-    """What is wrong with ``copies``, which say what they are copies of; one sentence each."""
+    """Return the violations in ``copies``, one sentence each; a copy names its original."""
     findings: list[str] = []
     missing = {(one.partition, one.offset): one.value for one in expected}
     last: dict[int, int] = defaultdict(lambda: -1)

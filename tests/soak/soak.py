@@ -1,12 +1,12 @@
 """``make soak SECONDS=600 SEED=7``: break a real cluster at random, and prove that nothing is lost.
 
 Three controllers (one for every fourth seed), three brokers with two disks each, real ext4 on loop
-devices that lose what was not flushed, RF 3, ``min.insync.replicas`` 2, one idempotent acks=all
-producer per partition, a consumer that reads along, transactions, and two copiers of those that
-consume and produce in transactions. Rounds of strikes come from the seed (plan.py) until the time
-is over; then everything is read back and compared with what was acknowledged: offset, content,
-order; what the copiers wrote with what they read; and the replicas with each other. A failure is
-repeated with the same seed; the interleaving is the machine's, so that it may take a few runs.
+devices that lose unflushed bytes, RF 3, ``min.insync.replicas`` 2, one idempotent acks=all producer
+per partition, a consumer that reads all the time, transactions, and two copiers that consume and
+produce in transactions. Rounds of strikes come from the seed (plan.py) until the time is over. Then
+all records are read back and compared with the acknowledged ones (offset, content, order), the
+copies with their originals, and the replicas with each other. To repeat a failure, use the same
+seed; the interleaving depends on the machine, so that it may take a few runs.
 """
 
 from __future__ import annotations

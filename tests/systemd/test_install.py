@@ -96,7 +96,7 @@ def test_an_installation_comes_whole_and_goes_but_for_what_is_the_operators(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root installs services")
-def test_install_with_a_python_in_a_home_takes_one_that_services_can_run(tmp_path: Path) -> None:
+def test_install_with_python_in_home_uses_system_python(tmp_path: Path) -> None:
     """``ProtectHome=yes`` hides /root and /home, where pyenv keeps its interpreters."""
     base = Path("/usr/bin/python3.11")
     hidden = Path("/root") / f"kraftjbod-test-{os.getpid()}" / "python3.11"
@@ -109,7 +109,7 @@ def test_install_with_a_python_in_a_home_takes_one_that_services_can_run(tmp_pat
         assert f"install: {hidden} is none for services ({hidden} is in a home" in done.stdout
         python = tmp_path / PREFIX[1:] / "lib" / "kraftjbod" / "bin" / "python"
         assert not str(python.resolve()).startswith("/root/")
-        # An environment that an earlier installer made of it is made anew.
+        # An environment that an earlier installer created from this Python is recreated.
         python.unlink()
         python.symlink_to(hidden)
         assert make("install", *where).returncode == 0

@@ -1,4 +1,4 @@
-"""Each point of core/buggify.py has a name of its own, and docs/simulation.md says what it does."""
+"""Each point of core/buggify.py has a unique name, and docs/simulation.md describes its event."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_points_are_in_disk_and_loop_files() -> None:
     assert {path for path, colour in colours.items() if colour not in ("DISK", "LOOP")} == set()
 
 
-def test_points_are_asked_only_where_points_are_on() -> None:
+def test_calls_of_fires_are_guarded_by_is_on() -> None:
     """Outside of a simulation a point costs no call."""
     for path, source in read_sources().items():
         asked = len(re.findall(r"buggify\.(?:fires|time_out)\(", source.text))
@@ -46,7 +46,7 @@ def test_points_are_asked_only_where_points_are_on() -> None:
             assert source.text.count("buggify.is_on") == asked, path
 
 
-def test_the_page_lists_each_point() -> None:
+def test_simulation_page_lists_each_point() -> None:
     page = (ROOT / "docs/simulation.md").read_text()
     section = page.partition("## Points in the daemons")[2].partition("\n## ")[0]
     assert sorted(_ROW.findall(section)) == sorted(name for name, _ in points())

@@ -58,7 +58,7 @@ OSERROR_GATES = frozenset(
     {"storage/dirs/log_dir.py", "storage/dirs/outside_operations.py", "net/connection.py"}
 )
 #: Where an errno is an answer and not a failure, so that it may be turned into a value.
-#: Whether a descriptor is free is asked by OSError, for EMFILE has no class of its own.
+#: An OSError shows whether a descriptor is free, because EMFILE has no exception class.
 ANSWERS = {"storage/vfs.py": {"FileNotFoundError", "BlockingIOError", "OSError"}}
 
 MAX_FOLDER_FILES = 30

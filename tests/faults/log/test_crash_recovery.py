@@ -101,7 +101,7 @@ async def check(vfs: MemVfs, written: Written) -> None:
                 position += header.size_bytes
                 offset = header.next_offset
         for segment in handle.view.segments:
-            # Retention goes by it: an index that says less deletes what is young.
+            # Retention uses this timestamp: with a smaller one it would delete fresh records.
             newest = max(
                 (one.header.max_timestamp for one in batches_from(segment, 0)), default=None
             )

@@ -234,7 +234,7 @@ def test_a_broker_that_dies_on_the_way_does_not_stop_a_drain(cluster: Cluster) -
     require_whole(cluster, name)
 
 
-def test_drain_of_a_lost_broker_copies_from_the_living_ones(cluster: Cluster) -> None:
+def test_drain_of_lost_broker_copies_from_live_brokers(cluster: Cluster) -> None:
     """Only metadata and the other replicas are needed: the broker never comes back."""
     name = filled_topic(cluster, [3, 1])
     lost = cluster.brokers[3]

@@ -33,7 +33,7 @@ CHECK_INTERVAL_MS = 100
 
 @contextmanager
 def no_free_descriptors(daemon: DaemonProcess) -> Iterator[None]:
-    """Whatever the daemon opens meanwhile fails with EMFILE."""
+    """Make every open of the daemon fail with EMFILE meanwhile."""
     pid = daemon.pid
     assert pid is not None
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, _hard_limit(pid)))

@@ -73,7 +73,7 @@ def test_a_dir_that_cannot_be_opened_is_offline_from_the_start(stopped: Cluster)
     assert _errors(stopped) == {bad: 0, good: 0}
 
 
-def test_links_in_a_directory_never_cost_the_only_replica_its_records(
+def test_start_with_links_in_directory_keeps_records_of_only_replica(
     make_cluster: MakeCluster,
 ) -> None:
     """Dangling links are ignored; a link that stands for records takes the directory offline."""
@@ -105,7 +105,7 @@ def test_links_in_a_directory_never_cost_the_only_replica_its_records(
     assert not list(replica.parent.glob("*-stray"))
 
 
-def test_broker_whose_log_directories_are_all_lost_is_formatted_again(stopped: Cluster) -> None:
+def test_format_replace_lost_restores_broker_without_log_directories(stopped: Cluster) -> None:
     """Its metadata directory is kept. What the errors and docs/losses.md say is what works."""
     daemon = stopped.brokers[BROKER]
     stopped.start_daemon(daemon)

@@ -187,7 +187,7 @@ def test_what_is_not_there_is_reported() -> None:
             cluster.broker(1).dir(0).wait_state("oofline")
 
 
-def test_config_takes_numbers_and_start_refuses_what_a_daemon_would() -> None:
+def test_config_accepts_numbers_and_start_refuses_invalid_values() -> None:
     wrong = LocalCluster(brokers=1, disks="plain", broker_config={1: {"log.retention.ms": "soon"}})
     with pytest.raises(ConfigError, match=r"broker-1.properties: log\.retention\.ms"):
         wrong.start()
@@ -199,7 +199,7 @@ def test_config_takes_numbers_and_start_refuses_what_a_daemon_would() -> None:
         cluster.create_topic("short", config={"retention.ms": 60_000})
 
 
-def test_messages_suggest_start_once_the_broker_of_the_last_directory_is_gone() -> None:
+def test_messages_after_loss_of_last_directory_suggest_start() -> None:
     with LocalCluster(brokers=1, dirs=1, disks="plain") as cluster:
         broker = cluster.broker(1)
         broker.kill()

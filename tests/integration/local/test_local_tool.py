@@ -93,7 +93,7 @@ def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_pa
     assert read_confluent(made["bootstrapServers"], "nobody-made-it", 2) == [b"a", b"b"]
 
 
-def test_up_with_a_value_that_a_daemon_refuses_makes_nothing(local: Local, tmp_path: Path) -> None:
+def test_up_with_invalid_config_value_creates_nothing(local: Local, tmp_path: Path) -> None:
     port = ("--port", str(reserve_port().port))
     wrong = local("up", *SHAPE, *port, "--config", "log.retention.ms=soon")
     assert wrong.returncode == 1

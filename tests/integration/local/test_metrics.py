@@ -12,7 +12,7 @@ from tests.tidy.metrics_page import FIGURES
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
-def test_first_snapshot_has_every_figure_of_the_manual(make_cluster: MakeCluster) -> None:
+def test_first_metrics_snapshot_has_all_documented_metrics(make_cluster: MakeCluster) -> None:
     """A counter that appears only once it counts gives alerts no value to start from."""
     cluster = make_cluster(brokers=1, controllers=3, config={"metrics.snapshot.interval.ms": "200"})
     for daemon in cluster.local.daemons:

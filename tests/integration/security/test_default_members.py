@@ -1,6 +1,6 @@
-"""Without ``cluster.action.allowed.hosts``: registered hosts are members, and no others are.
+"""Without ``cluster.action.allowed.hosts`` only registered hosts are members.
 
-Each daemon has a host of its own, so that no request comes from loopback.
+Each daemon has a separate host address, so that no request comes from loopback.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def forged_registration(cluster: Cluster) -> BrokerRegistrationRequest:
     )
 
 
-def test_registered_hosts_are_members_and_strangers_are_not(make_cluster: MakeCluster) -> None:
+def test_default_members_are_registered_hosts_only(make_cluster: MakeCluster) -> None:
     """This machine is the stranger; brokers write to each other all the while."""
     cluster = make_cluster(brokers=2, dirs=1, hosts=True)
     for daemon in cluster.local.daemons:
@@ -111,10 +111,10 @@ def _write_a_transaction(cluster: Cluster) -> None:
         return any(value == b"in a transaction" for _, value in found)
 
     for index in (0, 1):
-        cluster.wait("what was committed", partial(is_visible, index))
+        cluster.wait("the committed record", partial(is_visible, index))
 
 
-def test_a_broker_of_an_unknown_host_waits_until_the_controllers_allow_it(
+def test_broker_on_unknown_host_waits_until_controllers_allow_it(
     make_cluster: MakeCluster,
 ) -> None:
     cluster = make_cluster(brokers=1, dirs=1, hosts=True, start=False)

@@ -137,7 +137,7 @@ def open_transaction(cluster: Cluster, topic: str) -> tuple[confluent_kafka.Prod
     return producer, known.producer_id, known.producer_epoch
 
 
-def test_write_txn_markers_of_a_stranger_ends_no_transaction(cluster: Cluster) -> None:
+def test_write_txn_markers_from_non_member_ends_no_transaction(cluster: Cluster) -> None:
     cluster.create_topic("marked", assignments={0: [1, 2]})
     producer, producer_id, epoch = open_transaction(cluster, "marked")
     kind = m.WriteTxnMarkersRequest
@@ -151,14 +151,14 @@ def test_write_txn_markers_of_a_stranger_ends_no_transaction(cluster: Cluster) -
     )
     answer = raw.exchange(cluster.brokers[1].address, kind(markers=[marker]), 1, source=STRANGER)
     producer.commit_transaction(WAIT_S)
-    # librdkafka reads only what is committed.
+    # librdkafka reads only committed records.
     found = clients.read_confluent_until(cluster.bootstrap, "marked", 1)
     assert found == [b"of an open transaction"]
     (partition,) = answer.markers[0].topics[0].partitions
     assert partition.error_code == REFUSED
 
 
-def test_add_partitions_to_txn_of_brokers_is_refused_to_a_stranger(cluster: Cluster) -> None:
+def test_add_partitions_to_txn_from_non_member_is_refused(cluster: Cluster) -> None:
     cluster.create_topic("added", assignments={0: [1, 2]})
     kind = m.AddPartitionsToTxnRequest
     transaction = kind.AddPartitionsToTxnTransaction(
@@ -179,7 +179,7 @@ def test_add_partitions_to_txn_of_brokers_is_refused_to_a_stranger(cluster: Clus
     assert partition.partition_error_code != REFUSED
 
 
-def test_voter_changes_are_refused_to_a_stranger_at_a_broker(cluster: Cluster) -> None:
+def test_voter_change_from_non_member_is_refused_by_broker(cluster: Cluster) -> None:
     directory = os.urandom(16)
     add = m.AddRaftVoterRequest(
         cluster_id=None,
@@ -197,7 +197,7 @@ def test_voter_changes_are_refused_to_a_stranger_at_a_broker(cluster: Cluster) -
         assert honest.error_code != REFUSED, honest
 
 
-def test_controllers_serve_no_request_of_a_stranger(cluster: Cluster) -> None:
+def test_controller_refuses_every_request_from_non_member(cluster: Cluster) -> None:
     broker = cluster.metadata().brokers[BrokerId(1)]
     forged = BrokerHeartbeatRequest(
         broker_id=BrokerId(1),
@@ -226,7 +226,7 @@ def test_controllers_serve_no_request_of_a_stranger(cluster: Cluster) -> None:
     assert (refusal["api"], refusal["peer"].rpartition(":")[0]) == (forged.api, STRANGER)
 
 
-def test_telemetry_topics_take_no_records_of_a_stranger(cluster: Cluster) -> None:
+def test_telemetry_topics_refuse_produce_from_non_member(cluster: Cluster) -> None:
     topic = "__storage_telemetry"
     cluster.wait("samples", lambda: cluster.metadata().topic(topic) is not None)
     cluster.wait_whole(topic)

@@ -90,7 +90,7 @@ def _make_topics(cluster: SimulatedCluster, names: str) -> None:
         client.run(create_topic(client.kafka, name, partitions=9, replication_factor=1))
 
 
-def test_answers_are_judged_by_entries_on_disk_where_caches_have_none() -> None:
+def test_quorum_laws_without_cached_entries_read_the_disk() -> None:
     findings: list[str] = []
     with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1, config=_SMALL_CACHES) as cluster:
         view = ClusterView(cluster)
@@ -104,7 +104,7 @@ def test_answers_are_judged_by_entries_on_disk_where_caches_have_none() -> None:
     assert findings == ["b'never' was answered, and no controller ever committed it"]
 
 
-def test_snapshot_of_another_state_than_the_entries_replay_to_is_found() -> None:
+def test_snapshot_that_differs_from_replayed_entries_is_found() -> None:
     findings: list[str] = []
     with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1, config=_SMALL_CACHES) as cluster:
         laws = QuorumLaws(ClusterView(cluster), found=findings.append)

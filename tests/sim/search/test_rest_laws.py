@@ -51,7 +51,7 @@ def test_open_files_of_deleted_and_of_foreign_logs_are_found() -> None:
     ]
 
 
-def test_running_broker_has_its_logs_open_and_stopped_broker_nothing() -> None:
+def test_open_files_are_hosted_logs_while_running_and_none_when_stopped() -> None:
     with SimulatedCluster(1, brokers=1, log_dirs=2) as cluster:
         cluster.start()
         client = cluster.client("operator")
@@ -64,8 +64,8 @@ def test_running_broker_has_its_logs_open_and_stopped_broker_nothing() -> None:
         hosted = view.hosted_names(1)
         assert hosted == {f"t-{number}" for number in range(4)}
         assert left_open("b", process.open_files, disks, hosted) == []
-        told = left_open("b", process.open_files, disks, hosted - {"t-2"})
-        assert any("t-2/" in one and "hosts no such log" in one for one in told)
+        findings = left_open("b", process.open_files, disks, hosted - {"t-2"})
+        assert any("t-2/" in finding and "hosts no such log" in finding for finding in findings)
         controller = cluster.controller().process
         assert controller is not None and controller.open_files
         broker.stop()

@@ -31,8 +31,8 @@ def _fresh() -> list[int]:
 
 
 def _require_whole(outcome: Outcome, how: str) -> None:
-    told = "\n".join([*outcome.story[-150:], *outcome.findings])
-    assert not outcome.findings, f"{told}\nrun it again: make sim SEED={outcome.seed} {how}"
+    story = "\n".join([*outcome.story[-150:], *outcome.findings])
+    assert not outcome.findings, f"{story}\nrun it again: make sim SEED={outcome.seed} {how}"
     assert outcome.acked > 0
 
 
@@ -92,9 +92,9 @@ def test_large_clusters_break_no_invariant(shape: Shape) -> None:
     kinds = [Kind.KILL, Kind.CONTROLLER_KILL, Kind.POWER_CUT]
     outcome = SeedRun(11, shape, schedule_of(kinds)).run()
     assert outcome.findings == [] and not outcome.skipped
-    told = "\n".join(outcome.story)
+    story = "\n".join(outcome.story)
     sizes = [
-        int(size) for size in re.findall(r"metadata_snapshot_written .*size_bytes=(\d+)", told)
+        int(size) for size in re.findall(r"metadata_snapshot_written .*size_bytes=(\d+)", story)
     ]
     assert not shape.large_configs or max(sizes) > SNAPSHOT_PIECE_BYTES
 

@@ -144,7 +144,7 @@ def test_a_leader_that_is_lost_while_it_answers_is_asked_again(
         (None, {"kafka.security.protocol": "SSL"}, "SSL (hand|conn)"),
     ],
 )
-def test_first_contact_that_fails_says_why(
+def test_offset_lookup_first_contact_failure_reports_the_reason(
     cluster: Cluster,
     topics: dict[str, str],
     server: str | None,

@@ -612,7 +612,7 @@ def test_a_stream_that_fails_says_what_is_lost(
     assert [int(row["value"]) for row in found] == [0, 1, 2, 3, 4, *range(100, 107)]
 
 
-def test_errors_in_options_leave_the_source_without_frames_below_it() -> None:
+def test_option_errors_leave_the_source_without_inner_frames() -> None:
     """Spark prints the traceback of its Python worker before the message."""
     options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingOffsets": "{"}
     with pytest.raises(ConfigError, match=r"option startingOffsets is '\{'") as refused:

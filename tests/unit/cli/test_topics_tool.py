@@ -26,7 +26,7 @@ async def test_create_says_so_in_kafkas_words() -> None:
 
 
 async def test_create_says_when_one_broker_down_stops_all_writes() -> None:
-    """With Kafka's default of 1 such a topic would go on; here it does not."""
+    """With Kafka's default of 1 such a topic would still take writes."""
     async with mini_broker() as broker:
         words = ("--bootstrap-server", broker.address, "--create", "--replication-factor")
         two = await invoke_ok(*words, "2", "--topic", "two")

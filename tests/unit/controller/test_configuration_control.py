@@ -50,7 +50,7 @@ def _configured(name: str, **values: str) -> MetadataState:
     return state
 
 
-def test_stored_values_that_are_refused_now_still_decide() -> None:
+def test_rules_of_topic_with_invalid_stored_values_use_nearest_bounds() -> None:
     """A controller that raised over them would decide nothing at all."""
     stored = {UNCLEAN.replace(".", "_"): "yes", "min_insync_replicas": "9" * 11, "newer_key": "1"}
     rules = _manager(_configured("t", **stored)).rules_of("t")

@@ -39,7 +39,7 @@ async def test_ineligible_isr_member_is_reported_with_the_reason(
     new = m.NewTopic(name="t", assignments={0: (ONE, TWO)})
     await node.controller.handle(m.CreateTopicsRequest(topics=(new,)))
     (topic,) = node.managers.state.topics.values()
-    wish = m.PartitionIsr(
+    requested = m.PartitionIsr(
         topic_id=topic.topic_id,
         partition=0,
         leader_epoch=topic.partitions[0].leader_epoch,
@@ -47,7 +47,9 @@ async def test_ineligible_isr_member_is_reported_with_the_reason(
         isr=(ONE, TWO),
         isr_broker_epochs=(epochs[ONE], BrokerEpoch(epochs[TWO] - 1)),
     )
-    request = m.AlterPartitionRequest(broker_id=ONE, broker_epoch=epochs[ONE], partitions=(wish,))
+    request = m.AlterPartitionRequest(
+        broker_id=ONE, broker_epoch=epochs[ONE], partitions=(requested,)
+    )
     with capture_logs() as events:
         for _ in range(2):
             response = await node.controller.handle(request)

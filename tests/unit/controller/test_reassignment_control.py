@@ -144,11 +144,11 @@ def test_reassignment_beyond_the_files_that_a_broker_may_open_is_refused() -> No
     )
 
     def codes() -> list[ErrorCode]:
-        wishes = [
+        moves = [
             c.ReassignedPartition(topic=f"t{number}", partition=0, replicas=(2,))
             for number in range(4)
         ]
-        response = world.ask(c.AlterPartitionReassignmentsRequest(partitions=tuple(wishes)))
+        response = world.ask(c.AlterPartitionReassignmentsRequest(partitions=tuple(moves)))
         assert isinstance(response, c.AlterPartitionReassignmentsResponse)
         return [outcome.error_code for outcome in response.partitions]
 

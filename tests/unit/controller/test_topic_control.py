@@ -120,7 +120,7 @@ def test_creation_beyond_the_files_that_a_broker_may_open_is_refused(world: Worl
     assert again.error_code == ErrorCode.NONE
 
 
-def test_broker_that_says_no_capacity_takes_any_number_of_replicas(world: World) -> None:
+def test_broker_without_reported_capacity_takes_any_number_of_replicas(world: World) -> None:
     _say_capacity(world, 1, -1)
     (made,) = _create(world, _topic("a", 90))
     assert made.error_code == ErrorCode.NONE
@@ -172,7 +172,7 @@ def test_topics_are_deleted_by_id_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
-def test_topics_of_coordinators_neither_grow_nor_are_deleted(world: World, name: str) -> None:
+def test_coordinator_topics_refuse_growth_and_deletion(world: World, name: str) -> None:
     """A group or transactional id belongs to a partition by its hash and their number."""
     (made,) = _create(world, _topic(name, 2))
     more = (m.MorePartitions(name=name, count=3), m.MorePartitions(name=name, count=2))

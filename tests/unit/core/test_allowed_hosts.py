@@ -7,7 +7,7 @@ import pytest
 from kraftjbod.core.allowed_hosts import AllowedHosts, address_of
 
 
-def test_parse_tells_networks_from_names() -> None:
+def test_parse_distinguishes_networks_from_names() -> None:
     hosts = AllowedHosts.parse(
         ["10.0.0.7", "10.1.2.3/16", "[fd00::7]", "fd01::/64", "broker_1.Example.org", "b2"]
     )
@@ -48,7 +48,7 @@ def test_parse_star_allows_every_host() -> None:
         ([f"h{number}" for number in range(1001)], "1000 may be"),
     ],
 )
-def test_parse_refuses_what_is_no_host(items: list[str], message: str) -> None:
+def test_parse_refuses_invalid_hosts(items: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("*", r"\*")):
         AllowedHosts.parse(items)
 
@@ -66,6 +66,6 @@ def test_parse_refuses_what_is_no_host(items: list[str], message: str) -> None:
         ("", None),
     ],
 )
-def test_address_of(text: str, address: str | None) -> None:
+def test_address_of_returns_numeric_address_or_none(text: str, address: str | None) -> None:
     found = address_of(text)
     assert (None if found is None else str(found)) == address

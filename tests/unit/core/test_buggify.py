@@ -30,20 +30,20 @@ def test_points_of_the_same_seed_fire_at_the_same_calls() -> None:
     ]
 
 
-def test_points_of_different_seeds_are_all_off_never_or_often_in_use() -> None:
+def test_points_in_use_differ_by_seed_and_some_seeds_use_none() -> None:
     names = [f"point.{number}" for number in range(30)]
     in_use = [len(set(fired_by(seed, names))) for seed in range(40)]
     assert in_use.count(0) in range(4, 21)
     assert all(1 <= count <= 20 for count in in_use if count)
 
 
-def test_a_point_that_is_added_leaves_the_draws_of_the_others() -> None:
+def test_added_point_keeps_draws_of_other_points() -> None:
     for seed in range(20):
         with_new = fired_by(seed, ["a", "new", "b"])
         assert [name for name in with_new if name != "new"] == fired_by(seed, ["a", "b"])
 
 
-def test_use_restores_what_decided_before_and_counts_each_firing() -> None:
+def test_use_restores_previous_points_and_counts_each_firing() -> None:
     points = next(p for p in map(points_of, range(50)) if any(p.fires("a") for _ in range(300)))
     points.fired.clear()
     before = buggify.use(points)
@@ -65,6 +65,6 @@ def test_use_restores_what_decided_before_and_counts_each_firing() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_a_point_in_use_fires_with_one_probability_per_seed(name: str) -> None:
+def test_point_in_use_fires_with_one_probability_per_seed(name: str) -> None:
     shares = {round(fired_by(seed, [name]).count(name) / 300, 1) for seed in range(60)}
     assert {0.0, 0.2, 0.3} & shares == shares - {0.1}

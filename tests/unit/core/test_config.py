@@ -203,7 +203,7 @@ def test_retention_takes_milliseconds_before_minutes_before_hours() -> None:
             broker(**{key: "0"})
 
 
-def test_a_key_may_have_the_name_of_kip_113() -> None:
+def test_config_accepts_key_names_of_kip_113() -> None:
     config = broker(intra_broker_throttled_rate="7", num_replica_move_threads="3")
     assert config.replica_alter_log_dirs_io_max_bytes_per_second == 7
     assert config.num_replica_alter_log_dirs_threads == 3

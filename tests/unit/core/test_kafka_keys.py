@@ -47,7 +47,7 @@ HIGHER_LEAST = {
     "log.cleaner.threads": "log.cleaner.enable=false says it",
     "log.flush.offset.checkpoint.interval.ms": "checkpoints would be written without a pause",
     "log.flush.scheduler.interval.ms": "logs would be looked at without a pause",
-    "max.connections": "nobody could connect",
+    "max.connections": "no client could connect",
     "max.incremental.fetch.session.cache.slots": "followers need one session at least",
     "offset.metadata.max.bytes": "a negative size means nothing",
     "offsets.load.buffer.size": "no batch would fit",
@@ -109,7 +109,7 @@ def served() -> list[tuple[KafkaKey, type[KeyedModel]]]:
 
 
 def is_accepted(model: type[KeyedModel], key: str, text: str) -> bool:
-    """Whether ``key`` itself is not what is wrong: the model needs other keys as well."""
+    """Whether the model accepts ``key``; errors about other, missing keys do not count."""
     try:
         parse_model(model, {key: text}, "file")
     except ConfigError as e:
@@ -130,12 +130,12 @@ def test_every_key_of_a_kafka_broker_is_accounted_for_once() -> None:
         assert sum(ways.values()) == 1, (one.key, ways)
 
 
-def test_other_bounds_than_kafkas_are_those_of_served_numbers() -> None:
+def test_bounds_that_differ_from_kafka_belong_to_served_keys() -> None:
     numbers = {one.key for one, model in served() if config_types(model)[one.key] in BOUNDS}
     assert HIGHER_LEAST.keys() | LOWER_LEAST.keys() <= numbers
 
 
-def test_no_reason_is_given_for_what_is_no_key_of_kafka() -> None:
+def test_why_without_effect_of_unknown_key_is_none() -> None:
     public = {one.key for one in kafka_keys()}
     for key in (*WITHOUT_EFFECT, *REFUSED):
         assert any(name.startswith(key) if key.endswith(".") else name == key for name in public)
@@ -187,12 +187,12 @@ def test_types_and_bounds_are_kafkas(one: KafkaKey, model: type[KeyedModel]) -> 
         ("max.connection.creation.rate", "10"),
     ],
 )
-def test_node_refuses_a_key_whose_silent_loss_changes_what_is_allowed(key: str, value: str) -> None:
+def test_node_refuses_key_that_must_not_be_ignored(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"f: {key} is {value}: "):
         require_servable({key: value}, source="f")
 
 
-def test_node_takes_a_refused_key_that_asks_for_nothing() -> None:
+def test_node_accepts_refused_key_with_neutral_value() -> None:
     values = {
         "create.topic.policy.class.name": " ",
         "remote.log.storage.system.enable": "False",
@@ -214,7 +214,7 @@ def test_aliases_become_the_keys_of_the_models() -> None:
         canonical_keys({"node.id": "1", "broker.id": "2"}, source="f")
 
 
-def test_ignored_keys_say_why_or_what_was_meant() -> None:
+def test_ignored_keys_give_reason_or_suggestion() -> None:
     values = {"num.io.threads": "8", "log.dir.relod": "1", "ssl.protocol": "x", "broker.id": "1"}
     texts = list(map(str, ignored_keys(BrokerConfig, values | {"log.retention.mss": "1"})))
     assert texts[0].startswith("there is no key log.dir.relod")

@@ -8,12 +8,12 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 
 
-def test_negative_retention_bytes_are_taken_as_kafka_takes_them() -> None:
+def test_negative_retention_bytes_are_accepted_as_in_kafka() -> None:
     config = TopicConfig().with_overrides({"retention.bytes": "-5"}, source="topic t")
     assert config.retention_bytes == -5
 
 
-def test_stored_overrides_keep_what_is_usable() -> None:
+def test_stored_overrides_keep_readable_values() -> None:
     stored = {"retention.ms": "-1", "of.a.newer.version": "1", "segment.bytes": "soon"}
     config, problem = TopicConfig().with_stored_overrides(stored, source="topic t")
     assert config == TopicConfig(retention_ms=-1)

@@ -162,7 +162,7 @@ def test_a_socket_error_in_a_callback_is_only_reported(tmp_path: Path) -> None:
 
 
 def test_os_error_that_ends_a_background_task_ends_the_process(tmp_path: Path) -> None:
-    """Without its heartbeats or its metadata a broker would go on as a zombie."""
+    """A broker without its heartbeat or metadata task would continue as a zombie."""
     body = """
     from kraftjbod.broker.background import BackgroundTasks
 
@@ -241,7 +241,7 @@ def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
     )
 
 
-def test_a_key_that_must_not_be_ignored_stops_the_start(tmp_path: Path) -> None:
+def test_start_with_key_that_must_not_be_ignored_fails(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     code, _, err = _finish(_run(tmp_path, body, config="create.topic.policy.class.name=a.Policy"))
     assert code == runner.EXIT_CONFIG

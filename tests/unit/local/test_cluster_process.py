@@ -127,7 +127,7 @@ def test_create_with_a_value_that_a_daemon_refuses_writes_nothing(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_format_resumes_what_an_interrupted_start_has_begun(tmp_path: Path) -> None:
+def test_format_resumes_interrupted_start(tmp_path: Path) -> None:
     made = ClusterProcesses.create(tmp_path, brokers=1, dirs=2)
     made.write_cluster_json()
     assert not (made.controller.files.metadata_dir / "meta.properties").exists()
@@ -144,7 +144,7 @@ def test_format_resumes_what_an_interrupted_start_has_begun(tmp_path: Path) -> N
     assert "unformatted" not in json.loads((tmp_path / "cluster.json").read_text())
 
 
-def test_add_brokers_takes_the_last_brokers_configuration_but_for_its_own(tmp_path: Path) -> None:
+def test_add_brokers_copies_last_configuration_except_ids_ports_and_paths(tmp_path: Path) -> None:
     own = {1: {"broker.rack": "r1"}, 2: {"broker.rack": "r2", "num.partitions": "7"}}
     cluster = ClusterProcesses.create(tmp_path, brokers=2, dirs=2, broker_config=own)
     cluster.add_brokers(2)

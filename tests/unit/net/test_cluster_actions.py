@@ -214,7 +214,7 @@ async def test_large_markers_of_another_host_close_the_connection_undecoded() ->
 
 
 @pytest.mark.parametrize(("allowed", "has_place"), [(MEMBERS, True), (OTHERS, False)])
-async def test_only_a_member_gets_a_place_of_brokers(
+async def test_reserved_connections_are_for_members_only(
     allowed: AllowedHosts, has_place: bool
 ) -> None:
     """A fetch with a replica id frees the client's place that its connection took before."""

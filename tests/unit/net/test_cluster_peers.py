@@ -111,7 +111,7 @@ async def test_names_are_resolved_before_an_unknown_host_is_refused() -> None:
         assert not peers.allows("10.0.0.7"), "the address belongs to another host by now"
 
 
-async def test_a_new_name_is_resolved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_name_is_resolved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_peers, "_LEAST_INTERVAL_S", 3600.0)
     hosts, names = Hosts("a"), Names(a="10.0.0.1", b="10.0.0.2")
     peers = ClusterPeers(known_hosts=hosts, resolve=names)
@@ -121,7 +121,7 @@ async def test_a_new_name_is_resolved_at_once(monkeypatch: pytest.MonkeyPatch) -
         assert await peers.admits("10.0.0.2")
 
 
-async def test_strangers_do_not_have_names_resolved_again_and_again(
+async def test_requests_of_unknown_hosts_resolve_names_once_per_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_peers, "_LEAST_INTERVAL_S", 3600.0)
@@ -133,7 +133,7 @@ async def test_strangers_do_not_have_names_resolved_again_and_again(
     assert names.asked == ["broker"]
 
 
-async def test_a_name_without_an_answer_keeps_its_address_and_one_that_is_gone_loses_it() -> None:
+async def test_unanswered_name_keeps_its_address_and_unknown_name_loses_it() -> None:
     names = Names(a="10.0.0.1", b="10.0.0.2")
     peers = ClusterPeers(listed("a", "b"), resolve=names)
     async with running(peers):
@@ -144,7 +144,7 @@ async def test_a_name_without_an_answer_keeps_its_address_and_one_that_is_gone_l
         assert peers.allows("10.0.0.1") and not peers.allows("10.0.0.2")
 
 
-async def test_one_name_without_an_answer_does_not_hold_up_the_others(
+async def test_unanswered_name_does_not_delay_other_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_peers, "_PATIENCE_S", 3600.0)
@@ -167,7 +167,7 @@ async def test_waiting_for_names_ends_and_is_bounded(monkeypatch: pytest.MonkeyP
     names.held.clear()
     peers = ClusterPeers(listed("broker"), resolve=names)
     async with running(peers):
-        assert not await peers.admits("10.0.0.7"), "nobody answers"
+        assert not await peers.admits("10.0.0.7"), "the name service does not answer"
         monkeypatch.setattr(cluster_peers, "_PATIENCE_S", 3600.0)
         monkeypatch.setattr(cluster_peers, "_MAX_WAITING", 1)
         first = asyncio.create_task(peers.admits("10.0.0.7"))
@@ -177,13 +177,13 @@ async def test_waiting_for_names_ends_and_is_bounded(monkeypatch: pytest.MonkeyP
         assert await first
 
 
-async def test_no_names_and_no_resolver_needed() -> None:
+async def test_peers_without_names_need_no_resolver() -> None:
     """Literal addresses alone: nothing waits for a resolver that does not run."""
     peers = ClusterPeers(listed("10.0.0.7"))
     assert not await peers.admits("10.0.0.8")
 
 
-async def test_addresses_of_resolves_names_and_tells_names_that_do_not_exist() -> None:
+async def test_addresses_of_resolves_names_and_is_empty_for_unknown_names() -> None:
     assert "127.0.0.1" in (await addresses_of("localhost", timeout_ms=10_000) or ())
     assert await addresses_of("a..b", timeout_ms=10_000) in ((), None)
     assert await addresses_of("\udcff", timeout_ms=10_000) == ()

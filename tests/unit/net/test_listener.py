@@ -53,7 +53,7 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
     await door.close(timeout_ms=0)
 
 
-async def test_reset_silent_resets_connections_that_said_nothing_since_then() -> None:
+async def test_reset_silent_resets_connections_without_requests_since() -> None:
     """A reset, not an end of stream: that waits for what the peer has not acknowledged."""
     hold = asyncio.Event()
     door = listener(ListenerLimits(), hold)

@@ -87,7 +87,7 @@ async def test_messages_go_in_their_order_the_oldest_are_dropped_and_an_end_is_h
 
 
 async def test_bug_that_ends_a_peer_link_reaches_the_loop() -> None:
-    """The controller would go on, and that peer would never hear of it again."""
+    """The controller would continue, and never send messages to that peer again."""
 
     def make_request(_numbers: Sequence[int]) -> RpcRequest:
         raise ZeroDivisionError

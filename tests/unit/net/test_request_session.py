@@ -157,7 +157,7 @@ async def test_connection_without_an_answer_closes_after_earlier_answers() -> No
         if bytes(request.frame) == b"first":
             return first
         failed: Completion[bytes] = Completion()
-        failed.set_exception(UnansweredError("nobody waits for an answer"))
+        failed.set_exception(UnansweredError("the producer expects no answer"))
         return failed
 
     def session(connection: Connection) -> RequestSession:

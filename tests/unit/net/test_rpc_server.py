@@ -228,7 +228,7 @@ async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -
         stays.close()
 
 
-async def test_reset_connection_is_reported_as_one_that_its_peer_may_not_know_of() -> None:
+async def test_reset_connection_is_reported_as_reset() -> None:
     """A firewall sends resets too, and the peer need not know; only its own kernel sends an end."""
     closed: asyncio.Queue[tuple[ConnectionId, bool]] = asyncio.Queue()
     async with serving(on_peer_closed=lambda *end: closed.put_nowait(end)) as (

@@ -108,12 +108,12 @@ async def test_who_knows_what_was_committed_does_not_follow_a_majority_that_lost
     assert keeper.payloads == [b"a", b"b", b"c"]
 
 
-async def test_raft_driver_restarted_voter_refuses_a_snapshot_without_what_was_committed(
+async def test_raft_driver_restarted_voter_refuses_snapshot_without_committed_entries(
     net: Net,
 ) -> None:
-    """Two of three come back with older copies of their disks, and go on until a snapshot.
+    """Two of three voters return with older copies of their disks, and write a snapshot later.
 
-    The third one was restarted after a crash, and has to know what was committed from its disk.
+    The third voter was restarted after a crash; only its disk says which entries were committed.
     """
     leader = await net.leader()
     await _propose_to_all(net, b"a")
@@ -188,7 +188,7 @@ async def test_raft_driver_entry_restored_during_a_hung_write_is_applied_as_comm
     hangs["sync"].set()
     await until(lambda: seen["truncate"] == 2)
     late.driver.receive(append(leader, term + 2, *restored, committed=end + 2))
-    # Whatever the driver applies, it applies within these iterations: the disk hangs.
+    # The disk hangs, so the driver can only apply entries within these iterations.
     for _ in range(20):
         await asyncio.sleep(0)
     assert (log.durable_offset, late.payloads) == (end, [b"a"])

@@ -1,4 +1,4 @@
-"""How long a leader may rely on its leadership: by the clock, since what was answered was sent."""
+"""A leader's lease is measured by the clock, from when it sent the answered messages."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_lease_counts_by_the_clock_when_ticks_come_late() -> None:
     assert not ticks.is_lease_valid(core)
 
 
-async def test_lease_of_a_leader_that_stood_still_is_valid_once_a_majority_answers_again() -> None:
+async def test_lease_of_paused_leader_is_valid_once_a_majority_answers_again() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run(core))
@@ -92,7 +92,7 @@ async def test_lease_of_a_leader_that_stood_still_is_valid_once_a_majority_answe
     with capture_logs() as events:
         await _tick(ticked)
     assert [(e["event"], e["pause_ms"]) for e in events] == [("raft_leader_stood_still", 100)]
-    core.step(_answer(core, 0))  # It waited in a socket while this process stood still.
+    core.step(_answer(core, 0))  # The answer waited in a socket while this process was paused.
     await _tick(ticked)
     assert not ticks.is_lease_valid(core)
     core.step(_answer(core, _sent_ticks(core)[-1]))

@@ -52,7 +52,7 @@ def _rot_snapshot(vfs: FaultVfs, payload: bytes) -> None:
 
 
 async def test_replica_work_snapshot_that_rots_is_not_sent_and_made_again(net: Net) -> None:
-    """A follower installed the changed state, with a valid CRC of its own."""
+    """Before the fix, a follower installed the changed state with a valid CRC."""
     leader, away = await _left_behind(net)
     _rot_snapshot(leader.vfs, b",42,")
     with capture_logs() as events:

@@ -1,7 +1,7 @@
 """Costs of operations on a log, in file operations and bytes, at 1, 10 and 100 times the size.
 
-No operation may read more than the indexes of one segment and one index interval, whatever the
-size of its segment or of the log. The costs are stated in docs/operate.md.
+For segments and logs of any size, no operation may read more than the indexes of one segment and
+one index interval. docs/operate.md states the costs.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ async def test_retention_and_purges_are_many_short_operations():
 
 @SIZES
 @pytest.mark.parametrize("by", ["read", "time"])
-async def test_a_lost_index_is_made_in_steps_and_written(times: int, by: str):
+async def test_lost_index_is_rebuilt_in_steps_and_written(times: int, by: str):
     """A read or a search by time waits for it; what others asked for comes between."""
     mem = MemVfs()
     shape = replace(larger_segments(times), segments=2)
@@ -304,7 +304,7 @@ async def test_a_lost_index_is_made_in_steps_and_written(times: int, by: str):
 async def without_index(
     shape: LargeLog,
 ) -> tuple[LogHandle, list[tuple[OpKind, int]], list[int], LogManager]:
-    """A replica whose first segment lost its index, and what is done from now on."""
+    """A replica whose first segment lost its index, and a record of its operations from now on."""
     mem = MemVfs()
     vfs, manager = await served(mem, shape)
     handle = manager.get(TP)
@@ -324,7 +324,7 @@ async def test_readers_that_lack_the_same_index_wait_for_one_rebuild():
     await manager.close(1)
 
 
-async def test_a_rebuild_ends_when_its_segment_is_truncated():
+async def test_rebuild_ends_when_its_segment_is_truncated():
     shape = replace(larger_segments(2), segments=2)
     handle, steps, _, manager = await without_index(shape)
     read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))
@@ -336,7 +336,7 @@ async def test_a_rebuild_ends_when_its_segment_is_truncated():
     await manager.close(1)
 
 
-async def test_a_rebuild_goes_on_where_a_caller_gave_up():
+async def test_rebuild_continues_after_a_cancelled_caller():
     shape = replace(larger_segments(2), segments=2)
     handle, steps, bytes_read, manager = await without_index(shape)
     read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))

@@ -40,7 +40,7 @@ def test_write_read_truncate(place: tuple[Vfs, str]):
     file.close()
 
 
-def test_real_files_are_not_for_other_users(tmp_path: Path) -> None:
+def test_created_files_are_not_readable_by_other_users(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         vfs = RealVfs()
@@ -103,7 +103,7 @@ def test_list_dir_does_not_follow_symbolic_links(tmp_path: Path):
 
 
 def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path):
-    """A cleaner renames its files in a thread of its own while a directory is listed."""
+    """A cleaner thread renames files while a directory is listed."""
     for name in range(50):
         (tmp_path / f"{name}").touch()
     vfs, stopped = RealVfs(), threading.Event()
@@ -194,7 +194,7 @@ def test_let_go_needs_no_descriptor(tmp_path: Path):
 
 
 def test_sync_dir_works_without_a_free_descriptor(tmp_path: Path):
-    """What was renamed or removed before it must become certain all the same."""
+    """Earlier renames and removals must become durable even then."""
     vfs = RealVfs()
     with no_free_descriptors():
         vfs.sync_dir(f"{tmp_path}")

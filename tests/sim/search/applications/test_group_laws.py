@@ -48,10 +48,10 @@ def test_answer_older_than_an_acknowledged_commit_is_found() -> None:
     commit = laws.commits("a", 1, 0, 5)
     before = laws.least(0)
     laws.answered(commit, is_refused=False)
-    assert laws.told(2, 0, -1, before) == "", "it may have been asked before the acknowledgement"
-    assert laws.told(2, 0, 5, laws.least(0)) == ""
-    assert laws.told(2, 0, 4, laws.least(0)) == (
-        "broker 2 tells that partition 0 is at 4, and 5 was acknowledged before it was asked"
+    assert laws.check_answer(2, 0, -1, before) == "", "the question came before the acknowledgement"
+    assert laws.check_answer(2, 0, 5, laws.least(0)) == ""
+    assert laws.check_answer(2, 0, 4, laws.least(0)) == (
+        "broker 2 answers that partition 0 is at 4, and 5 was acknowledged before the question"
     )
     refused = laws.commits("a", 1, 0, 9)
     laws.answered(refused, is_refused=True)

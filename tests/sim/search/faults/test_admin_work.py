@@ -14,28 +14,28 @@ _BROKERS = [Kind.UNREGISTER, Kind.UNCLEAN_ELECTION]
 OF_ADMINS = {*_CLUSTER, *_BROKERS}
 
 
-def test_cluster_is_as_before_after_settings_levels_elections_and_reassignments() -> None:
-    told = "\n".join(play(_CLUSTER).story)
-    assert "broker_session" in told or "set " in told
-    assert "raise metadata.version to 4.4-IV2: done" in told
-    assert "reassign " in told
+def test_admin_work_on_settings_and_replicas_is_undone_at_the_end() -> None:
+    story = "\n".join(play(_CLUSTER).story)
+    assert "broker_session" in story or "set " in story
+    assert "raise metadata.version to 4.4-IV2: done" in story
+    assert "reassign " in story
 
 
-def test_level_of_mixed_versions_is_not_raised_above_the_older_software() -> None:
+def test_metadata_version_with_mixed_software_stays_at_older_level() -> None:
     schedule = schedule_of([Kind.DOWNGRADE, Kind.DOWNGRADE])
     run = SeedRun(11, Shape(partitions=2, is_mixed=True), schedule)
     older = run._cluster.broker(3)
     assert older.features is OLDER_FEATURES
     outcome = run.run()
     assert outcome.findings == []
-    told = [line for line in outcome.story if "raise metadata.version" in line]
-    assert len(told) == 2 and all("supports 14 to 30" in line for line in told), told
+    story = [line for line in outcome.story if "raise metadata.version" in line]
+    assert len(story) == 2 and all("supports 14 to 30" in line for line in story), story
     assert older.features is SUPPORTED_FEATURES, "the second fault replaces the software"
 
 
 @pytest.mark.parametrize("controllers", [1, pytest.param(3, marks=pytest.mark.long)])
-def test_unregistered_broker_and_unclean_leader_come_to_rest(controllers: int) -> None:
+def test_cluster_heals_after_unregistered_broker_and_unclean_leader(controllers: int) -> None:
     outcome = play(_BROKERS, controllers=controllers, every_ms=9_000)
-    told = "\n".join(outcome.story)
-    assert "unregister broker 2: done" in told
-    assert "elect unclean leaders" in told and not outcome.skipped
+    story = "\n".join(outcome.story)
+    assert "unregister broker 2: done" in story
+    assert "elect unclean leaders" in story and not outcome.skipped

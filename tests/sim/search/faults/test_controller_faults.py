@@ -48,7 +48,7 @@ def test_hang_of_follower_while_leaders_change_restores_a_replaced_entry(
 
 
 @pytest.mark.long
-def test_rot_in_a_metadata_snapshot_is_noticed_when_a_broker_and_a_controller_come_back() -> None:
+def test_rotten_metadata_snapshot_is_noticed_by_returning_broker_and_controller() -> None:
     """Both are given the leader's snapshot while one of its bits is another one."""
     kinds = {Kind.METADATA_ROT: 4_000, Kind.KILL: 300, Kind.CONTROLLER_KILL: 1_500}
     schedule = tuple(

@@ -10,9 +10,9 @@ def test_observer_follows_again_after_each_end_and_never_votes() -> None:
     run = SeedRun(11, Shape(partitions=2, controllers=3, observers=1), schedule)
     outcome = run.run()
     assert outcome.findings == []
-    told = "\n".join(outcome.story)
-    assert "name the voters in the metadata log: done" in told
+    story = "\n".join(outcome.story)
+    assert "name the voters in the metadata log: done" in story
     (observer,) = run._cluster.observers
-    assert "controller-200 is " in told or "controller-200 loses" in told
+    assert "controller-200 is " in story or "controller-200 loses" in story
     assert observer.past[-1].exit_code == 0, "it is stopped with all others in the end"
     assert not any(name == observer.name for name, _ in run._quorum._votes)

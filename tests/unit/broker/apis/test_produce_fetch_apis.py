@@ -442,7 +442,7 @@ async def test_fetch_beyond_the_partition_limit_reads_each_partition_in_turn():
         (produce(batch()), 4, ErrorCode.KAFKA_STORAGE_ERROR),
     ],
 )
-async def test_storage_error_is_told_to_old_clients_in_a_code_that_they_know(
+async def test_storage_error_for_old_clients_is_not_leader_or_follower(
     request_: Any, version: int, code: ErrorCode
 ):
     """KIP-112: a code that they do not know is fatal to them; by this one they find the leader."""

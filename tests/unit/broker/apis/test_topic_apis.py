@@ -70,7 +70,7 @@ def answer(request: RpcRequest) -> RpcResponse:
             return accept(request)
 
 
-async def test_create_topics_answers_with_what_the_topics_are_configured_to():
+async def test_create_topics_response_contains_topic_configs():
     """KIP-525: from version 5 on, sorted by name, each value with where it comes from."""
 
     def created(request: RpcRequest) -> RpcResponse:
@@ -246,7 +246,7 @@ async def test_an_older_controller_that_finds_nothing_is_asked_for_topics_by_the
 
 
 @pytest.mark.parametrize("disabled_by", ["broker", "controller"])
-async def test_topics_stay_when_deletion_is_disabled(disabled_by: str) -> None:
+async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: str) -> None:
     """Versions before 3 have no error of their own for it."""
 
     def refusing(request: RpcRequest) -> RpcResponse:

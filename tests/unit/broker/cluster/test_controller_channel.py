@@ -120,7 +120,7 @@ async def test_it_goes_on_to_the_voter_that_is_active_and_stays_there() -> None:
     assert (len(inactive.seen), len(active.seen)) == (1, 2)
 
 
-async def test_call_passes_over_a_controller_that_does_not_allow_this_host() -> None:
+async def test_call_skips_controller_that_refuses_this_host() -> None:
     def refuse(_: RpcRequest) -> RpcResponse:
         raise OperatingError("not from here", code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 

@@ -41,7 +41,7 @@ def test_a_change_is_seen_once_the_topic_is_forgotten() -> None:
     assert made.get("t").retention_ms == 7
 
 
-def test_a_value_that_does_not_parse_is_passed_over_with_a_warning() -> None:
+def test_topic_config_with_unreadable_value_is_ignored_with_warning() -> None:
     """The other values of the topic hold: with the default retention it could lose records."""
     made, _ = configs(segment_bytes="soon", retention_ms="-1")
     with capture_logs() as logged:

@@ -102,7 +102,7 @@ SPLITS = {
 
 
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
-def test_coordinator_cut_off_with_the_active_controller_tells_no_replaced_offset(
+def test_coordinator_cut_off_with_active_controller_returns_no_replaced_offset(
     split: dict[str, Any],
 ) -> None:
     """One firewall rule separates the coordinator and the active controller from all others.

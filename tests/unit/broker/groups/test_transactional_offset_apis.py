@@ -126,7 +126,7 @@ async def test_a_member_of_a_former_generation_commits_nothing() -> None:
         assert await committing_with(rig, producer, 5, **mine) == 0
 
 
-async def test_more_open_transactions_than_producers_may_be_known_are_told_to_try_again() -> None:
+async def test_txn_offset_commit_beyond_producer_limit_is_retriable() -> None:
     """A transaction that ended makes room at once, whenever its producer wrote last."""
     async with both(max_producer_ids_per_partition="1") as rig:
         first, other = await init(rig), {"transactional_id": "other"}
@@ -200,7 +200,7 @@ async def test_marker_of_a_group_does_not_wait_for_a_slow_partition_of_the_reque
         assert codes == [E.NONE, E.NOT_LEADER_OR_FOLLOWER], "the epoch of the slow one has ended"
 
 
-async def test_late_answer_about_a_marker_leaves_offsets_of_the_next_transaction() -> None:
+async def test_late_marker_answer_keeps_offsets_of_next_transaction() -> None:
     """The coordinator sends a marker again, and the next transaction begins before the answer."""
     async with slow_partition() as (rig, producer):
         assert await committing_with(rig, producer, 5) == 0

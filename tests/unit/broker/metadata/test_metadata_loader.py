@@ -116,8 +116,8 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
 
 
 @pytest.mark.parametrize("controllers", [2, 1])
-async def test_pieces_of_two_files_are_no_snapshot_though_they_end_at_the_same_entry(controllers):
-    """Each controller writes the state in an order of its own, and again if its file is damaged."""
+async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(controllers):
+    """Controllers write the state in different orders, and rewrite a damaged file."""
     records = [topic(), partition(), CONFIG, topic("u", TopicId(b"u" * 16))]
     wholes = {
         1: encode_entry(records, LATEST_METADATA_VERSION),

@@ -732,7 +732,7 @@ async def test_a_future_copy_that_comes_while_the_log_is_made_anew_goes_on_or_go
         assert names(rig, 2)[0] == "t-0" and "future" not in " ".join(names(rig, 2))
 
 
-async def test_future_copy_of_a_former_topic_goes_when_it_comes_while_the_log_is_made() -> None:
+async def test_future_copy_of_former_topic_is_removed_while_new_log_is_created() -> None:
     """Its directory comes back after the topic was deleted and created again by the same name."""
     slow, disks = FaultVfs(MemVfs()), (MemVfs(), MemVfs())
     await stopped_in_a_move((slow.inner, *disks))

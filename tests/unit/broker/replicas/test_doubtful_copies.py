@@ -104,7 +104,7 @@ async def test_a_move_that_was_agreed_to_goes_on_though_its_source_was_not_close
 
 
 @pytest.mark.parametrize("batches_left", [0, 2])
-async def test_a_copy_that_lost_flushed_records_is_lost_first_though_its_disk_calls_itself_clean(
+async def test_copy_without_flushed_records_is_lost_despite_clean_shutdown_mark(
     batches_left: int,
 ):
     vfs = MemVfs()

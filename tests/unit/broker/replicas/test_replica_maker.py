@@ -70,7 +70,7 @@ async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str):
         assert place_of(rig) == "/d1"
 
 
-async def test_replica_is_held_back_while_only_cordoned_directories_are_well():
+async def test_replica_waits_while_all_online_directories_are_cordoned():
     """KIP-1066: a cordoned directory takes no new replicas, also if it is the last one."""
     async with brokers() as (rig,):
         await fill(rig.dirs[0])
@@ -83,7 +83,7 @@ async def test_replica_is_held_back_while_only_cordoned_directories_are_well():
         assert place_of(rig) == "/d2"
 
 
-async def test_replica_is_held_back_while_all_directories_are_cordoned():
+async def test_replica_waits_while_all_directories_are_cordoned():
     """It was placed before the controller knew."""
     async with brokers() as (rig,):
         for log_dir in rig.dirs:

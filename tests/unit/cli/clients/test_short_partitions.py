@@ -8,7 +8,7 @@ from kraftjbod.core.ids import TopicPartition
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_short_partitions_names_those_below_min_insync_replicas() -> None:
+async def test_short_partitions_lists_partitions_below_min_insync_replicas() -> None:
     """The scripted broker has one of two replicas in sync."""
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         assert await short_partitions(client) == []

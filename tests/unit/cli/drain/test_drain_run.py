@@ -195,7 +195,7 @@ async def test_whether_the_brokers_own_metadata_is_there(
         (8, "/d1", f"broker 8 is not alive.*--broker 8 drains all of it.*are: {BROKER_ID}"),
     ],
 )
-async def test_find_refuses_unknown_brokers_and_directories_of_lost_ones(
+async def test_find_refuses_unknown_brokers_and_directories_of_lost_brokers(
     broker_id: int, directory: str | None, why: str
 ) -> None:
     async with drained_broker() as broker, ClusterClient(broker.address) as client:

@@ -120,7 +120,7 @@ def test_what_is_not_there_or_offline_says_so() -> None:
         find_source(1, "/b", found)
 
 
-def test_leaving_takes_a_lost_brokers_replicas_from_metadata_but_for_leaderless_ones() -> None:
+def test_leaving_replicas_of_lost_broker_come_from_metadata_except_leaderless() -> None:
     living = {1: [log_dir("/a", 900, replica(0, 70))], 2: [log_dir("/x", 900)]}
     snapshot = cluster(living, (1, 9), (9,), (1, 2))
     partitions = snapshot.metadata.topics["t"].partitions

@@ -1,4 +1,4 @@
-"""Tasks whose end somebody has to notice."""
+"""raise_task_error: the loop receives the error of a task that should not end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kraftjbod.core.loop.task_end import TaskEndedError, raise_task_error
 @pytest.mark.parametrize(
     ("error", "raised"), [(ValueError("bug"), ValueError), (OSError(5, "disk"), TaskEndedError)]
 )
-async def test_raise_task_error_reports_what_ended_the_task_to_the_loop(
+async def test_raise_task_error_reports_the_error_to_the_loop(
     error: Exception, raised: type[Exception]
 ) -> None:
     async def work() -> None:
@@ -25,7 +25,7 @@ async def test_raise_task_error_reports_what_ended_the_task_to_the_loop(
     assert isinstance((await seen.get())["exception"], raised)
 
 
-async def test_raise_task_error_passes_over_tasks_that_were_cancelled_or_returned() -> None:
+async def test_raise_task_error_ignores_cancelled_and_finished_tasks() -> None:
     returned = asyncio.create_task(asyncio.sleep(0))
     cancelled = asyncio.create_task(asyncio.sleep(60))
     cancelled.cancel()

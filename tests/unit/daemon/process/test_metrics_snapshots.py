@@ -75,8 +75,8 @@ async def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_pat
     running.cancel()
 
 
-async def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
-    """Whoever may write in the directory must not choose which file the daemon overwrites."""
+async def test_metrics_draft_does_not_follow_symbolic_link(tmp_path: Path) -> None:
+    """A user who may write in the directory must not choose a file that the daemon overwrites."""
     victim, path = tmp_path / "victim", tmp_path / "figures.json"
     victim.write_text("precious")
     (tmp_path / "figures.json.tmp").symlink_to(victim)

@@ -74,7 +74,7 @@ class Cluster:
         self.state.replay((record,), offset=offset, epoch=1, delta=MetadataDelta())
 
 
-def test_broker_counts_listeners_between_brokers_and_controllers() -> None:
+def test_member_hosts_of_broker_are_inter_broker_listeners_and_controllers() -> None:
     cluster = Cluster()
     hosts = hosts_known_to_broker(BROKER, lambda: cluster.state)
     configured = {"c1", "10.0.0.2", "10.0.1.1", "b1"}
@@ -84,7 +84,7 @@ def test_broker_counts_listeners_between_brokers_and_controllers() -> None:
     assert hosts() == configured | {"b2", "c3"}
 
 
-def test_controller_counts_all_listeners_and_its_quorum() -> None:
+def test_member_hosts_of_controller_are_all_listeners_and_quorum() -> None:
     cluster, quorum = Cluster(), ["c4"]
     hosts = hosts_known_to_controller(CONTROLLER, lambda: cluster.state, lambda: quorum)
     assert hosts() == {"c1", "10.0.0.2", "c4"}

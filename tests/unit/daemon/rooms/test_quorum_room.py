@@ -165,8 +165,8 @@ async def test_only_the_leader_s_refusal_counts_and_not_for_long(
     await room.close()
 
 
-async def test_controller_of_another_metadata_log_is_refused_and_said_now_and_then() -> None:
-    """It was formatted with --standalone by mistake, and leads a quorum of its own."""
+async def test_controller_of_another_metadata_log_is_refused_and_logged_at_intervals() -> None:
+    """The other controller was formatted with --standalone by mistake, and leads its own quorum."""
     room, driver = room_with(NAMED)
     ours, other = Uuid(b"o" * 16), Uuid(b"x" * 16)
     said = {**SAID, "messages": [{"kind": "Observe", "term": 0}]}

@@ -36,7 +36,7 @@ class Driver:
             self.asked.set_result(list(of))
 
 
-async def test_search_says_once_that_its_host_is_not_allowed() -> None:
+async def test_search_logs_once_that_its_host_is_not_allowed() -> None:
     asked = asyncio.Semaphore(0)
 
     def refuse(_: RpcRequest) -> RpcResponse:

@@ -1,4 +1,4 @@
-"""Controllers of a static quorum introduce themselves; what ends that is nobody's secret."""
+"""Controllers of a static quorum introduce themselves, and report errors that end this."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ def test_a_process_that_no_local_cluster_knows(tmp_path: Path) -> None:
     assert local_daemons.local_cluster_of(1, 1) is None
 
 
-def test_first_question_to_a_controller_imports_nothing() -> None:
+def test_first_controller_request_imports_no_module() -> None:
     """An import under load stops this process, which produces, and counts as the cluster's gap."""
     program = (
         "import asyncio, sys\n"
         "import kraftjbod.gameday.gameday_tool\n"
         "from kraftjbod.cli import health_tool\n"
         "before = set(sys.modules)\n"
-        "asyncio.run(health_tool._ask_controller('127.0.0.1:1', 'nobody', 50))\n"
+        "asyncio.run(health_tool._ask_controller('127.0.0.1:1', 'controller', 50))\n"
     )
     report = "except health_tool.OperatingError: print(sorted(set(sys.modules) - before))"
     lines = program.splitlines()

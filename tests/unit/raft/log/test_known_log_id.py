@@ -48,7 +48,7 @@ async def test_log_id_counts_from_its_commit_and_is_written_once_the_disk_has_sp
     log_dir.close()
 
 
-async def test_damaged_log_id_says_what_to_do() -> None:
+async def test_damaged_log_id_error_names_the_remedy() -> None:
     memory = MemVfs()
     format_dir(memory, "/d1", 1)
     write_atomically(memory, PATH, b"\xffrot")

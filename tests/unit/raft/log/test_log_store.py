@@ -435,7 +435,7 @@ def test_entries_that_a_restart_reports_survive_a_power_cut(seed: int, *, is_los
     assert left.entries == reported.entries
 
 
-def test_a_vote_that_a_restart_reports_survives_a_power_cut() -> None:
+def test_vote_that_a_restart_reports_survives_a_power_cut() -> None:
     """The process was killed between the rename of ``quorum-state`` and the sync of its name."""
     inner = _vfs()
     faulty = FaultVfs(inner)

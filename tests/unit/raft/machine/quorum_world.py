@@ -58,9 +58,9 @@ class Disk:
     voters: VoterSet
     hard_state: HardState = field(default_factory=HardState)
     snapshot: SnapshotId = NOTHING
-    #: The state after the snapshot: a hash of all that was applied.
+    #: The state after the snapshot: a hash of all applied entries.
     state: int = 0
-    #: A lower bound of what is committed, as the store writes it.
+    #: A lower bound of the committed offset, as the store writes it.
     committed: int = -1
     #: Of the log that the snapshot replaces.
     terms: tuple[TermStart, ...] = ()

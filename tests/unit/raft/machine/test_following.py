@@ -107,7 +107,7 @@ def _whole(snapshot: SnapshotId, *terms: TermStart) -> SnapshotSlice:
         pytest.param(_whole(SnapshotId(2, 3)), id="ends where another entry is committed"),
     ],
 )
-def test_following_snapshot_of_a_leader_without_what_is_committed_is_refused(
+def test_following_refuses_snapshot_without_committed_entries(
     lacking: SnapshotSlice,
 ) -> None:
     """Two of three were restored from older copies, and their snapshot passes this log's end."""
@@ -129,7 +129,7 @@ def test_following_snapshot_of_a_leader_without_what_is_committed_is_refused(
         pytest.param((), id="older software"),
     ],
 )
-def test_following_snapshot_that_leads_on_from_what_is_committed_is_taken(
+def test_following_accepts_snapshot_that_contains_committed_entries(
     terms: tuple[TermStart, ...],
 ) -> None:
     core = _knowing(3, 1, 1, 2, 2, 2)
@@ -139,7 +139,7 @@ def test_following_snapshot_that_leads_on_from_what_is_committed_is_taken(
     assert core.log.terms == terms, "it can be checked against by the next follower"
 
 
-def test_following_bound_beyond_the_log_is_not_believed() -> None:
+def test_following_ignores_committed_bound_beyond_the_log() -> None:
     """The end of the log was damaged and given up."""
     assert _knowing(7, 1, 1).committed_offset == 1
 

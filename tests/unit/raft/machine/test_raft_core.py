@@ -194,7 +194,7 @@ def _leader_of_three() -> RaftCore:
     return core
 
 
-def test_leader_gives_up_although_voters_of_a_later_term_ask_it_for_the_log() -> None:
+def test_leader_resigns_although_voters_of_later_term_request_the_log() -> None:
     core = _leader_of_three()
     for _ in range(11):
         core.step(Observe(sender=node(2), to=node(1), term=5))
@@ -202,7 +202,7 @@ def test_leader_gives_up_although_voters_of_a_later_term_ask_it_for_the_log() ->
     assert core.role is Role.FOLLOWER
 
 
-def test_leader_gives_up_when_answers_are_older_than_an_election_timeout() -> None:
+def test_leader_resigns_when_answers_are_older_than_an_election_timeout() -> None:
     """What node 2 received at the start of the term says nothing about its vote now."""
     core = _leader_of_three()
     late = AppendReply(sender=node(2), to=node(1), term=1, durable_offset=-1, sent_tick=0)
@@ -213,7 +213,7 @@ def test_leader_gives_up_when_answers_are_older_than_an_election_timeout() -> No
 
 
 def test_raft_core_unsent_messages_are_bounded_and_the_newest_are_kept() -> None:
-    """While a disk does not take the vote nothing is sent, and peers go on asking for hours."""
+    """While a disk does not store the vote, no message leaves, and peers keep sending for hours."""
     core = _core(voters=(1, 2, 3))
     for term in range(2 * MAX_UNSENT_MESSAGES):
         core.step(PreVote(sender=node(2), to=node(1), term=term, last_offset=-1, last_term=0))

@@ -305,7 +305,7 @@ async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it():
     assert cleaned_files(mem) == []
 
 
-async def test_damage_that_is_found_in_the_middle_of_a_pass_keeps_the_segment_in_its_place():
+async def test_clean_that_finds_damage_keeps_the_segment():
     """Its position is one of the segment that was read, and not of the compacted one."""
     mem = MemVfs()
     vfs = FaultVfs(mem)

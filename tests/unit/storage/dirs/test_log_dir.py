@@ -116,7 +116,7 @@ async def test_flush_or_probe_without_a_descriptor_keeps_the_directory_online(
     assert log_dir.state is LogDirState.ONLINE
 
 
-async def test_lacked_resources_are_logged_once_in_a_while():
+async def test_lacked_resources_are_logged_at_intervals():
     clock = ManualClock()
     log_dir, _, _ = make(clock=clock)
     with capture_logs() as logs:

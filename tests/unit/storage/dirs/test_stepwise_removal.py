@@ -29,7 +29,7 @@ async def test_each_operation_removes_one_file():
     log_dir.close()
 
 
-async def test_what_a_failure_leaves_is_not_taken_for_a_replica():
+async def test_interrupted_removal_leaves_no_replica():
     mem = MemVfs()
     directory, vfs = put_large_log(mem, "/d1", SHAPE), CountingVfs(mem)
     log_dir = open_dir(vfs)

@@ -144,7 +144,7 @@ async def test_bytes_that_left_memory_are_checked_once_more():
     assert handle.read_cached(1, SIZE, NO_LIMIT, True) is None
 
 
-async def test_reader_in_the_thread_puts_what_it_may_have_read_ahead_in_doubt():
+async def test_read_in_thread_withdraws_trust_from_readahead():
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
@@ -373,12 +373,12 @@ def open_below(path: str) -> list[str]:
     """Files that this process has open there."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # The listing had one of its own.
+        with suppress(FileNotFoundError):  # The listing's descriptor is closed again.
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     return [name for name in found if name.startswith(path)]
 
 
-async def test_a_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path):
+async def test_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path):
     limits = CacheLimits(open_segments=0)
     handle, manager, vfs = await served(str(tmp_path / "d1"), limits)
     await append(handle)
@@ -401,7 +401,7 @@ async def test_a_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path):
 
 
 async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path):
-    """A failed write-back that nobody has seen yet would be forgotten with them."""
+    """The kernel would forget an unreported write-back error with the last descriptor."""
     handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits(open_segments=0))
     await append(handle)
     await chores(manager).close_idle_files()
@@ -415,7 +415,7 @@ async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path):
     await manager.close(1)
 
 
-async def test_deletes_leave_nothing_open(tmp_path: Path):
+async def test_deleted_segments_leave_no_open_files(tmp_path: Path):
     handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits())
     assert manager.open_segments > 20
     await manager.delete(TP)

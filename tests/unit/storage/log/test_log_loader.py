@@ -74,7 +74,7 @@ def test_load_of_an_unclean_log_keeps_no_file_open():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_recovery_believes_the_disk_and_not_the_page_cache(seed: int) -> None:
+def test_recovery_reads_the_disk_instead_of_the_page_cache(seed: int) -> None:
     """After a failed fsync pages count as clean: later fsyncs succeed and write nothing of them."""
     vfs, log = make()
     log.view().segments[-1].open().sync()
@@ -215,7 +215,7 @@ def test_clean_start_notices_lost_newest_segment():
 
 
 @pytest.mark.parametrize("recovery_point", [11, 13])
-def test_clean_start_believes_the_log_before_a_wrong_checkpoint(recovery_point: int):
+def test_clean_start_with_wrong_checkpoint_uses_the_log(recovery_point: int):
     vfs, _ = closed()
     assert load_cleanly(vfs, recovery_point).log.view().log_end_offset == 12
 

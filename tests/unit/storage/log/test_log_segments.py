@@ -148,7 +148,7 @@ def test_compacted_ones_are_the_log_before_they_have_their_names():
     assert segments.take_retired() == sources
 
 
-def test_another_file_of_a_compacted_segment_is_never_its_source():
+def test_open_beside_of_compacted_segment_never_opens_the_source():
     """A scrub that read the source took it for a damaged copy of the compacted one."""
     vfs = MemVfs()
     segments = four(vfs)

@@ -135,7 +135,7 @@ def test_one_producer_too_many_is_refused_while_the_others_may_send_again():
         state.check(sent_by(2, 1), first_free_ms, LIMITS)
 
 
-def test_idle_producer_of_a_coordinator_gives_way_at_once_and_an_open_transaction_does_not():
+def test_coordinator_log_forgets_idle_producer_but_no_open_transaction():
     """A coordinator counts no sequences, so that no retry of its batches can be recognised."""
     terms = ProducerTerms(is_guarded=False, checks_sequence=False)
     state = ProducerState()

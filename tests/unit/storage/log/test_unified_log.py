@@ -235,7 +235,7 @@ def cut_log() -> tuple[UnifiedLog, FaultVfs]:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_empty_log_takes_batch_that_holds_its_start(clean: bool):
+def test_append_to_empty_log_accepts_batch_that_holds_its_start(clean: bool):
     log, vfs = cut_log()
     log.append_as_follower(batch(10, base_offset=10, epoch=3), 0)
     log.append_as_follower(batch(base_offset=20, epoch=3), 0)
@@ -257,7 +257,7 @@ def test_only_the_first_batch_of_an_empty_log_may_begin_before_its_end():
 
 
 @pytest.mark.parametrize("restart", [None, False, True])
-def test_append_before_log_start_without_space_leaves_a_log_that_goes_on(restart: bool | None):
+def test_append_before_log_start_without_space_leaves_usable_log(restart: bool | None):
     """The segment has its new name by then, and the log is as empty as before."""
     log, vfs = cut_log()
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), path="*.log", sticky=False))

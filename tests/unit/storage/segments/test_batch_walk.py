@@ -158,7 +158,7 @@ def test_batch_at():
         pytest.param(bytes(100), -1, id="zeros"),
     ],
 )
-def test_what_is_not_sound_is_refused(data: bytes, known: int):
+def test_require_sound_refuses_damaged_batches(data: bytes, known: int):
     require_sound(data_of(2), 1)
     require_sound(data_of(2), -1)
     with pytest.raises(CorruptRecordError) as caught:

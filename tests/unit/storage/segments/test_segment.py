@@ -180,7 +180,7 @@ def test_an_empty_time_index_is_not_believed():
     assert largest.timestamp == 77
 
 
-def test_time_index_of_zeros_is_not_believed():
+def test_time_index_of_zeros_is_ignored():
     """A power cut leaves them of a file that was not synced. They say 1970."""
     vfs = MemVfs()
     vfs.make_dirs("/t")

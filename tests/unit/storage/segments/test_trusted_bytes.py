@@ -26,7 +26,7 @@ def covered(trusted: TrustedBytes, size: int) -> set[int]:
 
 
 @given(size=st.integers(0, LARGEST), steps=steps)
-def test_trusts_nothing_but_what_was_written_or_verified(
+def test_trusted_bytes_are_only_written_or_verified_bytes(
     size: int, steps: list[tuple[str, int, int]]
 ):
     trusted, model = TrustedBytes(size * MIB), set[int]()
@@ -50,7 +50,7 @@ def test_trusts_nothing_but_what_was_written_or_verified(
         if len(trusted._ranges) < MAX_RANGES:
             assert covered(trusted, size) == model
         else:
-            model = covered(trusted, size)  # What was forgotten has to be verified again.
+            model = covered(trusted, size)  # Forgotten ranges have to be verified again.
 
 
 def test_readers_at_one_end_leave_the_other_end_trusted():

@@ -161,7 +161,7 @@ def test_failed_heartbeat_puts_the_broker_in_doubt_until_a_later_one_is_answered
     assert not state.may_be_deposed(4_200)
 
 
-def test_session_lasts_as_long_as_the_answer_to_a_registration_says() -> None:
+def test_session_length_comes_from_the_registration_answer() -> None:
     state = machine()
     state.handle(Started(), 0)
     answer = RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=60, session_timeout_ms=3_000)

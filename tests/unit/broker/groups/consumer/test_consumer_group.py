@@ -131,7 +131,7 @@ def test_what_comes_during_a_write_is_one_more():
     assert scene.answers.keys() == set(tokens)
 
 
-def test_batch_that_the_log_refuses_as_too_large_is_decided_again_in_smaller_ones():
+def test_batch_refused_as_too_large_is_decided_again_in_halves():
     scene = ConsumerScene(assignment_interval_ms=0)
     scene.writes_at_once = False
     joining = {"rebalance_timeout_ms": REBALANCE_MS, "topic_names": frozenset({"t"})}
@@ -152,7 +152,7 @@ def test_batch_that_the_log_refuses_as_too_large_is_decided_again_in_smaller_one
     assert scene.group.state.members.keys() == {f"m{n}" for n in range(9)}
 
 
-def test_members_whose_sessions_end_at_once_are_removed_in_batches_that_the_log_takes():
+def test_members_with_simultaneous_session_end_are_removed_in_limited_batches():
     scene = ConsumerScene(assignment_interval_ms=0)
     for number in range(20):
         scene.join(f"m{number}")

@@ -129,12 +129,12 @@ async def test_what_the_log_does_not_take_did_not_happen() -> None:
         assert not rig.parts.coordinator._led[0].timers
 
 
-async def test_members_that_join_at_once_are_written_in_batches_that_the_topic_takes() -> None:
+async def test_members_that_join_at_once_are_written_in_limited_batches() -> None:
     """Only the request that is too large alone is refused, and only that of a name too long."""
     async with consumer_coordinator() as rig:
         await rig.follow(batch_limit(4_000))
         large = {"subscribed_topic_names": [f"{n:0100}" for n in range(60)]}
-        # Broker 2 does not fetch: what comes after the first batch waits for it, and is the next.
+        # Broker 2 does not fetch: requests after the first batch wait for it, and are the next.
         await lead(rig, 1, isr=(1, 2))
         asking = [asyncio.ensure_future(rig.ask(consumer("m0"), 1))]
         await until(lambda: "g" in rig.parts.coordinator.find("g").consumer_groups)

@@ -63,7 +63,7 @@ def test_what_the_group_committed_later_by_itself_stays() -> None:
     assert log.held == {A: 9, B: 4}
 
 
-def test_marker_leaves_pending_offsets_behind_it() -> None:
+def test_marker_keeps_pending_offsets_that_follow_it() -> None:
     log = Log()
     log.commit(A, 5, ONE)
     log.commit(B, 6, ONE)
