@@ -156,8 +156,7 @@ class Ledger:
         return self._astray(topic, partition, offset, value)
 
     def read_loosely(self, topic: str, partition: int, offset: int, value: bytes) -> str:
-        """A consumer read ``value``, which may be lost later; return a violation or an empty text.
-        """
+        """A consumer read ``value``, which may be lost later; return the violation or ``""``."""
         return self._unsent(f"{topic}-{partition} offset {offset}", value) or self._astray(
             topic, partition, offset, value
         )
