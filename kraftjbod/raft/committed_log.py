@@ -134,7 +134,7 @@ class CommittedLog:
             return False
         for offset in range(self.offset + 1, committed_offset + 1):
             entry = self.cache[offset]
-            assert entry.term == self._term_at(offset), f"{entry} is not what is committed"
+            assert entry.term == self._term_at(offset), f"{entry} is not the committed entry"
             self.offset = offset
             listener.on_commit(entry)
             given(offset)

@@ -1,11 +1,11 @@
 """DISK. ``ProducerRecovery``: producer state and transaction indexes while recovery walks a log.
 
-Recovery hands over each run of sound batches once, so no batch is read a second time.
+Recovery passes each run of sound batches once, so no batch is read a second time.
 
-* Transaction indexes are made from the state of the newest snapshot at or before the first segment
-  of the walk, or from an empty state: from what is left in the log.
-* Without such a snapshot the state of the log is that of the newest later one, because it includes
-  batches that have left the log.
+* Transaction indexes are rebuilt from the newest snapshot at or before the first segment of the
+  walk. Without such a snapshot they are rebuilt from the remaining batches alone.
+* Without such a snapshot the log's producer state starts with the newest later snapshot, because
+  that one includes batches that were deleted from the log.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ProducerRecovery:
         loaded = snapshots.load(segments, begin, limits, beat=beat)
         self._snapshots = snapshots
         self._limits = limits
-        #: Of what is left in the log: the transaction indexes come from it.
+        #: State of the remaining batches, from which the transaction indexes are rebuilt.
         self._state = loaded.state
-        #: The same object, or that of a later snapshot.
+        #: The same object, or the state of a later snapshot.
         self._known = loaded.state
         self._replayed_bytes = loaded.replayed_bytes
         offsets = snapshots.offsets
-        #: Offsets of snapshots that were not passed yet, rising.
+        #: Offsets of snapshots that the walk has not passed yet, in ascending order.
         self._later: list[int] = []
         if not loaded.is_from_snapshot:
             self._later = list(offsets[bisect_right(offsets, begin) :])

@@ -39,8 +39,8 @@ def sound_runs(
 ) -> Iterator[SoundRun]:
     """Yield the batches from ``position`` up to the first that is not sound, or to ``end``.
 
-    While the caller has a run, ``scan`` lists what is in it. ``on_progress`` gets the size of each
-    run, and is called for each read.
+    Until the caller takes the next run, ``scan`` lists the batches of the present one.
+    ``on_progress`` is called for each read, with the size of the run.
     """
     want = run_bytes
     while position < end:
