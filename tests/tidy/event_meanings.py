@@ -7,12 +7,12 @@ from typing import Final
 
 MEANINGS: Final[Mapping[str, str]] = {
     # broker: requests, groups, the controller
-    "acks_0_produce_failed": "A producer that waits for no answers sent a batch that a partition "
-    "does not take; its connection is closed, so that it refreshes its metadata.",
-    "config_key_without_effect": "The node's file has a key of Kafka that changes nothing here; "
-    "the event says why.",
-    "unknown_config_key": "The node's file has a key that neither Kafka nor kraftjbod has: a slip, "
-    "or a key of another version; it is ignored.",
+    "acks_0_produce_failed": "A batch of a producer with acks=0 was refused; the producer's "
+    "connection is closed, so that it refreshes its metadata.",
+    "config_key_without_effect": "The node's file has a key of Kafka that has no effect here; the "
+    "event gives the reason.",
+    "unknown_config_key": "The node's file has a key that neither Kafka nor kraftjbod knows: a "
+    "typing error, or a key of another version. The key is ignored.",
     "authentication_failed": (
         "A client is not who it says; it was answered so, and its connection ended."
     ),
@@ -26,8 +26,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets_topic_not_created": (
         "No groups until it is there; mostly there are too few brokers for it."
     ),
-    "controller_of_another_log": "Another controller holds a metadata log that was begun apart "
-    "from this one, as after a mistaken --standalone; its messages are refused.",
+    "controller_of_another_log": "Another controller holds a different metadata log, as after a "
+    "mistaken --standalone; its messages are refused.",
     "raft_leader_lacks_committed": "Who leads has other entries in the place of what is committed "
     "here: a majority of the voters lost its disks. It is not followed; losses.md says what to do.",
     "raft_leader_resigns": "Its disk does not take writes; another controller is asked to "
@@ -159,8 +159,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     # broker: replicas
     "alter_partition_failed": "Wishes for in-sync sets did not arrive; they are sent again.",
     "damaged_replica_leaves_in_sync_set": (
-        "A start found that a part of its log is gone: it leaves before it leads, and fetches "
-        "the log again."
+        "The start found that a part of the replica's log is lost. The replica leaves the in-sync "
+        "set before it can lead, and fetches the log again."
     ),
     "damaged_follower_leaves_in_sync_set": (
         "Its log is damaged: it leaves, cuts the damage off and fetches anew."
@@ -179,8 +179,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "What a move left could not be removed, as its directory failed or is impaired."
     ),
     "isr_change_refused": "The controller did not take a wish for an in-sync set.",
-    "isr_member_ineligible": "A leader asked for an in-sync set with a member that cannot be in it "
-    "now; the event says why. The leader asks again while that member follows.",
+    "isr_member_ineligible": "A leader requested an in-sync set with a member that is ineligible "
+    "now; the event gives the reason. The leader retries while that member follows.",
     "isr_members_lag": "Followers lag for too long and shall leave the in-sync set.",
     "last_in_sync_replica_lost": (
         "The one replica with everything is gone: bring its disk back, or let another lead."
@@ -281,11 +281,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "metrics_snapshots_go_on": "It does again.",
     "service_manager_unreachable": "systemd could not be told how the daemon is.",
     "quorum_search_refused": (
-        "A controller does not allow the host of this one (cluster.action.allowed.hosts)."
+        "Another controller does not allow this controller's host (cluster.action.allowed.hosts)."
     ),
     # connections
     "cluster_action_refused": (
-        "A host that is no member of the cluster asked what only members may ask "
+        "A host outside the cluster sent a request that only members may send "
         "(cluster.action.allowed.hosts)."
     ),
     "connection_broke_protocol": "A peer sent what is no request, and its connection was ended.",
@@ -293,16 +293,16 @@ MEANINGS: Final[Mapping[str, str]] = {
         "There is no place for more connections, in all or from that address."
     ),
     "silent_connections_reset": (
-        "The broker is back from an outage in which its session ended. It reset the connections "
-        "that were silent throughout, so that their clients look for the present leaders at once."
+        "The broker returned from an outage in which its session ended. It reset the connections "
+        "that were silent meanwhile, so that their clients look for the present leaders at once."
     ),
     "connections_aborted_at_stop": "These did not end in time at the stop.",
     "listener_shutdown_failed": "A listening socket could not be shut down at the stop.",
     "memory_reclaimed": "Slow connections were ended, because their memory was needed.",
     "request_handler_failed": "A bug: the connection was ended; report it.",
     # the metadata log
-    "metadata_snapshot_damaged": "The metadata snapshot on this disk changed after it was written: "
-    "it is not used, and another one is made. Look at the disk.",
+    "metadata_snapshot_damaged": "The metadata snapshot on this disk changed after it was written. "
+    "It is not used, and a new one is written. Check the disk.",
     "metadata_log_damaged": "A part of it cannot be read: restore a backup.",
     "metadata_log_failed": "It cannot be written any more: the controller ends.",
     "metadata_log_goes_on": "It can be written again.",
@@ -348,8 +348,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "It is dead for this broker: replace its disk, or mend it and attach it again."
     ),
     "log_dir_operation_lacked_resources": (
-        "The system lacked memory or descriptors for as many operations as `times` says; the disk "
-        "is not to blame. Raise the limit of open files."
+        "`times` operations failed because the system lacked memory or descriptors; the disk is "
+        "not at fault. Raise the limit of open files."
     ),
     "log_dir_operation_made_no_sense": "A bug: the system refused what was asked of it; report it.",
     "log_dir_reserve_rebuilt": "The reserve for the next full disk is whole again.",

@@ -104,7 +104,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "ReplicaCount": "Replicas in it.",
         "GrowthBytesPerSecond": "How fast its own logs grow.",
         "DiskGrowthBytesPerSecond": "How fast everything on its file system grows.",
-        "SecondsUntilFull": "By the faster of both; absent while neither grows.",
+        "SecondsUntilFull": "Estimate by the faster growth; absent while neither grows.",
         "LatencyMs": "Moving average of writes, flushes and checks.",
         "Slow": "1 if it is slow beside the broker's others.",
         "<name>Operations": "Operations that ended. `<name>` is `Read`, `Write`, `Flush`, `Probe` "

@@ -167,7 +167,7 @@ def test_whoever_ends_it_in_the_middle_finds_everything_as_before(cluster: Clust
     assert [one for one in sources if one.startswith(f"{mounts.PREFIX}{tool.pid}-")] == []
 
 
-def test_cold_reader_reports_what_producers_wait_beside_it(cluster: Cluster) -> None:
+def test_cold_reader_reports_latency_of_producers(cluster: Cluster) -> None:
     words = ("--scenario", "cold-reader", "--backlog-mb", "12", "--json", "-", *SHORT)
     code, out, err = gameday(cluster, *words)
     assert code == 0, err

@@ -40,7 +40,7 @@ def test_the_document_counts_from_the_beginning() -> None:
     assert report_document([outcome(problems=["x"])], [])["good"] is False
 
 
-def test_p99_ms_is_the_99th_percentile_and_none_of_nothing() -> None:
+def test_p99_ms_is_the_99th_percentile_or_none() -> None:
     assert p99_ms([number / 1000 for number in range(1, 201)]) == 199.0
     assert p99_ms([0.0042]) == 4.2
     assert p99_ms([]) is None

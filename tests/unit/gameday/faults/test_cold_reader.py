@@ -25,7 +25,7 @@ def test_evict_of_a_directory_that_is_elsewhere_cannot_be_played(tmp_path: Path)
         _evict([tmp_path / "elsewhere"], "t")
 
 
-async def test_undo_deletes_the_backlog_though_it_could_not_be_written() -> None:
+async def test_undo_after_failed_write_deletes_the_backlog() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         reader = ColdReader(broker.address, lambda _: None, backlog_bytes=1)
         await reader.undo(client)

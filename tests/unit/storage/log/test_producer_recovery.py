@@ -77,7 +77,7 @@ def test_state_is_that_of_the_newest_snapshot_and_of_the_batches_after_it():
     assert loaded.replayed_bytes == sum(map(len, made[6:]))
 
 
-def test_damaged_snapshot_within_the_walk_is_passed_over():
+def test_damaged_snapshot_within_the_walk_is_ignored():
     limits = ProducerLimits()
     made = batches_of((7, 0, at) for at in range(4))
     vfs = MemVfs()

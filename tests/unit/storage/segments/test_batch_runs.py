@@ -303,7 +303,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @given(case=cases())
-def test_runs_find_what_a_walk_batch_by_batch_finds(form: ModuleType, case: Case):
+def test_runs_equal_a_walk_batch_by_batch(form: ModuleType, case: Case):
     assert by_runs(case, form) == batch_by_batch(case)
 
 
@@ -345,9 +345,7 @@ def sound_in(case: Case, *, end: int) -> list[int]:
 
 @pytest.mark.parametrize("walk", [sizes_of_runs, sound_in])
 @pytest.mark.parametrize("cut", [1, 30])
-def test_walk_ends_where_the_file_is_shorter_than_its_segment(
-    walk: Callable[..., list[int]], cut: int
-):
+def test_walk_of_file_shorter_than_its_segment_ends(walk: Callable[..., list[int]], cut: int):
     data = batch() + batch(base_offset=1)
     assert len(walk(Case(data[:-cut]), end=len(data) + 1000)) == 1
 
