@@ -662,13 +662,14 @@ def _make_cluster(seed: int, shape: Shape) -> SimulatedCluster:
     cluster.world.points = buggify.Points(cluster.world.rng_of)
     if not is_large:
         _draw_settings(seed, cluster.controllers)
-    _draw_costs(random.Random(f"costs {seed}"), cluster)
+    _draw_costs(random.Random(f"costs {seed}"), cluster, is_large=is_large)
     return cluster
 
 
-def _draw_costs(rng: random.Random, cluster: SimulatedCluster) -> None:
+def _draw_costs(rng: random.Random, cluster: SimulatedCluster, *, is_large: bool) -> None:
     iteration_us, us_per_byte = rng.choice(_ITERATION_US), rng.choice(_US_PER_BYTE)
-    disk_costs = rng.choice(_DISK_COSTS)
+    # The metadata of a large world has its real size.
+    disk_costs = _DISK_COSTS[0] if is_large else rng.choice(_DISK_COSTS)
     for host in cluster.hosts.values():
         host.iteration_us, host.us_per_byte = iteration_us, us_per_byte
         for disk in host.disks.values():
