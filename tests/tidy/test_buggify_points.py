@@ -34,7 +34,8 @@ def test_names_of_points_are_unique_and_begin_with_their_package() -> None:
 
 
 def test_points_are_in_disk_and_loop_files() -> None:
-    colours = {path: read_sources()[path].colour for _, path in points()}
+    sources = read_sources()
+    colours = {path: sources[path].colour for _, path in points()}
     assert {path for path, colour in colours.items() if colour not in ("DISK", "LOOP")} == set()
 
 
