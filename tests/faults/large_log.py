@@ -201,6 +201,18 @@ class GeneratedFile(MemFile):
         self._record_bytes = record_bytes
         self._make = make
         self._generated_bytes = count * record_bytes
+        self._rotten: set[int] = set()
+
+    def rot(self, position: int) -> None:
+        """The byte there is another one from now on."""
+        self._rotten.add(position)
+
+    def _with_rot(self, data: bytes, begin: int) -> bytes:
+        rotten = [at - begin for at in self._rotten if begin <= at < begin + len(data)]
+        changed = bytearray(data)
+        for at in rotten:
+            changed[at] ^= 0xFF
+        return bytes(changed)
 
     def size(self) -> int:
         return self._generated_bytes + len(self.data)
@@ -213,6 +225,7 @@ class GeneratedFile(MemFile):
             numbers = range(first, -(-end // self._record_bytes))
             skipped = first * self._record_bytes
             found = b"".join(map(self._make, numbers))[position - skipped : end - skipped]
+            found = self._with_rot(found, position)
         rest = position + size - self._generated_bytes
         if rest > 0:
             found += bytes(self.data[max(0, position - self._generated_bytes) : rest])

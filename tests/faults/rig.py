@@ -25,7 +25,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.replicas.offset_checkpoints import each_online
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
-from kraftjbod.storage.segments.segment import IndexLostError
+from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.vfs import Vfs
 
 CLUSTER_ID = "XcZZOzUqS4yHOjhMQB6JLQ"
@@ -189,16 +189,33 @@ async def read_log(
     return result
 
 
-def read_by_index(log: UnifiedLog, start_offset: int, max_bytes: int, end: int) -> memoryview:
-    """What :meth:`LogHandle.read_checked` does, in one thread: a lost index is made first."""
+def truncate_by_index(log: UnifiedLog, offset: int) -> None:
+    """What :meth:`LogHandle.truncate_to` does, in one thread."""
+    surveyed: LogSegment | None = None
     while True:
         try:
-            return log.read(start_offset, max_bytes, end, True)
-        except IndexLostError as lost:
-            rebuild = IndexRebuild(lost.segment, did_not_fit=lost.did_not_fit)
-            while not log.rebuild_step(rebuild):
-                pass
-            log.take_rebuilt(rebuild, is_written=True)
+            return log.truncate_to(offset, surveyed)
+        except SegmentUnreadError as unread:
+            surveyed = read_segment(log, unread)
+
+
+def read_segment(log: UnifiedLog, unread: SegmentUnreadError) -> LogSegment | None:
+    """Make the indexes of a segment; the segment if it was surveyed."""
+    rebuild = IndexRebuild(unread)
+    while not log.rebuild_step(rebuild):
+        pass
+    is_taken = log.take_rebuilt(rebuild, is_written=True)
+    return unread.segment if is_taken and rebuild.is_survey else None
+
+
+def read_by_index(log: UnifiedLog, start_offset: int, max_bytes: int, end: int) -> memoryview:
+    """What :meth:`LogHandle.read_checked` does, in one thread: a lost index is made first."""
+    surveyed: LogSegment | None = None
+    while True:
+        try:
+            return log.read(start_offset, max_bytes, end, True, surveyed)
+        except SegmentUnreadError as unread:
+            surveyed = read_segment(log, unread)
 
 
 def stamped(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:

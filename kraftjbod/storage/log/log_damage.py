@@ -1,6 +1,6 @@
 """DISK. ``LogDamage``: what is known of one log's damage, and indexes that were wrong.
 
-* An index that leads nowhere is made anew from its segment.
+* An index that leads nowhere is made from its segment, which is checked in steps (a survey).
 * Damage of the log itself is noted and logged by whoever asks; and forgotten once truncated.
 
 In the dir's thread. What becomes of damage is decided elsewhere.
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from kraftjbod.core.errors import CorruptRecordError
-from kraftjbod.storage.segments.batch_walk import Damage, OnProgress, no_progress
+from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
-from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 
 T = TypeVar("T")
@@ -29,67 +29,72 @@ class LogDamage:
         segments: list[LogSegment],
         log_end: Callable[[], int],
         damages: tuple[Damage, ...] = (),
-        *,
-        on_progress: OnProgress = no_progress,
     ) -> None:
         self._segments = segments
         self._log_end = log_end
         #: Rising.
         self.damages = damages
         self.indexes_mended = 0
-        #: Gets how many bytes were read since the last time, when a whole segment is read.
-        self._on_progress = on_progress
 
-    def open(self, segment: LogSegment, *, may_rebuild: bool = True) -> None:
+    def open(self, segment: LogSegment) -> None:
         """Open the file and load the indexes.
 
-        :raises IndexLostError: unless ``may_rebuild``, for a closed segment that has to be read as
-            a whole. That of the active one is rebuilt: it grows meanwhile.
+        :raises SegmentUnreadError: the segment lacks them.
         """
         segment.open()
-        may_rebuild = may_rebuild or segment is self._segments[-1]
-        if not segment.load_indexes(self._on_progress, may_rebuild=may_rebuild):
-            self.indexes_mended += 1
+        segment.load_indexes()
 
-    def survey(self, at: int) -> None:
-        """Something in a segment is wrong: its index, or what stands in it."""
-        segment, is_active = self._segments[at], at == len(self._segments) - 1
-        end_offset = self._log_end() if is_active else self._segments[at + 1].base_offset
-        found = segment.survey(end_offset, self._on_progress)
-        if not found:
-            self.indexes_mended += 1
-        self._note(segment.base_offset, end_offset, found)
+    def require_survey(self, at: int, surveyed: LogSegment | None) -> None:
+        """Something in a segment is wrong: its index, or what stands in it.
 
-    def by_index(self, at: int, search: Callable[[], T], *, may_rebuild: bool = True) -> T:
-        """``search`` a segment by its index; if that leads nowhere, once more by a new one.
-
-        Raises as :meth:`open`.
+        :param surveyed: the segment that was surveyed for this very request.
+        :raises SegmentUnreadError: it is another one, so this one has to be surveyed.
         """
-        self.open(self._segments[at], may_rebuild=may_rebuild)
+        segment = self._segments[at]
+        if segment is not surveyed:
+            raise SegmentUnreadError(segment, survey_end=self._end_of(at))
+
+    def _end_of(self, at: int) -> int:
+        is_active = at == len(self._segments) - 1
+        return self._log_end() if is_active else self._segments[at + 1].base_offset
+
+    def by_index(self, at: int, search: Callable[[], T], surveyed: LogSegment | None = None) -> T:
+        """``search`` a segment by its index; ``surveyed`` as in :meth:`require_survey`.
+
+        :raises SegmentUnreadError: it has none, or it leads nowhere and was not surveyed yet.
+        :raises CorruptRecordError: it leads nowhere after a survey, too.
+        """
+        self.open(self._segments[at])
         try:
             return search()
         except CorruptRecordError:
-            self.survey(at)
-        return search()
+            self.require_survey(at, surveyed)
+            raise
 
     def rebuild_step(self, rebuild: IndexRebuild) -> bool:
         """Continue ``rebuild``; return True if it is complete, or not needed any more."""
-        return not self._is_closed_segment(rebuild) or rebuild.step()
+        return not self._is_useful(rebuild) or rebuild.step()
 
     def take_rebuilt(self, rebuild: IndexRebuild) -> bool:
         """Use the indexes that were made; False if the segment is another one by now."""
         segment = rebuild.segment
-        if segment.has_indexes or not self._is_closed_segment(rebuild):
+        if not self._is_useful(rebuild):
             return False
+        while not rebuild.step():
+            pass  # What was appended since the last step.
         segment.adopt(rebuild.fresh)
-        self.indexes_mended += rebuild.did_not_fit
+        if rebuild.is_survey:
+            self._note(segment.base_offset, rebuild.end_offset, rebuild.fresh.damages)
+            self.indexes_mended += not rebuild.fresh.damages
+        else:
+            self.indexes_mended += rebuild.did_not_fit
         return True
 
-    def _is_closed_segment(self, rebuild: IndexRebuild) -> bool:
+    def _is_useful(self, rebuild: IndexRebuild) -> bool:
         segment = rebuild.segment
         at = bisect_left(self._segments, segment.base_offset, key=lambda s: s.base_offset)
-        is_there = self._segments[at : at + 1] == [segment] and at + 1 < len(self._segments)
-        return is_there and segment.size_bytes == rebuild.size_bytes
+        is_there = self._segments[at : at + 1] == [segment]
+        return is_there and rebuild.is_valid and (rebuild.is_survey or not segment.has_indexes)
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Believe a scrub of a closed segment; False if that is another one by now."""

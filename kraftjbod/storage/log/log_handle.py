@@ -39,7 +39,7 @@ from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
-from kraftjbod.storage.segments.segment import IndexLostError, LogSegment
+from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.segments.segment_cache import SegmentCache
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
@@ -48,6 +48,8 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 from kraftjbod.storage.vfs import VfsFile
 
 T = TypeVar("T")
+#: An operation that may raise SegmentUnreadError; it gets the segment that was surveyed for it.
+ByIndex = Callable[[UnifiedLog, LogSegment | None], T]
 
 
 class ReadResult(NamedTuple):
@@ -126,6 +128,9 @@ class LogHandle:
         self._rebuilding = asyncio.Lock()
         #: The rebuild that is not complete yet.
         self._rebuild: IndexRebuild | None = None
+        #: How often a segment was checked for damage, and the last one.
+        self._surveys = 0
+        self._surveyed: LogSegment | None = None
         #: Held while other threads use files, and while files are closed.
         self._files = asyncio.Lock()
 
@@ -321,30 +326,38 @@ class LogHandle:
         :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
         """
         records = await self._ask_by_index(
-            lambda log: log.read(start_offset, max_bytes, max_offset, min_one)
+            lambda log, surveyed: log.read(start_offset, max_bytes, max_offset, min_one, surveyed)
         )
         damage = self.view.damage_from(start_offset)
         if not records and damage is not None and damage.offset <= start_offset:
             raise damage_error(damage)
         return self._result(records)
 
-    async def _ask_by_index(self, op: Callable[[UnifiedLog], T]) -> T:
-        """``op`` in the dir's thread; each index that it lacks is made before it is tried again."""
+    async def _ask_by_index(self, op: ByIndex[T]) -> T:
+        """``op`` in the dir's thread, again after each segment that has to be read for it first."""
+        surveyed: LogSegment | None = None
         while True:
             try:
-                return await asyncio.shield(self._published.ask(OpKind.READ, op))
-            except IndexLostError as lost:
-                await self._rebuild_index(lost)
+                asked = self._published.ask(OpKind.READ, _with_survey(op, surveyed))
+                return await asyncio.shield(asked)
+            except SegmentUnreadError as unread:
+                surveyed = await self._read_segment(unread)
 
-    async def _rebuild_index(self, lost: IndexLostError) -> None:
-        """Rebuild the index in steps. A later caller waits, or continues after a cancelled one."""
+    async def _read_segment(self, unread: SegmentUnreadError) -> LogSegment | None:
+        """Rebuild indexes in steps; return the segment if it was surveyed.
+
+        A later caller waits, or continues after a cancelled one.
+        """
+        surveys = self._surveys
         async with self._rebuilding:
-            if lost.segment.has_indexes:
-                return
+            segment, is_survey = unread.segment, unread.survey_end is not None
+            if is_survey and self._surveys > surveys and self._surveyed is segment:
+                return segment
+            if segment.has_indexes and not is_survey:
+                return None
             rebuild = self._rebuild
-            if rebuild is None or rebuild.segment is not lost.segment:
-                rebuild = IndexRebuild(lost.segment, did_not_fit=lost.did_not_fit)
-                self._rebuild = rebuild
+            if rebuild is None or not rebuild.is_for(unread):
+                rebuild = self._rebuild = IndexRebuild(unread)
             made = rebuild
             while not await asyncio.shield(
                 self._published.ask(OpKind.READ, lambda log: log.rebuild_step(made))
@@ -352,11 +365,15 @@ class LogHandle:
                 pass
             self._rebuild = None
             is_written = self.log_dir.state is LogDirState.ONLINE
-            await asyncio.shield(
+            is_taken = await asyncio.shield(
                 self._published.ask(
                     OpKind.INDEX, lambda log: log.take_rebuilt(made, is_written=is_written)
                 )
             )
+            if not is_taken or not is_survey:
+                return None
+            self._surveys, self._surveyed = self._surveys + 1, segment
+            return segment
 
     def aborted_cached(self, first_offset: int, end_offset: int) -> list[AbortedTransaction] | None:
         """Aborted transactions that reach into ``[first_offset, end_offset)``, which is stable.
@@ -394,7 +411,7 @@ class LogHandle:
 
     async def _search(self, search: LogTimeSearch) -> FoundTimestamp | None:
         while not search.is_over:
-            await self._ask_by_index(lambda log: log.search(search))
+            await self._ask_by_index(lambda log, surveyed: log.search(search, surveyed))
             if unopened_bytes := search.unopened_bytes:
                 await self.log_dir.compute(search.open, size_bytes=unopened_bytes)
         return search.answer
@@ -403,7 +420,7 @@ class LogHandle:
         """The first of the records with the largest timestamp, or None; as above."""
         search = MaxTimestampSearch()
         while not search.is_over:
-            await self._ask_by_index(lambda log: log.search(search))
+            await self._ask_by_index(lambda log, surveyed: log.search(search, surveyed))
         if search.largest is None:
             return None
         return await self._search(LogTimeSearch(search.largest, search.base_offset))
@@ -436,13 +453,13 @@ class LogHandle:
     async def truncate_to(self, offset: int) -> None:
         """Lose every batch that ends at or after ``offset``."""
         if offset < self.log_end_offset:
-            await self._truncate(offset, lambda log: log.truncate_to(offset))
+            await self._truncate(offset, lambda log, seen: log.truncate_to(offset, seen))
 
     async def truncate_fully_and_start_at(self, offset: int) -> None:
         """Lose everything, and go on at ``offset``."""
-        await self._truncate(offset, lambda log: log.truncate_fully_and_start_at(offset))
+        await self._truncate(offset, lambda log, _: log.truncate_fully_and_start_at(offset))
 
-    async def _truncate(self, offset: int, op: Callable[[UnifiedLog], None]) -> None:
+    async def _truncate(self, offset: int, op: ByIndex[None]) -> None:
         # The claim that all below the recovery point is sound must be withdrawn first:
         # what will be appended after the truncation is not on the disk yet. So must one that
         # nothing is left of what will be appended there.
@@ -451,10 +468,15 @@ class LogHandle:
         segment = self.view.segments[self.view.segment_index(offset)]
         truncation = self.unsettled.begin_truncation(min(offset, segment.base_offset), offset)
         done: asyncio.Future[None] | None = None
+        surveyed: LogSegment | None = None
         try:
             await self._host.lower_claims(self)
-            done = self._published.submit(OpKind.TRUNCATE, op)
-            await asyncio.shield(done)
+            while True:
+                done = self._published.submit(OpKind.TRUNCATE, _with_survey(op, surveyed))
+                try:
+                    return await asyncio.shield(done)
+                except SegmentUnreadError as unread:
+                    surveyed = await self._read_segment(unread)
         finally:
             # Whoever waited may be gone; reads on the loop stay away until it is done.
             if done is None or done.done():
@@ -509,6 +531,9 @@ class LogHandle:
                     now_ms, high_watermark, without_free_space=without_free_space
                 ),
             )
+        except SegmentUnreadError as unread:
+            await self._read_segment(unread)
+            return await self._retain_step(without_free_space=without_free_space)
         except LogDirImpairedError:
             # Segments may have left the log before: purging them is what frees space.
             await self.refresh()
@@ -542,7 +567,7 @@ class LogHandle:
 
     async def with_view(self, op: Callable[[LogView], T]) -> T:
         """``op`` in the dir's thread, on what is so then."""
-        return await self._published.run(OpKind.READ, lambda log: op(log.view()))
+        return await self._ask_by_index(lambda log, _: op(log.view()))
 
     async def kept_producer_batches(self) -> KeptBatches:
         """See :attr:`UnifiedLog.kept_producer_batches`."""
@@ -590,7 +615,7 @@ class LogHandle:
 
     async def carried_state(self) -> CarriedState:
         """What a copy needs besides bytes, after everything that was asked for before."""
-        return await self._published.run(OpKind.READ, lambda log: log.carried_state())
+        return await self._ask_by_index(lambda log, _: log.carried_state())
 
     async def refresh(self) -> None:
         """Wait until the view shows everything that was asked for before."""
@@ -672,3 +697,7 @@ class LogHandle:
             closed = self._published.submit(OpKind.CLOSE, lambda log: log.close())
             self._published.is_closed = True
             await asyncio.shield(closed)
+
+
+def _with_survey(op: ByIndex[T], surveyed: LogSegment | None) -> Callable[[UnifiedLog], T]:
+    return lambda log: op(log, surveyed)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.protocol.record_scans import BatchScan
 from kraftjbod.storage.checkpoints import (
     CorruptCheckpointError,
     format_partition_metadata,
@@ -356,9 +355,9 @@ class LogLoader:
     def _scan(self, segment: LogSegment, producers: ProducerRecovery) -> int:
         """Read all of ``segment``, its producers and epochs included; where it ends."""
 
-        def take_run(run: SoundRun, scan: BatchScan) -> None:
-            producers.take_run(run, scan)
-            for epoch, start_offset in scan.epochs:
+        def take_run(run: SoundRun) -> None:
+            producers.take_run(run)
+            for epoch, start_offset in run.scan.epochs:
                 self._epochs = assign_epoch(self._epochs, epoch, start_offset)
 
         scanned = segment.scan(

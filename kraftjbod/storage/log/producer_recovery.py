@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from kraftjbod.protocol.control_records import read_marker
 from kraftjbod.protocol.record_batch import BatchHeader, read_header
-from kraftjbod.protocol.record_scans import BatchScan, latest_of_producers
+from kraftjbod.protocol.record_scans import latest_of_producers
 from kraftjbod.storage.log.producer_snapshots import LoadedProducers, ProducerSnapshots
 from kraftjbod.storage.log.producer_state import BATCHES_KEPT, ProducerLimits
 from kraftjbod.storage.segments.batch_runs import SoundRun
@@ -51,15 +51,15 @@ class ProducerRecovery:
             self._later = list(offsets[bisect_right(offsets, begin) :])
         self._aborted: list[AbortedTransaction] = []
 
-    def take_run(self, run: SoundRun, scan: BatchScan) -> None:
-        """Apply the batches of ``run``, the last piece of ``scan``."""
+    def take_run(self, run: SoundRun) -> None:
+        """Apply the batches of ``run``."""
         applied = 0
-        for at in self._needed(run, scan.producers):
+        for at in self._needed(run, run.scan.producers):
             header = read_header(run.data, at)
             if self._pass(header.last_offset):
                 applied = at
             self._record(run, at, header)
-        if self._pass(scan.next_offset):
+        if self._pass(run.next_offset):
             applied = run.size_bytes
         self._replayed_bytes += run.size_bytes - applied
 

@@ -190,7 +190,7 @@ def _replay(
 ) -> _Replayed:
     """Apply the segment's batches from ``begin`` up to ``end`` to ``state``."""
     aborted, size_bytes = [], 0
-    for number, located in enumerate(batches_from(segment, begin)):
+    for number, located in enumerate(batches_from(segment, begin, beat)):
         header = located.header
         if header.base_offset >= end:
             break

@@ -24,7 +24,7 @@ from kraftjbod.protocol.raw_records import TimeSearch
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.protocol.records import open_body
 from kraftjbod.storage.log.log_values import FoundTimestamp
-from kraftjbod.storage.segments.batch_walk import OnProgress, no_progress, walk_to
+from kraftjbod.storage.segments.batch_walk import walk_to
 from kraftjbod.storage.segments.segment import LogSegment
 
 #: Headers that are read in one turn of the dir's thread; that takes some milliseconds.
@@ -83,14 +83,13 @@ class LogTimeSearch:
         segments: Sequence[LogSegment],
         start_offset: int,
         by_index: ByIndex,
-        on_progress: OnProgress = no_progress,
     ) -> None:
         """In the dir's thread: a few segments and batches further on, if there are so many."""
         self._log_start = start_offset
         begin = max(start_offset, self._next_offset)
         for at in _turn(segments, begin):
             segment = segments[at]
-            largest = segment.largest_timestamp(on_progress, may_rebuild=False)
+            largest = segment.largest_timestamp()
             if largest is not None and largest.timestamp >= self._timestamp:
                 seen = by_index(at, partial(_scan_segment, segment, self._timestamp, begin))
                 if seen is not None:
@@ -133,11 +132,10 @@ class MaxTimestampSearch:
         segments: Sequence[LogSegment],
         start_offset: int,
         _by_index: ByIndex,
-        on_progress: OnProgress = no_progress,
     ) -> None:
         """In the dir's thread: a few segments further on."""
         for at in _turn(segments, max(start_offset, self._next_offset)):
-            found = segments[at].largest_timestamp(on_progress, may_rebuild=False)
+            found = segments[at].largest_timestamp()
             if found is not None and (self.largest is None or found.timestamp > self.largest):
                 self.largest, self.base_offset = found.timestamp, segments[at].base_offset
             if at + 1 == len(segments):

@@ -66,7 +66,7 @@ from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.segments.batch_walk import sent_batches
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
-from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
@@ -117,9 +117,7 @@ class UnifiedLog:
         self.high_watermark = content.log_start_offset
         self.beat: Callable[[], None] = lambda: None  # Of who watches the dir.
         self._truncation: Truncation | None = None
-        self._damage = LogDamage(
-            self.segments.all, lambda: self._end, content.damages, on_progress=self._progress
-        )
+        self._damage = LogDamage(self.segments.all, lambda: self._end, content.damages)
 
     def __repr__(self) -> str:
         return f"<UnifiedLog {self.directory} [{self._start}, {self._end})>"
@@ -127,10 +125,6 @@ class UnifiedLog:
     @property
     def directory(self) -> str:
         return self.segments.directory
-
-    def _progress(self, _size_bytes: int) -> None:
-        """For walks over a segment: the operation is slow, not stuck."""
-        self.beat()
 
     def view(self) -> LogView:
         segments = self.segments
@@ -282,14 +276,17 @@ class UnifiedLog:
     ) -> None:
         next_offset = headers[-1].next_offset
         active = self.segments.active
-        if not active.is_ready or active.transactions is None:
-            self._open(len(self.segments.all) - 1)
+        is_ready = active.is_ready and active.transactions is not None
+        if not is_ready:
+            is_ready = self._open_active()
         if self.segments.are_empty:
             self._begin_with(min(headers[0].base_offset, self._end))
-        elif must_roll(active, self.config, headers, size_bytes) or (
-            buggify.is_on and buggify.fires("storage.early_roll")
+        elif (
+            not is_ready
+            or must_roll(active, self.config, headers, size_bytes)
+            or (buggify.is_on and buggify.fires("storage.early_roll"))
         ):
-            self.roll()
+            self._roll(has_indexes=is_ready)
         elif self._producers.is_snapshot_due(self._bytes_since_snapshot, self._producer_limits):
             with FailsAs(OpKind.CHECKPOINT):
                 self._write_snapshot(sync=False)
@@ -334,14 +331,19 @@ class UnifiedLog:
     def roll(self) -> None:
         """Begin a new segment at the log's end; the old one's indexes go to disk.
 
-        If that fails the old one is still the active one.
+        Indexes that the old one lacks are made when a read needs them. If that fails the old one
+        is still the active one.
         """
-        active = self._open(len(self.segments.all) - 1)
+        self._roll(has_indexes=self._open_active())
+
+    def _roll(self, *, has_indexes: bool) -> None:
+        active = self.segments.active
         active.truncate_torn_tail()
         # A segment that is flushed to its end is in no flush plan any more.
         is_flushed = self._recovery_point >= self._end
         active.write_transactions(sync=is_flushed)
-        active.write_indexes(sync=is_flushed)
+        if has_indexes:
+            active.write_indexes(sync=is_flushed)
         with FailsAs(OpKind.CHECKPOINT):
             self._write_snapshot(sync=False)
         self.segments.begin(self._end, self.config.index_interval_bytes)
@@ -354,12 +356,26 @@ class UnifiedLog:
         self._bytes_since_snapshot = 0
 
     def _open(self, at: int) -> LogSegment:
-        """The segment number ``at`` with its file open and its indexes at hand, mended or not."""
+        """The segment number ``at`` with its file open and its indexes at hand.
+
+        :raises SegmentUnreadError: it lacks them.
+        """
         segment = self.segments.all[at]
         self._damage.open(segment)
-        if not segment.load_transactions():
-            self._mend_transactions(at)
+        self._load_transactions(at)
         return segment
+
+    def _load_transactions(self, at: int) -> None:
+        if not self.segments.all[at].load_transactions():
+            self._mend_transactions(at)
+
+    def _open_active(self) -> bool:
+        """Open the active segment; False if it lacks its indexes, and nothing can be appended."""
+        try:
+            self._open(len(self.segments.all) - 1)
+        except SegmentUnreadError:
+            return False
+        return True
 
     def _mend_transactions(self, at: int) -> None:
         segments = self.segments.all
@@ -426,6 +442,7 @@ class UnifiedLog:
         max_bytes: int,
         max_offset: int,
         min_one: bool,
+        surveyed: LogSegment | None = None,
     ) -> memoryview:
         """See :func:`read_view`; opens what it needs, waits for the disk, and checks each batch.
 
@@ -433,26 +450,25 @@ class UnifiedLog:
 
         Cost: one segment's indexes, and the bytes from the index entry before the first batch on.
 
+        :param surveyed: the segment that was surveyed for this request.
         :raises CorruptRecordError: if the batch cannot be read for no lasting reason.
-        :raises IndexLostError: the index of its segment has to be made first.
+        :raises SegmentUnreadError: the index of its segment has to be made first, or the segment to
+            be surveyed.
         """
         try:
             return self._read_sound(start_offset, max_bytes, max_offset, min_one)
         except CorruptRecordError as e:
             if e.offset is not None:
                 return _NOTHING
-        self._damage.survey(self.view().segment_index(start_offset))
-        damage = self.view().damage_from(start_offset)
-        if damage is not None and damage.offset <= start_offset:
-            return _NOTHING
-        return self._read_sound(start_offset, max_bytes, max_offset, min_one)
+            self._damage.require_survey(self.view().segment_index(start_offset), surveyed)
+            raise
 
     def _read_sound(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> memoryview:
         view = self.view()
         segment = view.segments[view.segment_index(start_offset)]
-        self._damage.open(segment, may_rebuild=False)
+        self._damage.open(segment)
         found = read_view(
             view,
             lambda segment: segment.read_at,
@@ -471,7 +487,8 @@ class UnifiedLog:
         view = self.view()
         while (found := view.aborted_between(first_offset, end_offset)) is None:
             unread = [i for i, one in enumerate(self.segments.all) if one.transactions is None]
-            self._open(next(i for i in unread if i >= view.segment_index(first_offset)))
+            first = view.segment_index(first_offset)
+            self._load_transactions(next(i for i in unread if i >= first))
         return found
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
@@ -483,24 +500,29 @@ class UnifiedLog:
             scrub.segment.write_transactions(sync=True)
         return True
 
-    def search(self, search: LogTimeSearch | MaxTimestampSearch) -> None:
+    def search(
+        self, search: LogTimeSearch | MaxTimestampSearch, surveyed: LogSegment | None = None
+    ) -> None:
         """One turn of a search by time; what it found is opened in another thread.
 
         Cost: a few segments' largest timestamps, and the indexes of one segment.
 
-        :raises IndexLostError: the index of a segment has to be made first.
+        Raises as :meth:`read`, whose ``surveyed`` it takes.
         """
-        by_index = partial(self._damage.by_index, may_rebuild=False)
-        search.scan(self.segments.all, self._start, by_index, self._progress)
+        by_index = partial(self._damage.by_index, surveyed=surveyed)
+        search.scan(self.segments.all, self._start, by_index)
 
     def rebuild_step(self, rebuild: IndexRebuild) -> bool:
         """See :meth:`LogDamage.rebuild_step`."""
         return self._damage.rebuild_step(rebuild)
 
-    def take_rebuilt(self, rebuild: IndexRebuild, *, is_written: bool) -> None:
+    def take_rebuilt(self, rebuild: IndexRebuild, *, is_written: bool) -> bool:
         """See :meth:`LogDamage.take_rebuilt`; ``is_written``: to the index files as well."""
-        if self._damage.take_rebuilt(rebuild) and is_written:
+        if not self._damage.take_rebuilt(rebuild):
+            return False
+        if is_written and rebuild.segment is not self.segments.active:
             rebuild.segment.write_indexes(sync=True)
+        return True
 
     # -- compaction -------------------------------------------------------------------------
 
@@ -518,11 +540,12 @@ class UnifiedLog:
 
     # -- shorten ----------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, surveyed: LogSegment | None = None) -> None:
         """Lose every batch that ends with or after ``offset``.
 
         Cost: one segment's indexes, one index interval, the log since the last producer snapshot,
-        and a few operations on names for each segment that goes.
+        and a few operations on names for each segment that goes. Raises :exc:`SegmentUnreadError`
+        as :meth:`read`, before anything is changed.
         """
         if offset >= self._end:
             return
@@ -531,7 +554,7 @@ class UnifiedLog:
             self.truncate_fully_and_start_at(offset)
             return
         at = bisect_left(self.segments.all, offset, key=lambda s: s.base_offset) - 1
-        active, (position, end) = self._open(at), self._truncation_point(at, offset)
+        active, (position, end) = self._open(at), self._truncation_point(at, offset, surveyed)
         if self.segments.may_have_gaps:
             # Not in the middle of a gap: a log ends where its last batch does.
             end = active.next_offset(position)
@@ -546,7 +569,9 @@ class UnifiedLog:
         self.segments.sync_names()
         self._write_epochs(self._epochs)
 
-    def _truncation_point(self, at: int, offset: int) -> tuple[int, int]:
+    def _truncation_point(
+        self, at: int, offset: int, surveyed: LogSegment | None
+    ) -> tuple[int, int]:
         """Where a segment is to be truncated so that nothing from ``offset`` on stays: file, log.
 
         In the middle of damage it is not known, so all of it goes.
@@ -558,7 +583,7 @@ class UnifiedLog:
         damage = self.view().damage_from(offset)
         if damage is None or damage.offset > offset:
             try:
-                located = self._damage.by_index(at, search)
+                located = self._damage.by_index(at, search, surveyed)
             except CorruptRecordError:
                 located, damage = None, self.view().damage_from(offset)
             if located is not None:
@@ -637,6 +662,8 @@ class UnifiedLog:
 
         ``without_free_space`` is for a disk that does not even hold another name: files are removed
         at once, and if all segments are to go the last one becomes the new one.
+
+        :raises SegmentUnreadError: an index has to be made first; nothing has changed.
         """
         self.segments.name_compacted()
         self._producers.expire(now_ms, self._producer_limits)
@@ -648,7 +675,6 @@ class UnifiedLog:
             high_watermark=high_watermark,
             log_end_offset=self._end,
             now_ms=now_ms,
-            on_progress=self._progress,
         )
         is_active_doomed = doomed == len(self.segments.all)
         for _ in range(doomed - is_active_doomed):
@@ -678,7 +704,7 @@ class UnifiedLog:
         """
         try:
             self.segments.name_compacted()
-            self._open(len(self.segments.all) - 1).truncate_torn_tail()
+            self.segments.active.truncate_torn_tail()
             self.flush(is_last=True)
             self.segments.active.write_transactions(sync=True)
             if self._end > 0:

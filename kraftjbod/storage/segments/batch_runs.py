@@ -26,6 +26,18 @@ class SoundRun(NamedTuple):
     position: int
     data: bytes
     size_bytes: int
+    #: Lists what is in the run, until the next one is read.
+    scan: BatchScan
+
+    @property
+    def end(self) -> int:
+        """Where the next batch begins in the file."""
+        return self.position + self.size_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch, until the next run is read."""
+        return self.scan.next_offset
 
 
 def sound_runs(
@@ -39,7 +51,6 @@ def sound_runs(
 ) -> Iterator[SoundRun]:
     """Yield the batches from ``position`` up to the first that is not sound, or to ``end``.
 
-    Until the caller takes the next run, ``scan`` lists the batches of the present one.
     ``on_progress`` is called for each read, with the size of the run.
     """
     want = run_bytes
@@ -50,7 +61,7 @@ def sound_runs(
         data = bytes(found)
         size_bytes = scan.take(data)
         if size_bytes:
-            yield SoundRun(position, data, size_bytes)
+            yield SoundRun(position, data, size_bytes, scan)
         on_progress(size_bytes)
         position += size_bytes
         is_short = len(data) < asked

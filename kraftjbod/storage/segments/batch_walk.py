@@ -11,8 +11,9 @@ Bytes come through a ``read_at``; what becomes of damage is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol.framing import Buffer
@@ -36,6 +37,8 @@ LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 WALK_BYTES: Final = 4 * 1024 * 1024
 #: Headers are read this much at once; an index entry is seldom further away.
 _BLOCK_BYTES: Final = 4096
+#: Places at which a sound batch is looked for in one step; each may cost a seek.
+_TRIES_PER_STEP: Final = 16
 _EMPTY: Final = memoryview(b"")
 
 
@@ -61,6 +64,33 @@ class Located(NamedTuple):
 
     position: int
     header: BatchHeader
+
+    @property
+    def end(self) -> int:
+        """Where the next batch begins in the file."""
+        return self.position + self.header.size_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.header.next_offset
+
+
+class Sound(Protocol):
+    """A sound batch, or some that follow one another."""
+
+    @property
+    def end(self) -> int:
+        """Where the next batch begins in the file."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch."""
+        ...
+
+
+S = TypeVar("S", bound=Sound)
 
 
 def sound_batches(
@@ -120,9 +150,8 @@ def around_damage(
     returns positions after a position at which batches begin according to an index; ``gaps_below``
     is as in :func:`sound_batches`.
     """
-    position, next_offset = 0, begin_offset
-    while True:
-        for located in sound_batches(
+    pieces = sound_around_damage(
+        lambda position, next_offset: sound_batches(
             read_at,
             position=position,
             end=end,
@@ -131,15 +160,42 @@ def around_damage(
             on_progress=on_progress,
             chunk_bytes=chunk_bytes,
             gaps_below=gaps_below,
-        ):
-            yield located
-            position = located.position + located.header.size_bytes
-            next_offset = located.header.next_offset
+        ),
+        read_at,
+        end=end,
+        begin_offset=begin_offset,
+        end_offset=end_offset,
+        known=known,
+    )
+    return (found for found in pieces if found is not None)
+
+
+def sound_around_damage(
+    sound_from: Callable[[int, int], Iterator[S]],
+    read_at: ReadAt,
+    *,
+    end: int,
+    begin_offset: int,
+    end_offset: int,
+    known: Callable[[int], Iterable[int]],
+) -> Iterator[S | Damage | None]:
+    """:func:`around_damage` with any walk over sound batches.
+
+    ``sound_from`` gets a position and its offset, and stops before the first unsound batch. None
+    comes after some tries to find a sound batch, so that a caller can proceed in steps.
+    """
+    position, next_offset = 0, begin_offset
+    limit = min(end_offset, begin_offset + LARGEST_RELATIVE_OFFSET + 1)
+    while True:
+        for sound in sound_from(position, next_offset):
+            yield sound
+            position, next_offset = sound.end, sound.next_offset
         if position >= end:
             if next_offset < end_offset:
                 yield Damage(next_offset, end_offset, position)  # A tail is lost, or all of it.
             return
-        resumed = _first_sound(read_at, position, known(position), end, next_offset)
+        offsets = range(next_offset + 1, limit)
+        resumed = yield from _first_sound(read_at, position, known(position), end, offsets)
         if resumed is None:
             yield Damage(next_offset, end_offset, position)
             return
@@ -148,17 +204,22 @@ def around_damage(
 
 
 def _first_sound(
-    read_at: ReadAt, damaged_at: int, known: Iterable[int], end: int, offset: int
-) -> Located | None:
-    """Where sound batches go on after the damage, with a base offset above ``offset``.
+    read_at: ReadAt, damaged_at: int, known: Iterable[int], end: int, offsets: range
+) -> Generator[None, None, Located | None]:
+    """Return where sound batches go on after the damage, with offsets in ``offsets``.
 
-    What follows by the damaged batch's own header is tried first, then what is known.
+    What follows by the damaged batch's own header is tried first, then what is known. No CRC covers
+    the offset of a batch.
     """
     damaged = batch_at(read_at, damaged_at, end)
     following = [] if damaged is None else [damaged_at + damaged.header.size_bytes]
-    for position in (*following, *known):
+    for tried, position in enumerate(chain(following, known), 1):
+        if tried % _TRIES_PER_STEP == 0:
+            yield
         found = batch_at(read_at, position, end)
-        if found is None or found.header.base_offset <= offset:
+        if found is None or found.header.base_offset not in offsets:
+            continue
+        if found.header.last_offset not in offsets:
             continue
         if _fits_crc(_read(read_at, position, found.header.size_bytes), found.header):
             return found

@@ -1,47 +1,117 @@
-"""DISK. ``IndexRebuild``: rebuilds the indexes of one closed segment from its batches, in steps.
+"""DISK. ``IndexRebuild``: rebuilds the indexes of one segment from its batches, in steps.
 
-A step reads about :data:`_STEP_BYTES`, so that other operations of the directory run between two
-steps. The walk keeps its position, so that any caller can run the next step.
+* A step reads about :data:`_STEP_BYTES`, so that other operations of the directory run between two
+  steps. The walk keeps its position, so that any caller can run the next step.
+* A survey also checks the CRC of each batch. The indexes then lead around the damage.
+* While a survey runs, batches may be appended to the segment: the walk continues to its new end.
+  A segment without indexes is not appended to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
+from kraftjbod.storage.segments.batch_runs import SoundRun, sound_runs
+from kraftjbod.storage.segments.batch_walk import Damage, sound_around_damage
+from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
 
-#: Some milliseconds of a disk, and some tens of the interpreter if batches are small.
+#: Some milliseconds of a disk and of the interpreter.
 _STEP_BYTES: Final = 1024 * 1024
 
 
 class IndexRebuild:
     """In the dir's thread, as long as the segment is in its log."""
 
-    def __init__(self, segment: LogSegment, *, did_not_fit: bool) -> None:
-        """``did_not_fit``: index files were there, and were not the segment's."""
-        self.segment = segment
-        self.did_not_fit = did_not_fit
-        #: As it was when the rebuild began; a segment of another size was truncated meanwhile.
-        self.size_bytes = segment.size_bytes
-        self.fresh = segment.fresh_indexes()
+    def __init__(self, unread: SegmentUnreadError) -> None:
+        self.segment: LogSegment = unread.segment
+        self.did_not_fit = unread.did_not_fit
+        self.is_survey = unread.survey_end is not None
+        #: Where the segment ends, as far as it was read; only a survey knows it.
+        self.end_offset = NO_LIMIT if unread.survey_end is None else unread.survey_end
+        self._limit_offset = self.end_offset
+        #: How much of the segment was read, once :meth:`step` is through.
+        self.size_bytes = unread.size_bytes
+        self._truncations = unread.truncations
+        self.fresh = self.segment.fresh_indexes()
         self._read_bytes = 0
-        self._walk = segment.walk(
-            segment.read_at,
-            known=lambda _position: (),
-            check_crc_of_each=False,
-            end_offset=NO_LIMIT,
-            on_progress=self._count,
-            chunk_bytes=_STEP_BYTES,
-        )
+        self._walk: Iterator[SoundRun | Damage | None] | None = None
+        #: True during a step, and after a step that failed: its walk cannot be continued.
+        self._is_stepping = False
 
-    def _count(self, size_bytes: int) -> None:
-        self._read_bytes += size_bytes
+    @property
+    def is_valid(self) -> bool:
+        """No step failed, and the segment was not truncated. For the dir's thread."""
+        return not self._is_stepping and self.segment.truncations == self._truncations
+
+    def is_for(self, unread: SegmentUnreadError) -> bool:
+        """Whether this does what ``unread`` asks for."""
+        is_survey = unread.survey_end is not None
+        is_its = self.segment is unread.segment and self._truncations == unread.truncations
+        return is_its and self.is_survey == is_survey
 
     def step(self) -> bool:
         """Read a little further; whether that was all."""
+        self._is_stepping = True
+        is_complete = self._step()
+        self._is_stepping = False
+        return is_complete
+
+    def _step(self) -> bool:
         before = self._read_bytes
+        if self._walk is None:
+            self._walk = self._begin()
         for found in self._walk:
             self.fresh.take(found)
-            if self._read_bytes - before >= _STEP_BYTES:
+            if isinstance(found, SoundRun):
+                self._note_end(found)
+            if found is None or self._read_bytes - before >= _STEP_BYTES:
                 return False
+        if self.is_survey and self.segment.size_bytes > self.size_bytes:
+            self._walk = self._go_on()
+            return False
         return True
+
+    def run(self, beat: Callable[[], None]) -> None:
+        """All steps in one operation that reports progress, while the log is loaded."""
+        while not self.step():
+            beat()
+        self.segment.adopt(self.fresh)
+
+    def _begin(self) -> Iterator[SoundRun | Damage | None]:
+        return sound_around_damage(
+            self._runs_from,
+            self.segment.read_at,
+            end=self.size_bytes,
+            begin_offset=self.segment.base_offset,
+            end_offset=self.end_offset,
+            # The old indexes show where batches begin after damage.
+            known=self.segment.known_positions,
+        )
+
+    def _runs_from(self, position: int, next_offset: int) -> Iterator[SoundRun]:
+        """Up to the first damage, or to where the segment ended at the last look."""
+        segment = self.segment
+        self.fresh.lead_past_damage(next_offset, position)
+        scan = self.fresh.indexes.batch_scan(
+            next_offset=next_offset,
+            may_have_gaps=segment.may_have_gaps,
+            check_crc_of_each=self.is_survey,
+            end_offset=self._limit_offset,
+        )
+        return sound_runs(
+            segment.read_at, scan, position=position, end=self.size_bytes, on_progress=self._count
+        )
+
+    def _go_on(self) -> Iterator[SoundRun]:
+        """What was appended since the last look."""
+        position, self.size_bytes = self.size_bytes, self.segment.size_bytes
+        self._limit_offset = NO_LIMIT
+        return self._runs_from(position, self.end_offset)
+
+    def _note_end(self, run: SoundRun) -> None:
+        if self.is_survey and run.end == self.size_bytes:
+            self.end_offset = run.next_offset
+
+    def _count(self, size_bytes: int) -> None:
+        self._read_bytes += size_bytes

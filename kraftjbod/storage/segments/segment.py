@@ -6,8 +6,8 @@
 * What fails for lack of space leaves a segment that goes on: see :meth:`retire` and
   :meth:`truncate` for the order that this takes.
 * File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
-  Index files are written when a segment is rolled or closed, and rebuilt where they don't fit;
-  what goes into them is segment_indexes.py's part.
+  Index files are written when a segment is rolled or closed. Where they are absent or don't fit,
+  index_rebuild.py makes both from the batches; what goes into them is segment_indexes.py's part.
 * Damage of the file does not shorten the segment: only recovery and truncation do that.
 * What may be read from memory without a check is trusted_bytes.py's part. Every read of the file
   that may wait for the disk goes through :meth:`read_at`.
@@ -30,7 +30,6 @@ from kraftjbod.protocol.record_batch import (
     read_header,
     whole_bytes,
 )
-from kraftjbod.protocol.record_scans import BatchScan
 from kraftjbod.storage.dir_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -41,7 +40,7 @@ from kraftjbod.storage.dir_names import (
     offset_file_name,
 )
 from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
-from kraftjbod.storage.segments.batch_runs import SoundRun, sound_runs
+from kraftjbod.storage.segments.batch_runs import RUN_BYTES, SoundRun, sound_runs
 from kraftjbod.storage.segments.batch_walk import (
     LARGEST_RELATIVE_OFFSET,
     WALK_BYTES,
@@ -78,13 +77,23 @@ class Scanned(NamedTuple):
     next_offset: int
 
 
-class IndexLostError(Exception):
-    """The index files of ``segment`` are absent or not its own: its batches have to be read."""
+class SegmentUnreadError(Exception):
+    """An operation needs indexes that only all of ``segment`` says: IndexRebuild makes them."""
 
-    def __init__(self, segment: LogSegment, *, did_not_fit: bool) -> None:
-        super().__init__(f"{segment.path} has no index")
+    def __init__(
+        self, segment: LogSegment, *, did_not_fit: bool = False, survey_end: int | None = None
+    ) -> None:
+        """
+        :param did_not_fit: index files were there, and were not the segment's.
+        :param survey_end: where the segment ends, if it has to be checked for damage: each CRC.
+        """
+        super().__init__(f"{segment.path} has to be read as a whole")
         self.segment = segment
         self.did_not_fit = did_not_fit
+        self.survey_end = survey_end
+        #: As they are now; more may be appended until the segment was read.
+        self.size_bytes = segment.size_bytes
+        self.truncations = segment.truncations
 
 
 class LogSegment:
@@ -106,6 +115,7 @@ class LogSegment:
         "may_have_gaps",
         "size_bytes",
         "transactions",
+        "truncations",
         "trusted",
         "was_read",
     )
@@ -151,6 +161,8 @@ class LogSegment:
         self._transactions_on_disk = True
         self._first_timestamp: int | None = None
         self._tail_is_torn = False
+        #: How often it was truncated: what was read of it before may not be so any more.
+        self.truncations = 0
 
     @classmethod
     def on_disk(
@@ -255,10 +267,12 @@ class LogSegment:
         after or below what is appended next. The index files go first: if that fails, or the
         truncation does, the segment is what it was.
 
-        Cost: the indexes, if they are not loaded, and one index interval.
+        Cost: the indexes, if they are not loaded, and one index interval. Where the interval is
+        damaged, the segment has no indexes afterwards.
         """
         file = self.open()
         indexes = self._indexes_below(size_bytes, end_offset)
+        self.truncations += 1
         self._transactions_on_disk = False
         for suffix in INDEX_SUFFIXES:
             self._vfs.unlink_if_exists(self._path(suffix))
@@ -269,11 +283,12 @@ class LogSegment:
         self.trusted.truncate(size_bytes)
         self._tail_is_torn = False
         self._first_timestamp = None
-        if indexes is None:
-            self.rebuild_index()
-        else:
-            self._indexes, self._indexes_on_disk = indexes, False
+        # Absent ones count as in their files: these are absent, too.
+        self._indexes, self._indexes_on_disk, self._largest = indexes, indexes is None, None
+        if indexes is not None:
             self._note_loaded()
+        elif self.cache is not None:
+            self.cache.unloaded(self)
         with FailsAs(OpKind.FLUSH):
             file.sync()
 
@@ -411,24 +426,21 @@ class LogSegment:
             file.close()
 
     def indexes(self) -> SegmentIndexes:
-        """Both, from their files or made anew."""
+        """Both, from their files; raises as :meth:`load_indexes`."""
         if self._indexes is None:
             self.load_indexes()
         assert self._indexes is not None
         return self._indexes
 
-    def load_indexes(
-        self, on_progress: OnProgress = no_progress, *, may_rebuild: bool = True
-    ) -> bool:
-        """Load or rebuild both indexes; return False if their files did not fit the segment.
+    def load_indexes(self) -> None:
+        """Load both indexes from their files.
 
-        Cost: both files and one index interval; if the files are missing or do not fit, the headers
-        of the whole segment, with ``on_progress``.
+        Cost: both files and one index interval.
 
-        :raises IndexLostError: the files are missing or do not fit, and ``may_rebuild`` is False.
+        :raises SegmentUnreadError: the files are missing, or do not fit the segment.
         """
         if self._indexes is not None:
-            return True
+            return
         with FailsAs(OpKind.INDEX):
             data = self._vfs.read_if_exists(self._path(INDEX_SUFFIX))
             time_data = self._vfs.read_if_exists(self._path(TIME_INDEX_SUFFIX))
@@ -444,12 +456,9 @@ class LogSegment:
             if indexes is not None and self._fits(indexes):
                 self._indexes = indexes
                 self._note_loaded()
-                return True
-        if not may_rebuild:
-            raise IndexLostError(self, did_not_fit=is_there)
-        self.rebuild_index(on_progress)
+                return
         # One file without the other is what a stop between the two leaves.
-        return not is_there
+        raise SegmentUnreadError(self, did_not_fit=is_there)
 
     def _fits(self, indexes: SegmentIndexes) -> bool:
         """Do the last entries of both speak of batches of this segment?"""
@@ -466,17 +475,6 @@ class LogSegment:
         except (CorruptRecordError, WouldWait):
             return False
         return newest is not None and newest.header.max_timestamp == largest.timestamp
-
-    def rebuild_index(self, on_progress: OnProgress = no_progress) -> None:
-        """Make both indexes anew from the headers in the file."""
-        self._rewalk(check_crc_of_each=False, end_offset=NO_LIMIT, on_progress=on_progress)
-
-    def survey(self, end_offset: int, on_progress: OnProgress = no_progress) -> list[Damage]:
-        """Check every byte of a segment that ends at ``end_offset``, and make both indexes anew.
-
-        All that is not sound; the indexes lead around it.
-        """
-        return self._rewalk(check_crc_of_each=True, end_offset=end_offset, on_progress=on_progress)
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -527,7 +525,7 @@ class LogSegment:
         *,
         check_crc_of_each: bool,
         least_epoch: int | None = None,
-        on_run: Callable[[SoundRun, BatchScan], None] = lambda run, scan: None,
+        on_run: Callable[[SoundRun], None] = lambda run: None,
         on_progress: OnProgress = no_progress,
     ) -> Scanned:
         """Walk all batches, rebuild the indexes, and stop before the first that is not sound.
@@ -546,8 +544,8 @@ class LogSegment:
         for run in sound_runs(
             self.read_at, scan, position=0, end=self.size_bytes, on_progress=on_progress
         ):
-            fresh.take_run(run, scan)
-            on_run(run, scan)
+            fresh.take(run)
+            on_run(run)
             valid_bytes += run.size_bytes
         self.size_bytes = valid_bytes
         self.trusted.truncate(valid_bytes)
@@ -555,27 +553,6 @@ class LogSegment:
             self.trusted.trust(0, valid_bytes)
         self.adopt(fresh)
         return Scanned(valid_bytes, scan.next_offset if valid_bytes else self.base_offset)
-
-    def _rewalk(
-        self,
-        *,
-        check_crc_of_each: bool,
-        end_offset: int,
-        on_progress: OnProgress = no_progress,
-    ) -> list[Damage]:
-        """Indexes of all that is sound; readers go on by the old ones until these are complete."""
-        indexes, fresh = self._indexes, self.fresh_indexes()
-        known = _nothing_known if indexes is None else indexes.offsets.positions_after
-        for found in self.walk(
-            self.read_at,
-            known=known,
-            check_crc_of_each=check_crc_of_each,
-            end_offset=end_offset,
-            on_progress=on_progress,
-        ):
-            fresh.take(found)
-        self.adopt(fresh)
-        return fresh.damages
 
     def adopt(self, fresh: FreshIndexes) -> None:
         """Go on by indexes that were made from the whole segment as it is now."""
@@ -620,6 +597,10 @@ class LogSegment:
         """Empty ones that a :meth:`walk` over all of the segment fills."""
         return FreshIndexes(self.base_offset, self._index_interval_bytes)
 
+    def known_positions(self, position: int) -> Iterable[int]:
+        """Positions after ``position`` where batches begin, by the index if it is in memory."""
+        return () if self._indexes is None else self._indexes.offsets.positions_after(position)
+
     def offset_below(self, position: int) -> int:
         """An offset such that all of the segment's batches below it end before ``position``.
 
@@ -639,8 +620,8 @@ class LogSegment:
     def sound_end(self, on_progress: Callable[[int], None]) -> int | None:
         """The offset after the last batch; None if the file does not end with a sound batch.
 
-        For loading: it reads the last entry of the index file and the batches from there on, and
-        leaves no file open.
+        For loading: it reads the last entry of the index file and the batches from there on, or the
+        whole file if it has no index, and leaves no file open.
         """
         with FailsAs(OpKind.INDEX):
             begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX))
@@ -650,6 +631,8 @@ class LogSegment:
                 # The index is wrong, or the file was cut: only the whole of it can tell.
                 begin = 0
                 first = batch_at(self.read_at, begin, self.size_bytes)
+            if begin == 0 and self.size_bytes > RUN_BYTES:
+                return self._sound_end_of_all(on_progress)
             next_offset = self.base_offset if first is None else first.header.base_offset
             end = begin
             for position, header in sound_batches(
@@ -666,6 +649,15 @@ class LogSegment:
             self.close()
         self.trusted.trust(begin, end)
         return next_offset if end == self.size_bytes else None
+
+    def _sound_end_of_all(self, on_progress: OnProgress) -> int | None:
+        """:meth:`sound_end` of a segment without an index, which is made by the way."""
+        size_bytes = self.size_bytes
+        scanned = self.scan(check_crc_of_each=True, on_progress=on_progress)
+        if scanned.valid_bytes == size_bytes:
+            return scanned.next_offset
+        self.size_bytes, self._indexes, self._indexes_on_disk = size_bytes, None, True
+        return None
 
     def position_of(self, offset: int) -> Located | None:
         """The first batch that ends with or after ``offset``, or None."""
@@ -758,18 +750,16 @@ class LogSegment:
         """:meth:`largest_timestamp` reads nothing."""
         return self._indexes is not None or self._largest is not None
 
-    def largest_timestamp(
-        self, on_progress: OnProgress = no_progress, *, may_rebuild: bool = True
-    ) -> TimeEntry | None:
+    def largest_timestamp(self) -> TimeEntry | None:
         """The largest timestamp and an offset that has it; None if there are no batches.
 
         Cost, once: the last entry of the time index, a binary search for its batch in the offset
-        index, and one index interval. The arguments are those of :meth:`load_indexes`.
+        index, and one index interval. Raises as :meth:`load_indexes`.
         """
         if not self.is_largest_known:
             self._largest = self._read_largest()
         if self._indexes is None and self._largest is None:
-            self.load_indexes(on_progress, may_rebuild=may_rebuild)
+            self.load_indexes()
         return self._largest if self._indexes is None else self._indexes.largest
 
     def _read_largest(self) -> TimeEntry | None:
@@ -793,7 +783,3 @@ class LogSegment:
 
     def _path(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
-
-
-def _nothing_known(_position: int) -> Iterable[int]:
-    return ()

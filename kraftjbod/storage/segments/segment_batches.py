@@ -5,16 +5,26 @@ Only headers are read, in blocks, and returned one at a time: a segment of 1 GiB
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.segments.batch_walk import Located, WouldWait, located_from
-from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
+from kraftjbod.storage.segments.index_rebuild import IndexRebuild
+from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
 
 
-def batches_from(segment: LogSegment, offset: int) -> Iterator[Located]:
-    """Yield all batches that end with or after ``offset``, damaged ones left out."""
+def batches_from(
+    segment: LogSegment, offset: int, beat: Callable[[], None] = lambda: None
+) -> Iterator[Located]:
+    """Yield all batches that end with or after ``offset``, damaged ones left out.
+
+    ``beat`` reports progress while an index is made, where there is none.
+    """
     begin = offset
+    try:
+        segment.load_indexes()
+    except SegmentUnreadError as unread:
+        IndexRebuild(unread).run(beat)
     try:
         first = segment.position_of(offset)
         if first is not None:
@@ -29,7 +39,7 @@ def _sound_from(segment: LogSegment, offset: int) -> Iterator[Located]:
     """:func:`batches_from` where a header cannot be: a walk around all damage."""
     for found in segment.walk(
         segment.read_at,
-        known=segment.indexes().offsets.positions_after,
+        known=segment.known_positions,
         check_crc_of_each=False,
         end_offset=NO_LIMIT,
     ):

@@ -106,13 +106,17 @@ class SegmentIndexes:
         next_offset: int,
         may_have_gaps: bool,
         check_crc_of_each: bool,
+        end_offset: int = LARGEST_OFFSET,
         least_epoch: int | None = None,
     ) -> BatchScan:
-        """Return a scan of the batches from ``next_offset`` on, which :meth:`take_scanned` indexes.
+        """Return a scan of the batches from ``next_offset`` on, which :meth:`take_run` indexes.
 
-        With ``least_epoch`` leader epochs begin with that one or a higher one, and do not fall.
+        Where offsets may be absent, batches end below ``end_offset``. With ``least_epoch`` leader
+        epochs begin with that one or a higher one, and do not fall.
         """
         limit = self._base_offset + LARGEST_RELATIVE_OFFSET + 1
+        if may_have_gaps:
+            limit = min(limit, end_offset)
         scan = BatchScan(
             crc_of_bytes if check_crc_of_each else None,
             next_offset=min(next_offset, LARGEST_OFFSET),
@@ -128,10 +132,11 @@ class SegmentIndexes:
         scan.bytes_since_entry = self._bytes_since_entry
         return scan
 
-    def take_scanned(self, scan: BatchScan, position: int) -> None:
-        """Index the batches of the last piece of ``scan``, which begins at ``position``."""
+    def take_run(self, run: SoundRun) -> None:
+        """Index the batches of ``run``, of a scan that :meth:`batch_scan` made."""
+        scan = run.scan
         for last_offset, at, timestamp, timestamp_offset in scan.entries:
-            self.offsets.append(last_offset, position + at)
+            self.offsets.append(last_offset, run.position + at)
             self.times.append(timestamp, timestamp_offset)
         if scan.largest_offset >= 0:
             self.largest = TimeEntry(scan.largest_timestamp, scan.largest_offset)
@@ -182,22 +187,26 @@ class FreshIndexes:
         self.first_timestamp: int | None = None
         self.damages: list[Damage] = []
 
-    def take_run(self, run: SoundRun, scan: BatchScan) -> None:
-        """Index the batches of ``run``, the last piece of ``scan``."""
-        self.indexes.take_scanned(scan, run.position)
-        if self.first_timestamp is None:
-            self.first_timestamp = read_header(run.data).max_timestamp
+    def lead_past_damage(self, next_offset: int, position: int) -> None:
+        """Sound batches go on with ``next_offset`` at ``position``, after damage or not."""
+        if self.damages and self.damages[-1].next_offset == next_offset:
+            self.indexes.lead_past(next_offset, position)
 
-    def take(self, found: Located | Damage) -> None:
+    def take(self, found: Located | SoundRun | Damage | None) -> None:
         """What comes next in the segment."""
         match found:
             case Located(position, header):
-                if self.damages and self.damages[-1].next_offset == header.base_offset:
-                    self.indexes.lead_past(header.base_offset, position)
+                self.lead_past_damage(header.base_offset, position)
                 self.indexes.note(header, position)
                 if self.first_timestamp is None:
                     self.first_timestamp = header.max_timestamp
+            case SoundRun():
+                self.indexes.take_run(found)
+                if self.first_timestamp is None:
+                    self.first_timestamp = read_header(found.data).max_timestamp
             case Damage():
                 self.damages.append(found)
+            case None:
+                pass
             case _:
                 assert_never(found)

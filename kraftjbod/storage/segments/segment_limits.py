@@ -14,11 +14,7 @@ from typing import Final
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader
-from kraftjbod.storage.segments.batch_walk import (
-    LARGEST_RELATIVE_OFFSET,
-    OnProgress,
-    no_progress,
-)
+from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET
 from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import LogSegment
 
@@ -73,12 +69,13 @@ def count_expendable(
     log_end_offset: int,
     high_watermark: int,
     now_ms: int,
-    on_progress: OnProgress = no_progress,
 ) -> int:
     """How many segments, from the oldest on, retention lets go (KIP-32, KIP-107).
 
     At most :data:`EXPENDABLE_PER_STEP`; ``size_bytes`` is the size of all. Cost: the largest
     timestamp of each that goes, and of one more.
+
+    Raises as :meth:`LogSegment.largest_timestamp`.
 
     Only those that end at or below ``high_watermark``; ``now_ms`` is the wall clock's. In a topic
     that is compacted and no more, what is below the log's start goes, and nothing because of its
@@ -90,7 +87,7 @@ def count_expendable(
         if end > high_watermark or segment.size_bytes == 0:
             break
         rest_bytes = size_bytes - segment.size_bytes
-        if end > log_start_offset and not _is_old(segment, config, rest_bytes, now_ms, on_progress):
+        if end > log_start_offset and not _is_old(segment, config, rest_bytes, now_ms):
             break
         size_bytes = rest_bytes
         doomed += 1
@@ -102,7 +99,6 @@ def _is_old(
     config: TopicConfig,
     rest_bytes: int,
     now_ms: int,
-    on_progress: OnProgress,
 ) -> bool:
     if not config.cleanup_policy.is_delete:
         return False
@@ -110,5 +106,5 @@ def _is_old(
         return True
     if config.retention_ms < 0:
         return False
-    largest = segment.largest_timestamp(on_progress)
+    largest = segment.largest_timestamp()
     return largest is not None and now_ms - largest.timestamp > config.retention_ms

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.checkpoints import format_offsets
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -26,6 +27,7 @@ from tests.faults.large_log import (
     KIB,
     MIB,
     CountingVfs,
+    GeneratedFile,
     LargeLog,
     count_steps,
     load_large_log,
@@ -276,28 +278,98 @@ async def test_retention_and_purges_are_many_short_operations():
     await manager.close(1)
 
 
+async def use_index(handle: LogHandle, by: str, shape: LargeLog) -> None:
+    """Make a request that needs the index of the first segment."""
+    match by:
+        case "read":
+            assert (await handle.read_checked(5, 1, shape.end_offset, True)).records
+        case "time":
+            found = await handle.offset_for_timestamp(shape.first_timestamp + 5)
+            assert found is not None
+            assert found.offset == 5
+        case "truncation":
+            await handle.truncate_to(5)
+            assert handle.log_end_offset == 5
+        case "retention":
+            handle.high_watermark = shape.end_offset
+            assert await handle.apply_retention() == shape.segments
+
+
 @SIZES
-@pytest.mark.parametrize("by", ["read", "time"])
-async def test_lost_index_is_rebuilt_in_steps_and_written(times: int, by: str):
-    """A read or a search by time waits for it; what others asked for comes between."""
+@pytest.mark.parametrize("by", ["read", "time", "truncation", "retention"])
+async def test_lost_index_is_rebuilt_in_steps(times: int, by: str):
+    """The request waits for it; operations of other requests come between."""
     mem = MemVfs()
-    shape = replace(larger_segments(times), segments=2)
-    vfs, manager = await served(mem, shape)
+    shape = replace(larger_segments(times), segments=2, first_timestamp=1)
+    vfs, manager = await served(mem, shape, retention_ms=1)
     handle = manager.get(TP)
     assert handle is not None
     index = f"{handle.directory}/{0:020d}.index"
     mem.unlink_if_exists(index)
     bytes_read: list[int] = []
     steps = count_steps(handle.log_dir, vfs, bytes_read)
-    if by == "read":
-        assert (await handle.read_checked(5, 1, shape.end_offset, True)).records
-    else:
-        found = await handle.offset_for_timestamp(shape.first_timestamp + 5)
-        assert found is not None
-        assert found.offset == 5
+    await use_index(handle, by, shape)
     assert max(bytes_read) <= 2 * MIB
     assert len(steps) >= shape.segment_bytes // (2 * MIB)
-    assert mem.read_if_exists(index)
+    if by in ("read", "time"):
+        assert mem.read_if_exists(index)
+    await manager.close(1)
+
+
+@SIZES
+@pytest.mark.parametrize("by", ["read", "truncation"])
+@pytest.mark.parametrize("number", [0, 1])
+async def test_damaged_segment_is_surveyed_in_steps(times: int, by: str, number: int):
+    """Closed or active: records behind the damage can be read afterwards."""
+    mem = MemVfs()
+    shape = replace(larger_segments(times), segments=2)
+    vfs, manager = await served(mem, shape)
+    handle = manager.get(TP)
+    assert handle is not None
+    damaged = number * shape.batches_per_segment + 5
+    rot_header(mem, handle, shape, damaged)
+    bytes_read: list[int] = []
+    steps = count_steps(handle.log_dir, vfs, bytes_read)
+    if by == "read":
+        with pytest.raises(CorruptRecordError):
+            await handle.read_checked(damaged, 1, shape.end_offset, True)
+        assert handle.damaged_from == damaged
+        assert (await handle.read_checked(damaged + 1, 1, shape.end_offset, True)).records
+    else:
+        await handle.truncate_to(damaged)
+        assert handle.log_end_offset == damaged
+    assert max(bytes_read) <= 3 * MIB
+    assert len(steps) >= shape.segment_bytes // (2 * MIB)
+    await manager.close(1)
+
+
+def rot_header(mem: MemVfs, handle: LogHandle, shape: LargeLog, offset: int) -> None:
+    """The batch at ``offset`` has another magic on the disk."""
+    segment, at = divmod(offset, shape.batches_per_segment)
+    file = mem.open(handle.view.segments[segment].path, OpenMode.READ)
+    assert isinstance(file, GeneratedFile)
+    file.rot(at * shape.batch_bytes + 16)
+
+
+@SIZES
+async def test_append_to_a_segment_without_its_index_rolls_and_reads_nothing(times: int):
+    """Appends keep their order without waiting: the index is rebuilt when a read needs it."""
+    mem = MemVfs()
+    shape = larger_segments(times)
+    vfs, manager = await served(mem, shape)
+    handle = manager.get(TP)
+    assert handle is not None
+    mem.unlink_if_exists(f"{handle.directory}/{0:020d}.index")
+    bytes_read: list[int] = []
+    count_steps(handle.log_dir, vfs, bytes_read)
+    for sequence in range(2):
+        data = batch(producer=(7, 0, shape.end_offset + sequence))
+        appended = await handle.append_as_leader(data, headers_of(data), 1).future()
+        assert appended.base_offset == shape.end_offset + sequence
+    assert sum(bytes_read) <= allowed_bytes(shape)
+    assert [one.base_offset for one in handle.view.segments] == [0, shape.end_offset]
+    found = await handle.read_checked(5, 1, shape.end_offset, True)
+    assert headers_of(found.records)[0].base_offset == 5
     await manager.close(1)
 
 

@@ -13,7 +13,7 @@ from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, batch, headers_of, read_by_index
+from tests.faults.rig import TOPIC_ID, TP, batch, headers_of, read_by_index, truncate_by_index
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -229,7 +229,7 @@ def test_clean_start_walks_newest_segment_whose_index_is_lost_or_wrong(index: by
         vfs.open(path, OpenMode.CREATE).write_at(0, [index])
     loaded = load_cleanly(vfs)
     assert (loaded.log.view().log_end_offset, loaded.scanned_bytes) == (12, 0)
-    assert len(headers_of(loaded.log.read(11, 1 << 20, 100, True))) == 1
+    assert len(headers_of(read_by_index(loaded.log, 11, 1 << 20, 100))) == 1
 
 
 def test_clean_start_reports_lost_oldest_segment_as_damage():
@@ -268,5 +268,5 @@ def test_truncation_into_lost_batches_ends_the_log_where_its_last_batch_does():
     vfs, bases = closed()
     cut(vfs, bases[1], 1)
     log = load_cleanly(vfs).log
-    log.truncate_to(bases[2] - 1)
+    truncate_by_index(log, bases[2] - 1)
     assert log.view().log_end_offset == bases[1] + 1

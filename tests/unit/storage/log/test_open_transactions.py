@@ -29,7 +29,7 @@ from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.vfs import OpenMode, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP
+from tests.faults.rig import TOPIC_ID, TP, read_by_index
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_bytes=2000)
@@ -98,7 +98,7 @@ class Model:
 
 def read_committed(log: UnifiedLog, begin: int, end: int, max_bytes: int) -> tuple[list[int], int]:
     """As Java's consumer reads one answer: what it delivers, and where it goes on."""
-    data = log.read(begin, max_bytes, end, True)
+    data = read_by_index(log, begin, max_bytes, end)
     headers = list(batches(data))
     if not headers:
         return [], end
@@ -275,7 +275,7 @@ class Walk:
             self.follower.truncate_fully_and_start_at(theirs.log_start_offset)
             start = theirs.log_start_offset
         while start < theirs.log_end_offset:
-            data = self.log.read(start, 300, 2**62, True)
+            data = read_by_index(self.log, start, 300, 2**62)
             first = read_header(data).base_offset
             if first < start:
                 # A log begins with a batch; a start in the middle of one is not for followers.

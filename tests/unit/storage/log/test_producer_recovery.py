@@ -38,7 +38,7 @@ def recovered(
     )
     data = b"".join(made)
     assert scan.take(data) == len(data)
-    recovery.take_run(SoundRun(0, data, len(data)), scan)
+    recovery.take_run(SoundRun(0, data, len(data), scan))
     return recovery
 
 
@@ -93,5 +93,5 @@ def test_damaged_snapshot_within_the_walk_is_ignored():
         None, next_offset=0, limit_offset=2**31, may_have_gaps=False, interval_bytes=4096
     )
     scan.take(data)
-    recovery.take_run(SoundRun(0, data, len(data)), scan)
+    recovery.take_run(SoundRun(0, data, len(data), scan))
     assert recovery.loaded().state.to_snapshot() == recorded(made, limits).to_snapshot()

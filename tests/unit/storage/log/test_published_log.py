@@ -17,7 +17,7 @@ from kraftjbod.storage.log.published_log import PublishedLog
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, open_dir
+from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, open_dir, read_by_index
 
 NO_LIMIT = 2**62
 BATCH = batch(body=bytes(300))
@@ -132,7 +132,7 @@ async def test_damage_is_reported_once():
     scene.published.log.segments.oldest.open().write_at(len(BATCH) + 70, [b"\xff"])
 
     def read(log: UnifiedLog) -> memoryview:
-        return log.read(1, 1000, NO_LIMIT, True)
+        return read_by_index(log, 1, 1000, NO_LIMIT)
 
     with capture_logs() as logged:
         assert not await scene.published.run(OpKind.READ, read)
@@ -149,7 +149,7 @@ async def test_an_index_that_was_made_anew_is_reported():
     scene.published.log.segments.oldest.indexes().offsets.append(2, 1)
     with capture_logs() as logged:
         records = await scene.published.run(
-            OpKind.READ, lambda log: log.read(2, 1000, NO_LIMIT, True)
+            OpKind.READ, lambda log: read_by_index(log, 2, 1000, NO_LIMIT)
         )
     assert [header.base_offset for header in headers_of(records)] == [2]
     assert [line["event"] for line in logged] == ["log_index_mended"]

@@ -408,7 +408,7 @@ def test_gaps_survive_a_restart_and_are_read_over(clean: bool):
     assert log.view().may_have_gaps
     assert [first for first, _ in read_all(log)] == bases
     for offset in range(200):
-        (first, *_) = headers_of(log.read(offset, 1, NO_LIMIT, True))
+        (first, *_) = headers_of(read_by_index(log, offset, 1, NO_LIMIT))
         assert first.base_offset == min(base for base in bases if base + 1 >= offset)
     assert log.view().damages == ()
 
@@ -441,9 +441,9 @@ def test_damage_is_found_between_gaps(flip: tuple[int, int]):
     log = reload(log, vfs, clean=True)
     if at == 7:
         # One offset further on it is a gap like any other; what is read is what was written.
-        assert [h.base_offset for h in headers_of(log.read(40, 1, NO_LIMIT, True))] == [51]
+        assert [h.base_offset for h in headers_of(read_by_index(log, 40, 1, NO_LIMIT))] == [51]
         return
-    assert len(log.read(40, 1000, NO_LIMIT, True)) == 0
+    assert len(read_by_index(log, 40, 1000, NO_LIMIT)) == 0
     assert [(d.offset, d.next_offset) for d in log.view().damages] == [(2, 101)]
 
 

@@ -174,7 +174,7 @@ async def test_the_copy_needs_no_scan_and_no_index_is_made_anew():
     new = await promote(node)
     node.vfss[1].inject(fault := Fault(kinds=frozenset({"read_at"}), path="*.log", nth=10**9))
     segment = new.view.segments[0]
-    assert segment.load_indexes()
+    segment.load_indexes()
     for was, now in zip(old.view.segments, new.view.segments, strict=True):
         assert now.indexes().to_files() == was.indexes().to_files()
     # Each index file is compared with one batch.

@@ -184,8 +184,8 @@ def by_runs(case: Case, form: ModuleType) -> Found:
             on_progress=lambda _: None,
             run_bytes=case.run_bytes,
         ):
-            fresh.take_run(run, scan)
-            recovery.take_run(run, scan)
+            fresh.take(run)
+            recovery.take_run(run)
             for epoch, start_offset in scan.epochs:
                 epochs = assign_epoch(epochs, epoch, start_offset)
             size_bytes += run.size_bytes
