@@ -16,7 +16,8 @@ code again meaning, and what to do
 ==== ===== =======================================================================================
 0    -     stopped as asked
 1    yes   could not start for now: an address in use, a directory that another process holds, a
-           new controller's that has no space for its reserve; the line on stderr says which
+           new controller's that has no space for its reserve, too few descriptors; the line on
+           stderr says which
 2    no    wrong command line
 65   no    a disk holds what does not belong there: not formatted, of another cluster or node, two
            directories with one id, damaged metadata; mount the right one, format or restore
@@ -62,6 +63,7 @@ from kraftjbod.core.errors import (
     LastLogDirLostError,
     MetadataDirError,
     NoLogDirError,
+    OverloadedError,
     StartupError,
     UnreportedLogDirError,
 )
@@ -265,7 +267,7 @@ class DaemonLife:
             self._log.error("storage_lost", reason=e.message)
             self._last_words = e.message
             return _exit_code(e)
-        except OSError as e:
+        except (OSError, OverloadedError) as e:
             if not self._started:
                 return self._refuse(e)
             self._log_crash(e)

@@ -111,6 +111,7 @@ def test_a_daemon_may_open_as_many_files_as_the_machine_allows(tmp_path: Path) -
     [
         ("raise StartupError('address in use')", 1, "kraftjbod-test: address in use"),
         ("raise OSError(98, 'address in use')", 1, "address in use"),
+        ("raise OverloadedError('too many open files')", 1, "too many open files"),
         ("raise InconsistentStorageError('not formatted')", 65, "kraftjbod-test: not formatted"),
         ("raise ClusterUnreachableError('no answer')", 69, "kraftjbod-test: no answer"),
         ("raise NoLogDirError('all offline')", 73, "kraftjbod-test: all offline"),
