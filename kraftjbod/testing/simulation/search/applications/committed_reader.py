@@ -45,6 +45,9 @@ class CommittedReader:
         self._saw = saw
         #: By partition: how far it may be read, and how far it goes.
         self._ends: dict[int, tuple[int, int]] = {}
+        #: By partition: the end of what was shown to ``saw``. The consumer's position is ahead of
+        #: that while records wait for the next poll.
+        self._read_to: dict[int, int] = {}
         self._consumer = _Observed(
             client,
             topic,
@@ -76,6 +79,7 @@ class CommittedReader:
         for records in fetched:
             for _, record in records:
                 self._saw(records.partition, record.value or b"")
+            self._read_to[records.partition] = records.next_offset
 
     def _heard(self, answer: FetchResponse.PartitionData) -> None:
         if self._late is not None and answer.partition_index in self._late:
@@ -91,7 +95,8 @@ class CommittedReader:
             self._late = set(self._consumer.positions)
             self._ends.clear()
         missing = []
-        for partition, position in self._consumer.positions.items():
+        for partition in self._consumer.positions:
+            position = self._read_to.get(partition, 0)
             stable, end = self._ends.get(partition, (-1, -1))
             if end == -1:
                 missing.append(f"of {self.topic}-{partition} nothing was heard since")
