@@ -47,6 +47,8 @@ _LATE_S: Final = 1.5
 _GONE_PAUSE_S: Final = 0.6
 _AGAIN_S: Final = 0.2
 _ALL_RECORDS: Final = 0.2
+#: Share of the seeds in which one topic stays until the end, with deletions of records.
+_LASTING: Final = 0.35
 _HIGH_WATERMARK: Final = -1
 #: DeleteTopics: topics by id. CreateTopics: the answer says the id.
 _IDS_DELETED: Final = 6
@@ -88,9 +90,13 @@ class Fleeting(OwnedTopic):
     # --- its life --------------------------------------------------------------------------------
 
     async def _own(self) -> None:
+        """In some seeds the first topic stays: a replica that cannot follow needs time to show."""
+        is_lasting = self._rng.random() < _LASTING
         while not self._is_stopping:
             load = self._load = await self._make()
             await self._live(load)
+            while is_lasting and not self._is_stopping:
+                await self._live(load)
             if not self._is_stopping:
                 await self._delete(load)
                 self._load = None
