@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload
@@ -22,6 +23,7 @@ def test_what_is_acknowledged_is_read_and_noted() -> None:
             topics,
             now_ms=lambda: cluster.now_ms,
             found=findings.append,
+            rng=random.Random(9),
         )
 
         async def produce() -> None:

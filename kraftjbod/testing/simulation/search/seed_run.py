@@ -32,6 +32,7 @@ from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.search.applications import chosen
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
+from kraftjbod.testing.simulation.search.blame_law import is_blamed
 from kraftjbod.testing.simulation.search.faults.admin_work import (
     OLDER_FEATURES,
     OLDER_VERSION,
@@ -126,6 +127,9 @@ _LARGE_CONFIGS: Final = 20
 _THROTTLED: Final = ",".join(f"{partition}:1" for partition in range(10_000, 14_000))
 #: Each snapshot of large metadata takes long.
 _LARGE_CONFIG: Final = {"metadata.log.max.record.bytes.between.snapshots": "200000"}
+#: So that logs have closed segments, with indexes that are read at a start.
+_SEGMENT_BYTES: Final = (4_096, 4_096, 1_024)
+_LIGHT_SEGMENT_BYTES: Final = (4_096, 1_024, 1_024)
 #: A light run has little of everything, and faults that follow each other quickly.
 _LIGHT_GAP_MS: Final = 400
 _LIGHT_PAUSE_MS: Final = 800
@@ -299,7 +303,7 @@ class SeedRun:
         self._keeps_promise = keeps_promise
         self._is_whole = False
         self.outcome = Outcome(seed=seed, schedule=schedule, applications=frozenset(applications))
-        self._cluster = _make_cluster(seed, shape)
+        self._cluster = _make_cluster(seed, shape, is_light=is_light)
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
         drawn_ms = random.Random(f"load {seed}").choice((100, 250, 800))
@@ -310,6 +314,7 @@ class SeedRun:
             self._topics,
             now_ms=lambda: self._cluster.now_ms,
             found=self._found_if_promised,
+            rng=random.Random(f"read again {seed}"),
         )
         told = TopicLedger()
         #: What runs beside the plain load.
@@ -342,6 +347,7 @@ class SeedRun:
             topics=self._partitions_by_topic(),
             note=lambda text: self._note("fault", text),
         )
+        self._workload.rotten = stage.rotten
         operator = OperatorWork(stage, make_client=self._new_client)
         voters = VoterFaults(stage, operator, self._quorum)
         self._observers += [
@@ -370,6 +376,8 @@ class SeedRun:
             cluster.start()
             cluster.client(_HOST).run(self._play(), timeout_ms=_RUN_MS)
             self._judge_daemons()
+            if self._keeps_promise:
+                self._judge_blame()
         except Exception as e:
             self._found(f"the run ended: {type(e).__name__}: {e}")
         finally:
@@ -483,6 +491,9 @@ class SeedRun:
         return self._is_whole
 
     async def _finish(self) -> None:
+        """Clients find the leaders that they are left with, and others after them."""
+        if self._keeps_promise:
+            await self._player.move_leaders(self._topics)
         began_ms = self._cluster.now_ms
         await self._within(_GO_ON_MS, lambda: self._silent_since(began_ms))
         try:
@@ -603,6 +614,23 @@ class SeedRun:
             ):
                 self._found(finding)
 
+    def _judge_blame(self) -> None:
+        """No directory goes offline whose disk was never struck."""
+        history = [(one.began_ms, one.fault) for one in self._player.history]
+        history += [(0, fault) for fault in self._player.budget.active]
+        paths = {
+            (host.name, path): (broker, directory)
+            for broker, host in self._cluster.brokers.items()
+            for directory, path in enumerate(host.log_dirs)
+        }
+        for event in self._cluster.trace.events:
+            where = paths.get((event["host"], event.get("log_dir", "")))
+            if event["event"] != "log_dir_offline" or where is None:
+                continue
+            begun = [fault for began_ms, fault in history if began_ms <= event["at_ms"]]
+            if is_blamed(*where, begun):
+                self._found(f"{event['log_dir']} went offline for no fault: {event['reason']}")
+
     def _judge_daemons(self) -> None:
         """Bugs that daemons met: what no handler took, and what was logged with a traceback."""
         for event in self._cluster.trace.events:
@@ -645,7 +673,11 @@ class SeedRun:
         self._note("FOUND", sentence)
 
 
-def _make_cluster(seed: int, shape: Shape) -> SimulatedCluster:
+def _make_cluster(seed: int, shape: Shape, *, is_light: bool) -> SimulatedCluster:
+    segment_bytes = random.Random(f"segments {seed}").choice(
+        _LIGHT_SEGMENT_BYTES if is_light else _SEGMENT_BYTES
+    )
+    config = CONFIG | {"log.segment.bytes": str(segment_bytes)}
     is_large = bool(shape.crowd or shape.large_configs)
     cluster = SimulatedCluster(
         seed,
@@ -654,7 +686,7 @@ def _make_cluster(seed: int, shape: Shape) -> SimulatedCluster:
         shape.dirs,
         observers=shape.observers,
         metadata_version=OLDER_VERSION if shape.is_mixed else DEFAULT_METADATA_VERSION,
-        config=CONFIG | (_LARGE_CONFIG if is_large else {}),
+        config=config | (_LARGE_CONFIG if is_large else {}),
     )
     if shape.is_mixed:
         nodes = [*cluster.brokers.values(), *cluster.controllers]

@@ -7,8 +7,9 @@ consumer for each topic. They use this project's own client.
 from __future__ import annotations
 
 import asyncio
+import random
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     RequestTimedOutError,
 )
+from kraftjbod.core.ids import TopicPartition
 from kraftjbod.protocol.messages import FetchResponse
 from kraftjbod.protocol.records import Record
 from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Stream, value_of
@@ -37,6 +39,11 @@ _PAUSE_S: Final = 0.2
 _POLL_MS: Final = 1_000
 _WRITE_S: Final = 4.0
 _WRITE_PAUSE_S: Final = 0.4
+#: A second consumer of a topic with acks=all reads some batches again, from anywhere.
+_LOOK_BACK_S: Final = 0.7
+_LOOK_BACK_BATCHES: Final = 4
+#: Share of these reads that begin shortly before a rotten batch, if there is one.
+_NEAR_ROT: Final = 0.7
 _FIRST_RETENTION_MS: Final = 86_400_000
 
 
@@ -97,9 +104,11 @@ class Workload:
         *,
         now_ms: Callable[[], int],
         found: Callable[[str], None],
+        rng: random.Random,
     ) -> None:
         """
         :param make_client: of a name, a client of the cluster.
+        :param rng: draws what is read again.
         :param found: called with one sentence for everything that must not be.
         """
         self.ledger = Ledger()
@@ -107,6 +116,9 @@ class Workload:
         self._topics = topics
         self._now_ms = now_ms
         self._found = found
+        self._rng = rng
+        #: Partitions and offsets of batches that rotted.
+        self.rotten: Sequence[tuple[TopicPartition, int]] = ()
         self._clients: list[ClusterClient] = []
         self._producing: list[asyncio.Task[None]] = []
         self._consuming: list[asyncio.Task[None]] = []
@@ -124,6 +136,9 @@ class Workload:
                 work = self._produce(topic, partition)
                 self._producing.append(self._begin(work, name))
             self._consuming.append(self._begin(self._consume(topic), f"{topic.name}-consumer"))
+            if topic.acks == ACKS_ALL:
+                look_back = self._look_back(topic)
+                self._consuming.append(self._begin(look_back, f"{topic.name}-looks-back"))
 
     def _begin(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -258,6 +273,44 @@ class Workload:
                 continue
             for records in fetched:
                 self._note(topic, records)
+
+    async def _look_back(self, topic: LoadedTopic) -> None:
+        """Read old batches one by one.
+
+        A consumer that follows reads what was just written. One that reads again is served from
+        pages that readahead brought into memory.
+        """
+        client = self._client(f"{topic.name}-looks-back")
+        await client.retry(lambda: client.refresh_metadata([topic.name]), timeout_ms=_FOREVER_MS)
+        while True:
+            await asyncio.sleep(_LOOK_BACK_S)
+            partition = self._rng.randrange(topic.partitions)
+            if end := self.ledger.acked_end(topic.name, partition):
+                offsets = self._near_rot(topic) or {partition: self._rng.randrange(end)}
+                consumer = Consumer(client, topic.name, offsets, partition_max_bytes=1)
+                await self._read_some(topic, consumer)
+
+    def _near_rot(self, topic: LoadedTopic) -> dict[int, int]:
+        """Return a partition and an offset a little before a batch that is rotten on some disk.
+
+        Reading ahead brings that batch into memory before it is asked for.
+        """
+        found = [(tp, offset) for tp, offset in self.rotten if tp.topic == topic.name]
+        if not found or self._rng.random() >= _NEAR_ROT:
+            return {}
+        tp, offset = self._rng.choice(found)
+        return {tp.partition: max(0, offset - self._rng.randrange(_LOOK_BACK_BATCHES))}
+
+    async def _read_some(self, topic: LoadedTopic, consumer: Consumer) -> None:
+        try:
+            for _ in range(_LOOK_BACK_BATCHES):
+                for records in await consumer.poll(_POLL_MS):
+                    self._note(topic, records)
+        except OperatingError as e:
+            if not may_pass(e):
+                self._found(f"reading {topic.name} at {consumer.positions} again: {e}")
+        finally:
+            await consumer.close()
 
     def _note(self, topic: LoadedTopic, fetched: FetchedRecords) -> None:
         note = self.ledger.saw if topic.acks == ACKS_ALL else self.ledger.read_loosely

@@ -8,7 +8,7 @@ change while daemons run. Each piece of work ends with the cluster as it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from kraftjbod.cli.clients.cluster_admin import (
@@ -178,6 +178,13 @@ class AdminWork:
             some = [tp for tp in some or () if tp.topic in self._loose()]
         await self._ask_to_elect(kind, some)
         await wait(fault)
+
+    async def move_leaders(self, topics: Collection[str]) -> None:
+        """Let the next replica of each partition lead, while the former leader serves on."""
+        found = [(tp, list(one.replicas)) for tp, one, _ in self._stage.view.partitions(topics)]
+        for tp, replicas in found:
+            await self._ask_to_reassign(tp, [*replicas[1:], replicas[0]])
+        await self._ask_to_elect(ElectionType.PREFERRED, [tp for tp, _ in found])
 
     async def _ask_to_elect(self, kind: ElectionType, some: list[TopicPartition] | None) -> bool:
         """Whether a partition has another leader for it."""

@@ -6,7 +6,9 @@ A fault is over when the controller follows, or leads, and has all that is commi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import combinations
 from typing import Final, Protocol
@@ -36,6 +38,10 @@ _RATES: Final = (0.8, 0.95, 1.05, 1.25)
 _RESETS: Final = 0.5
 #: Share of the failed writebacks that a power cut follows.
 _POWER_CUTS: Final = 0.6
+#: Share of the faults of a controller that another one of the same controller accompanies.
+_ACCOMPANIED: Final = 0.35
+#: Share of the rotten snapshots that a broker asks for at once: it stops, and starts.
+_ASKED_FOR: Final = 0.6
 #: Share of the resets between controllers that only one side sees, and of these by a FIN.
 _ONE_SIDED: Final = 0.5
 _DISK_FAULTS: Final = {
@@ -48,6 +54,9 @@ _DISK_FAULTS: Final = {
     Kind.METADATA_CLUTTER: DiskFault.CLUTTER,
     Kind.METADATA_VANISH: DiskFault.VANISH,
 }
+
+
+Companion = Callable[[SimulatedController, random.Random], AbstractContextManager[None]]
 
 
 class CutOffs(Protocol):
@@ -101,11 +110,48 @@ class ControllerFaults:
             go_on()
 
     async def _compute_slowly(self, fault: Fault) -> None:
+        rng = fault.rng()
         async with self._stage.struck_controller(fault) as host:
             usual_us = host.iteration_us
-            host.compute_slowly(fault.rng().randint(*LATE_ITERATION_US))
-            await wait(fault)
+            host.compute_slowly(rng.randint(*LATE_ITERATION_US))
+            async with self._accompanied(host, rng, self._slow_disk, self._cut_off):
+                await wait(fault)
             host.compute_slowly(usual_us)
+
+    # --- two faults of one controller ------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _accompanied(
+        self, host: SimulatedController, rng: random.Random, *companions: Companion
+    ) -> AsyncIterator[None]:
+        """In some cases let one of ``companions`` strike ``host`` as well: a majority is left."""
+        if rng.random() >= _ACCOMPANIED:
+            yield
+            return
+        with rng.choice(companions)(host, rng):
+            yield
+
+    @contextmanager
+    def _late_loop(self, host: SimulatedController, rng: random.Random) -> Iterator[None]:
+        usual_us = host.iteration_us
+        host.compute_slowly(rng.randint(*LATE_ITERATION_US))
+        yield
+        host.compute_slowly(usual_us)
+
+    @contextmanager
+    def _slow_disk(self, host: SimulatedController, _: random.Random) -> Iterator[None]:
+        host.metadata_disk.faults.begin(DiskFault.SLOW)
+        yield
+        host.metadata_disk.faults.heal(DiskFault.SLOW)
+
+    @contextmanager
+    def _cut_off(self, host: SimulatedController, rng: random.Random) -> Iterator[None]:
+        network, rejects = self._stage.cluster.network, rng.random() < REJECTS
+        for other in self._peers(host):
+            network.partition(host.name, other, rejects=rejects)
+        yield
+        for other in self._peers(host):
+            network.heal(host.name, other)
 
     # --- disks -----------------------------------------------------------------------------------
 
@@ -113,7 +159,8 @@ class ControllerFaults:
         async with self._stage.struck_controller(fault) as host:
             faults = host.metadata_disk.faults
             faults.begin(_DISK_FAULTS[fault.kind])
-            await wait(fault)
+            async with self._accompanied(host, fault.rng(), self._late_loop, self._cut_off):
+                await wait(fault)
             faults.heal(_DISK_FAULTS[fault.kind])
 
     async def _lose_tail(self, fault: Fault) -> None:
@@ -203,8 +250,10 @@ class ControllerFaults:
     async def _rot_snapshot(self, fault: Fault) -> None:
         """A restart passes the snapshot over, and any other read has to find it damaged.
 
-        The bit is restored, because two snapshots of one controller must not rot.
+        A broker that starts reads it. The bit is restored, because two snapshots of one controller
+        must not rot.
         """
+        rng = fault.rng()
         async with self._stage.struck_controller(fault) as host:
             disk = host.metadata_disk
             directory = f"{disk.path}/{CLUSTER_METADATA_DIR}"
@@ -215,16 +264,25 @@ class ControllerFaults:
                 return
             path = f"{directory}/{found[-1]}"
             file = disk.vfs.open(path, OpenMode.READ)
-            at = fault.rng().randrange(file.size())
+            at = rng.randrange(file.size())
             right = file.data[at]
             file.rot(at)
             self.rotted += 1
             self._stage.note(f"{path} is rotten at {at}")
-            await wait(fault)
-            # A power cut has made another file of it, and a newer snapshot has taken its place.
-            for left in {file, disk.vfs.open_if_exists(path) or file}:
-                if at < left.size() and left.data[at] == right ^ ONE_BIT:
-                    left.rot(at)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._restart(fault.broker, rng))
+                await wait(fault)
+                # A power cut has made another file of it, and a newer snapshot has taken its place.
+                for left in {file, disk.vfs.open_if_exists(path) or file}:
+                    if at < left.size() and left.data[at] == right ^ ONE_BIT:
+                        left.rot(at)
+
+    async def _restart(self, broker: int, rng: random.Random) -> None:
+        """In some cases, of a broker that nobody means to be down."""
+        stage = self._stage
+        if rng.random() < _ASKED_FOR and not any(stage.down.values()):
+            async with stage.broker_down(broker):
+                await stage.stop_host(stage.cluster.brokers[broker])
 
     # --- network ---------------------------------------------------------------------------------
 
@@ -244,7 +302,8 @@ class ControllerFaults:
                 network.partition(*ends, one_way=one_way, rejects=rejects)
             if is_whole and not one_way:
                 self._laws.cut_off(me)
-            await wait(fault)
+            async with self._accompanied(host, rng, self._late_loop, self._slow_disk):
+                await wait(fault)
             self._laws.connected(me)
             for other in chosen:
                 network.heal(me, other)
@@ -264,7 +323,8 @@ class ControllerFaults:
                 if resets:
                     network.reset_connections(*ends)
             self._laws.cut_off(host.name)
-            await wait(fault)
+            async with self._accompanied(host, rng, self._late_loop, self._slow_disk):
+                await wait(fault)
             for name in (*near, *far):
                 self._laws.connected(name)
             for ends in across:

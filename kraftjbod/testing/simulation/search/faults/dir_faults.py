@@ -225,6 +225,9 @@ class DirFaults:
         self.rotted += 1
         rotten = file.on_disk()[at : at + header.size_bytes]
         self._stage.note(f"{segment} is rotten from {at} on, offset {header.base_offset}")
+        named = parse_replica_dir(segment.split("/")[-2])
+        if named is not None and named.topic_partition is not None:
+            self._stage.rotten.append((named.topic_partition, header.base_offset))
         while any(rotten in data for data in self._replicas_of(fault.broker)):
             self._stage.start(fault.broker)
             await asyncio.sleep(_ROT_LOOKS_S)

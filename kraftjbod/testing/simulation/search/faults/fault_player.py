@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 from kraftjbod.testing.simulation.search.faults.admin_work import AdminWork
@@ -100,6 +101,9 @@ class FaultPlayer:
             self.budget.mended(fault)
             self.history.append(Struck(fault, began_ms, self._now_ms()))
             self._stage.note(f"{fault} is over")
+
+    async def move_leaders(self, topics: Collection[str]) -> None:
+        await self._admin.move_leaders(topics)
 
     async def supervise(self) -> None:
         """Start what ended by itself, and tell the budget when all is well; until cancelled."""

@@ -13,6 +13,7 @@ from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
 from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedBroker
 
 #: A move of little takes half a second then.
 _MOVES_SLOWNESS: Final = 60.0
@@ -24,6 +25,14 @@ _WRONG_MS: Final = 3_000_000
 LATE_ITERATION_US: Final = (5_000, 900_000)
 #: Files that may still be opened once descriptors run out.
 _MOST_SPARE_DESCRIPTORS: Final = 3
+#: The same of a process that starts: it opens some hundred.
+_MOST_AT_START: Final = 80
+#: Share of the lacks of descriptors that begin with a start.
+_LACKS_AT_START: Final = 0.4
+#: Share of the stops of all brokers after which the first one to start lacks descriptors, and how
+#: long, in seconds.
+_FIRST_LACKS: Final = 0.3
+_LACKS_S: Final = (0.2, 3.0)
 
 
 class HostFaults:
@@ -80,12 +89,22 @@ class HostFaults:
         await self._stage.until_serving(fault.broker)
 
     async def _run_out_of_descriptors(self, fault: Fault) -> None:
-        process = self._stage.host(fault).process
+        rng, stage, host = fault.rng(), self._stage, self._stage.host(fault)
+        most = _MOST_SPARE_DESCRIPTORS
+        if rng.random() < _LACKS_AT_START and not stage.down[fault.broker]:
+            await stage.stop_host(host)
+            stage.start(fault.broker)
+            most = _MOST_AT_START
+        await self._lack_descriptors(host, rng.randint(0, most), fault.for_ms / 1000)
+        await stage.until_serving(fault.broker)
+
+    async def _lack_descriptors(self, host: SimulatedBroker, spare: int, for_s: float) -> None:
+        """Let the process that runs open ``spare`` files, and no more meanwhile."""
+        process = host.process
         if process is not None:
-            process.spare_descriptors = fault.rng().randint(0, _MOST_SPARE_DESCRIPTORS)
-            await wait(fault)
+            process.spare_descriptors = spare
+            await asyncio.sleep(for_s)
             process.spare_descriptors = None
-        await self._stage.until_serving(fault.broker)
 
     async def _controller_away(self, fault: Fault) -> None:
         has_power = fault.kind is Kind.CONTROLLER_KILL
@@ -115,12 +134,20 @@ class HostFaults:
                 await self._stage.stop_host(self._stage.cluster.brokers[broker])
             # Where this one was in sync alone by then, one of the others has to be eligible.
             last_other = [broker for broker in brokers if broker != fault.broker][-1]
-            if self._ended_cleanly(last_other):
+            is_short = rng.random() < _FIRST_LACKS
+            if self._ended_cleanly(last_other) and not is_short:
                 self._remove_some(fault, covered)
         finally:
             for broker in reversed(brokers) if is_worst else brokers:
                 self._stage.down[broker] -= 1
                 self._stage.start(broker)
+                if is_short:
+                    host, spare = (
+                        self._stage.cluster.brokers[broker],
+                        rng.randint(0, _MOST_AT_START),
+                    )
+                    await self._lack_descriptors(host, spare, rng.uniform(*_LACKS_S))
+                    is_short = False
                 await asyncio.sleep(rng.random() * fault.for_ms / 1000)
         for broker in brokers:
             await self._stage.until_serving(broker)

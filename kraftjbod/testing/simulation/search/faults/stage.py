@@ -54,6 +54,8 @@ class Stage:
         self.note = note
         #: Brokers that are meant to be down, and how many faults mean it.
         self.down: Counter[int] = Counter()
+        #: Partitions and first offsets of the batches of which a bit rotted.
+        self.rotten: list[tuple[TopicPartition, int]] = []
         #: Controllers that a fault has now, and those that are meant to be down.
         self._struck: set[str] = set()
         self._controllers_down: set[str] = set()

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import dataclasses
+
+from kraftjbod.testing.simulation.search.blame_law import is_blamed
+from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
+
+_EIO = Fault(number=1, at_ms=0, kind=Kind.EIO, broker=2, dir=1, other=3, for_ms=100, choice=7)
+
+
+def _of(kind: Kind) -> list[Fault]:
+    return [dataclasses.replace(_EIO, kind=kind)]
+
+
+def test_is_blamed_directory_that_was_struck_is_not_blamed() -> None:
+    assert not is_blamed(2, 1, [_EIO])
+    assert is_blamed(2, 0, [_EIO]), "another directory"
+    assert is_blamed(1, 1, [_EIO]), "of another broker"
+
+
+def test_is_blamed_faults_of_the_process_explain_nothing() -> None:
+    assert all(is_blamed(2, 1, _of(kind)) for kind in (Kind.DESCRIPTORS, Kind.KILL, Kind.DRAIN))
+
+
+def test_is_blamed_power_cut_explains_all_directories_of_its_broker() -> None:
+    assert not is_blamed(2, 0, _of(Kind.POWER_CUT))
+    assert is_blamed(3, 0, _of(Kind.POWER_CUT))
