@@ -1,9 +1,9 @@
 """WIRE. ``MemFile``: one file of a :class:`~kraftjbod.testing.simulation.memory_vfs.MemVfs`, its
 pages in memory and its bytes on the disk.
 
-* Bytes are certain up to the file's last ``sync``. Of later bytes a crash keeps a prefix, possibly
-  with garbage after it; or some of the sectors, and zeros for the others; or the new size alone,
-  with zeros; or nothing, with the size of the last sync.
+* Bytes are certain up to the file's last ``sync``. Of later bytes a crash keeps all; or a prefix,
+  possibly with garbage after it; or some of the sectors, and zeros for the others; or the new size
+  alone, with zeros; or nothing, with the size of the last sync.
 * Reads are served from the page cache. A clean page may leave memory (:meth:`MemFile.evict`), and
   a read brings it back with the pages after it (readahead).
 * The disk may hold other bytes than a clean page in memory: a bit rotted, or writeback failed
@@ -28,7 +28,9 @@ ONE_BIT: Final = 0x10
 SECTOR_BYTES: Final = 512
 #: Readahead of the page cache.
 _READ_AHEAD_PAGES: Final = 16
-#: Share of the files with unsynced bytes that a crash leaves with their size and zeros.
+#: Share of the files with unsynced bytes that the kernel has written before a crash.
+_WRITTEN_BACK: Final = 0.25
+#: Share of the other ones that a crash leaves with their size and zeros.
 _ZEROED: Final = 0.2
 #: Share of the files that grew since their last sync that a crash leaves with their old size.
 _SIZE_LOST: Final = 0.15
@@ -197,6 +199,8 @@ class MemFile:
         if common < len(self.synced) and rng.random() < 0.5:
             # The file was truncated or overwritten since: the disk may still hold the old bytes.
             left.data = bytearray(self.synced)
+        elif rng.random() < _WRITTEN_BACK:
+            left.data = bytearray(data)
         elif len(data) > common and rng.random() < _ZEROED:
             # The size was in the journal, and the blocks were not allocated yet.
             left.data = data[:common] + bytes(len(data) - common)
