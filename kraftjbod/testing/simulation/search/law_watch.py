@@ -377,9 +377,12 @@ def _is_of_another(vfs: Vfs, path: str, name: str, known: Mapping[TopicId, str])
         return False
     data = vfs.read_if_exists(f"{path}/{name}/{PARTITION_METADATA}")
     if data is not None:
-        # Rot can make the id unreadable: only the name is left to judge by then.
-        with suppress(CorruptCheckpointError):
+        try:
             return parse_partition_metadata(data.decode(), path) not in known
+        except CorruptCheckpointError:
+            # Rot made the id unreadable. A stray of an unknown topic is kept for the operator.
+            if named.kind is ReplicaDirKind.STRAY:
+                return False
     return named.topic_partition is None or named.topic_partition.topic not in known.values()
 
 
