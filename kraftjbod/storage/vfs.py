@@ -46,15 +46,21 @@ class OpenMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirEntry:
-    """One name in a directory; ``size_bytes`` is 0 for a directory.
+    """One name in a directory; ``size_bytes`` is 0 for a directory, None if it was not read.
 
     A symbolic link is not followed: a link to a directory is not listed as a directory.
     """
 
     name: str
     is_dir: bool
-    size_bytes: int
+    size_bytes: int | None
     is_link: bool = False
+
+    @property
+    def known_size(self) -> int:
+        """``size_bytes`` of an entry that was listed with its size."""
+        assert self.size_bytes is not None, self
+        return self.size_bytes
 
     def require_no_link(self, directory: str) -> None:
         """:raises OSError: the entry is a symbolic link; the message names its path."""
@@ -152,9 +158,10 @@ class Vfs(Protocol):
 
     def extent_if_exists(self, path: str) -> Extent | None: ...
 
-    def list_dir(self, path: str) -> list[DirEntry]:
+    def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
         """Files, directories and links in ``path``, sorted by name.
 
+        ``sized``: the suffix of names whose sizes are read, an inode each; None: no sizes.
         A name that another thread renames or removes meanwhile may be absent.
         """
         ...
@@ -432,21 +439,25 @@ class RealVfs:
         except FileNotFoundError:
             return False
 
-    def list_dir(self, path: str) -> list[DirEntry]:
+    def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
         entries = []
         with os.scandir(path) as found:
             for entry in found:
+                # The directory says what its names are, on all but a few file systems.
+                is_dir, size_bytes = entry.is_dir(follow_symlinks=False), None
                 try:
-                    info = entry.stat(follow_symlinks=False)
+                    if is_dir:
+                        size_bytes = 0
+                    elif sized is not None and entry.name.endswith(sized):
+                        size_bytes = entry.stat(follow_symlinks=False).st_size
                 except FileNotFoundError:
                     continue  # It was there when the directory was read.
-                is_dir = stat.S_ISDIR(info.st_mode)
                 entries.append(
                     DirEntry(
                         name=entry.name,
                         is_dir=is_dir,
-                        size_bytes=0 if is_dir else info.st_size,
-                        is_link=stat.S_ISLNK(info.st_mode),
+                        size_bytes=size_bytes,
+                        is_link=entry.is_symlink(),
                     )
                 )
         entries.sort(key=lambda entry: entry.name)

@@ -167,8 +167,8 @@ class FaultVfs:
     def extent_if_exists(self, path: str) -> Extent | None:
         return self.do("extent_if_exists", path, lambda: self.inner.extent_if_exists(path))
 
-    def list_dir(self, path: str) -> list[DirEntry]:
-        return self.do("list_dir", path, lambda: self.inner.list_dir(path))
+    def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
+        return self.do("list_dir", path, lambda: self.inner.list_dir(path, sized=sized))
 
     def make_dirs(self, path: str) -> None:
         self.do("make_dirs", path, lambda: self.inner.make_dirs(path))

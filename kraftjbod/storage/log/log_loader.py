@@ -144,7 +144,7 @@ def is_half_made(vfs: Vfs, directory: str) -> bool:
     return all(
         entry.name.removesuffix(".tmp") == PARTITION_METADATA
         or (entry.name == offset_file_name(0, LOG_SUFFIX) and entry.size_bytes == 0)
-        for entry in vfs.list_dir(directory)
+        for entry in vfs.list_dir(directory, sized=LOG_SUFFIX)
     )
 
 
@@ -272,7 +272,7 @@ class LogLoader:
         indexes: list[tuple[int, str]] = []
         aborting: set[int] = set()
         snapshots: list[int] = []
-        for entry in self._vfs.list_dir(self._directory):
+        for entry in self._vfs.list_dir(self._directory, sized=LOG_SUFFIX):
             if entry.name.endswith(LEFTOVER_SUFFIXES):
                 self._vfs.unlink_if_exists(f"{self._directory}/{entry.name}")
                 continue
@@ -283,7 +283,7 @@ class LogLoader:
                 continue
             if parsed[1] == LOG_SUFFIX:
                 entry.require_no_link(self._directory)
-                logs[parsed[0]] = entry.size_bytes
+                logs[parsed[0]] = entry.known_size
             elif parsed[1] == SNAPSHOT_SUFFIX:
                 snapshots.append(parsed[0])
             elif parsed[1] in INDEX_SUFFIXES:

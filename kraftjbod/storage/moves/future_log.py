@@ -508,11 +508,11 @@ class FutureLog:
 
     def _log_files(self) -> list[SegmentExtent]:
         found = []
-        for entry in self._vfs.list_dir(self.directory):
+        for entry in self._vfs.list_dir(self.directory, sized=LOG_SUFFIX):
             parsed = parse_offset_file(entry.name)
             if parsed is not None and parsed[1] == LOG_SUFFIX:
                 entry.require_no_link(self.directory)
-                found.append(SegmentExtent(parsed[0], entry.size_bytes))
+                found.append(SegmentExtent(parsed[0], entry.known_size))
         return found
 
     def _file(self, base_offset: int) -> VfsFile:

@@ -95,7 +95,7 @@ def examine_stray(vfs: Vfs, directory: str) -> FoundStray:
         topic_id=topic_id,
         last_epoch=_last_epoch(vfs, f"{directory}/{LEADER_EPOCH_CHECKPOINT}"),
         mark=None if mark_text is None else parse_stray_mark(mark_text),
-        size_bytes=sum(entry.size_bytes for entry in vfs.list_dir(directory)),
+        size_bytes=sum(entry.known_size for entry in vfs.list_dir(directory, sized="")),
         holds_nothing=topic_id is None and is_half_made(vfs, directory),
     )
 

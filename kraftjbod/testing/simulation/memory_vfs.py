@@ -244,13 +244,13 @@ class MemVfs:
 
     # -- names ------------------------------------------------------------------------------
 
-    def list_dir(self, path: str) -> list[DirEntry]:
+    def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
         with self._mutex:
             return [
                 DirEntry(
                     name=name,
                     is_dir=isinstance(node, MemDir),
-                    size_bytes=node.size() if isinstance(node, MemFile) else 0,
+                    size_bytes=_listed_size(name, node, sized),
                     is_link=isinstance(node, MemLink),
                 )
                 for name, node in sorted(self._dir(path).entries.items())
@@ -454,3 +454,11 @@ def _parent(path: str) -> str:
 
 def _error(number: int, path: str) -> OSError:
     return OSError(number, strerror(number), path)
+
+
+def _listed_size(name: str, node: MemDir | MemFile | MemLink, sized: str | None) -> int | None:
+    if isinstance(node, MemDir):
+        return 0
+    if sized is None or not name.endswith(sized):
+        return None
+    return node.size() if isinstance(node, MemFile) else 0

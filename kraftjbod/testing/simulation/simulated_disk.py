@@ -230,11 +230,11 @@ class ProcessVfs:
     def extent_if_exists(self, path: str) -> Extent | None:
         return self._begin("extent_if_exists", path).extent_if_exists(path)
 
-    def list_dir(self, path: str) -> list[DirEntry]:
+    def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
         self._require_descriptor(path)
         vfs = self._begin("list_dir", path, names=self.disk_of(path).vfs.names_in(path))
         with self.disk_of(path).faults.cluttered(vfs, path):
-            return vfs.list_dir(path)
+            return vfs.list_dir(path, sized=sized)
 
     def make_dirs(self, path: str) -> None:
         self._begin("make_dirs", path).make_dirs(path)

@@ -266,7 +266,7 @@ class World:
         assert view.log_start_offset <= view.log_end_offset
         assert view.recovery_point <= view.log_end_offset
         found = {}
-        for entry in mem.list_dir(handle.directory):
+        for entry in mem.list_dir(handle.directory, sized=LOG_SUFFIX):
             parsed = parse_offset_file(entry.name)
             if parsed is not None and parsed[1] == LOG_SUFFIX:
                 found[parsed[0]] = entry.size_bytes

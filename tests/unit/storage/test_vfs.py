@@ -69,8 +69,9 @@ def test_names(place: tuple[Vfs, str]):
     vfs.make_dirs(f"{root}/a/b")
     write_atomically(vfs, f"{root}/a/f", b"one")
     write_atomically(vfs, f"{root}/a/f", b"2", sync=False)
-    listed = [(e.name, e.is_dir, e.size_bytes) for e in vfs.list_dir(f"{root}/a")]
-    assert listed == [("b", True, 0), ("f", False, 1)]
+    for sized, size_bytes in (("f", 1), ("", 1), (None, None), (".log", None)):
+        listed = [(e.name, e.is_dir, e.size_bytes) for e in vfs.list_dir(f"{root}/a", sized=sized)]
+        assert listed == [("b", True, 0), ("f", False, size_bytes)]
     vfs.rename(f"{root}/a", f"{root}/c")
     assert vfs.read_if_exists(f"{root}/c/f") == b"2"
     assert not vfs.exists(f"{root}/a/f")
@@ -102,6 +103,38 @@ def test_list_dir_does_not_follow_symbolic_links(tmp_path: Path):
     ]
 
 
+@pytest.mark.parametrize(("sized", "stats"), [(None, 0), (".log", 3), ("", 6)])
+def test_list_dir_reads_no_inode_but_for_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sized: str | None, stats: int
+):
+    """On a disk that is not in memory each inode is a seek."""
+    asked: list[str] = []
+
+    class CountedEntry:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self._entry, self.name = entry, entry.name
+            self.is_dir, self.is_symlink = entry.is_dir, entry.is_symlink
+
+        def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+            asked.append(self.name)
+            return self._entry.stat(follow_symlinks=follow_symlinks)
+
+    scandir = os.scandir
+
+    @contextmanager
+    def counted(path: str) -> Iterator[Iterator[CountedEntry]]:
+        with scandir(path) as entries:
+            yield map(CountedEntry, entries)
+
+    for number in range(3):
+        (tmp_path / f"{number}.log").touch()
+        (tmp_path / f"{number}.index").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(os, "scandir", counted)
+    assert len(RealVfs().list_dir(f"{tmp_path}", sized=sized)) == 7
+    assert len(asked) == stats
+
+
 def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path):
     """A cleaner thread renames files while a directory is listed."""
     for name in range(50):
@@ -119,7 +152,7 @@ def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path):
     renaming.start()
     try:
         for _ in range(500):
-            vfs.list_dir(f"{tmp_path}")
+            vfs.list_dir(f"{tmp_path}", sized="")
     finally:
         stopped.set()
         renaming.join()

@@ -50,7 +50,7 @@ def require_true(segments: LogSegments, vfs: MemVfs, *bases: int) -> None:
     """The list, its picture, its size and the files say the same."""
     assert [segment.base_offset for segment in segments.all] == list(bases)
     assert segments.shown == tuple(segments.all)
-    sizes = {entry.name: entry.size_bytes for entry in vfs.list_dir(DIR)}
+    sizes = {entry.name: entry.size_bytes for entry in vfs.list_dir(DIR, sized="")}
     assert segments.size_bytes == sum(sizes[name] for name in names(*bases))
     assert [name for name in logs(vfs) if name.endswith(".log")] == names(*bases)
 

@@ -349,10 +349,10 @@ def test_damaged_index_files_are_rebuilt():
     before = read_all(log)
     log.close()
     rng = random.Random(3)
-    for entry in vfs.list_dir("/d1/t-0"):
+    for entry in vfs.list_dir("/d1/t-0", sized="index"):
         if entry.name.endswith("index"):
             file = vfs.open(f"/d1/t-0/{entry.name}", OpenMode.READ_WRITE)
-            file.write_at(0, [rng.randbytes(entry.size_bytes)])
+            file.write_at(0, [rng.randbytes(entry.known_size)])
     log = reload(log, vfs, clean=True)
     assert read_all(log) == before
 

@@ -96,7 +96,7 @@ async def test_append_read_restart_read():
 class BrokenVfs(MemVfs):
     """Its listing raises what no file system raises."""
 
-    def list_dir(self, path: str) -> list[DirEntry]:
+    def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
         raise RuntimeError("an unexpected error")
 
 
