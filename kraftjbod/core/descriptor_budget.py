@@ -36,7 +36,7 @@ class DescriptorBudget:
     @property
     def max_replicas(self) -> int:
         """How many replicas a broker can hold."""
-        return max(0, self._limit * 3 // 4 - _OF_THE_PROCESS)
+        return max(0, self.descriptors * 3 // 4 - _OF_THE_PROCESS)
 
     @property
     def max_open_segments(self) -> int:
@@ -52,8 +52,9 @@ class DescriptorBudget:
 
         The system gives the lowest free one, so a higher one shows that they are short.
         """
-        return self._limit - self._limit // 8 - 1
+        return self.descriptors - self.descriptors // 8 - 1
 
     @property
-    def _limit(self) -> int:
+    def descriptors(self) -> int:
+        """How many descriptors the process may have open."""
         return _UNLIMITED if self.limit < 0 else self.limit

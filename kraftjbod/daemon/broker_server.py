@@ -36,6 +36,7 @@ from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH
 from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.daemon.broker_limits import broker_limits
 from kraftjbod.daemon.door_limits import broker_door, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.environment import Environment
@@ -184,6 +185,7 @@ class BrokerServer:
     # --- up --------------------------------------------------------------------------------------
 
     async def _open_disks(self) -> None:
+        self._log.info("broker_limits", **broker_limits(self._config, self._around.max_open_files))
         self._disks = await open_disks(self._config, self._around)
 
     async def _bind_doors(self) -> None:

@@ -66,6 +66,10 @@ MEANINGS: Final[Mapping[str, str]] = {
         "How far this broker follows the metadata could not be noted on disk."
     ),
     "broker_heartbeat_failed": "The controller did not answer a heartbeat; it is sent again.",
+    "broker_limits": (
+        "What its limits come to: descriptors and who gets them, open segments, connections, and "
+        "the memory of index cache, requests, responses and compaction."
+    ),
     "broker_must_stop": (
         "The cluster refuses this broker, or cannot be told of a dead directory: it ends."
     ),

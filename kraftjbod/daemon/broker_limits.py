@@ -1,0 +1,27 @@
+"""WIRE. ``broker_limits``: what the limits of a broker come to, for one line of its log.
+
+Each number is the most that the broker uses or accepts. The table of what one replica, segment or
+connection takes is in docs/operate.md.
+"""
+
+from __future__ import annotations
+
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.descriptor_budget import DescriptorBudget
+
+
+def broker_limits(config: BrokerConfig, max_open_files: int) -> dict[str, int]:
+    """Return the limits by name; ``max_open_files`` is RLIMIT_NOFILE of the process."""
+    budget = DescriptorBudget(max_open_files)
+    return {
+        "descriptors": budget.descriptors,
+        "replicas": budget.max_replicas,
+        "open_segments": config.log_open_segments_max or budget.max_open_segments,
+        "descriptors_not_for_clients": budget.descriptors - budget.max_client_descriptor - 1,
+        "connections": config.max_connections,
+        "connections_for_brokers": config.max_connections_reserved_for_brokers,
+        "index_cache_bytes": config.log_index_cache_bytes,
+        "request_bytes": config.queued_max_request_bytes,
+        "response_bytes": config.queued_max_response_bytes,
+        "compaction_bytes": config.log_cleaner_dedupe_buffer_size,
+    }
