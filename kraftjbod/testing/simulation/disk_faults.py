@@ -179,9 +179,7 @@ class DiskFaults:
 
     def _remove_clutter(self) -> None:
         for path in self._clutter:
-            # A replica's directory may have gone, with what lay in it.
-            if self._disk.vfs.exists(path):
-                self._disk.vfs.unlink_if_exists(path)
+            self._disk.vfs.unlink_if_exists(path)
         self._clutter.clear()
 
     def replace(self) -> None:

@@ -318,6 +318,7 @@ def files_beside(vfs: MemVfs, path: str) -> list[str]:
         for place in places
         for entry in (vfs.list_dir(place) if vfs.is_dir(place) else ())
         if not entry.is_dir
+        and not entry.is_link
         and not entry.name.endswith(LOG_SUFFIX)
         and entry.name not in (META_PROPERTIES, RESERVE_FILE)
     ]
