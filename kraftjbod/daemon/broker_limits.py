@@ -1,4 +1,4 @@
-"""WIRE. ``broker_limits``: what the limits of a broker come to, for one line of its log.
+"""WIRE. ``broker_limits``: the limits of a broker as numbers, for one line of its log.
 
 Each number is the most that the broker uses or accepts. The table of what one replica, segment or
 connection takes is in docs/operate.md.

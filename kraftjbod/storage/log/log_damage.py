@@ -81,7 +81,7 @@ class LogDamage:
         if not self._is_useful(rebuild):
             return False
         while not rebuild.step():
-            pass  # What was appended since the last step.
+            pass  # Batches that were appended since the last step.
         segment.adopt(rebuild.fresh)
         if rebuild.is_survey:
             self._note(segment.base_offset, rebuild.end_offset, rebuild.fresh.damages)

@@ -206,10 +206,10 @@ def sound_around_damage(
 def _first_sound(
     read_at: ReadAt, damaged_at: int, known: Iterable[int], end: int, offsets: range
 ) -> Generator[None, None, Located | None]:
-    """Return where sound batches go on after the damage, with offsets in ``offsets``.
+    """Return the first sound batch after the damage, with offsets in ``offsets``.
 
-    What follows by the damaged batch's own header is tried first, then what is known. No CRC covers
-    the offset of a batch.
+    The position that follows from the header of the damaged batch is tried first, then the
+    ``known`` ones. No CRC covers the offset of a batch.
     """
     damaged = batch_at(read_at, damaged_at, end)
     following = [] if damaged is None else [damaged_at + damaged.header.size_bytes]

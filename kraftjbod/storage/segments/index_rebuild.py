@@ -104,7 +104,7 @@ class IndexRebuild:
         )
 
     def _go_on(self) -> Iterator[SoundRun]:
-        """What was appended since the last look."""
+        """Return the runs of batches that were appended since the last call."""
         position, self.size_bytes = self.size_bytes, self.segment.size_bytes
         self._limit_offset = NO_LIMIT
         return self._runs_from(position, self.end_offset)

@@ -161,7 +161,7 @@ class LogSegment:
         self._transactions_on_disk = True
         self._first_timestamp: int | None = None
         self._tail_is_torn = False
-        #: How often it was truncated: what was read of it before may not be so any more.
+        #: Number of truncations. Bytes that were read before one may be gone after it.
         self.truncations = 0
 
     @classmethod

@@ -1,6 +1,6 @@
 """``python -m tests.bench.main --only memory``: what one of each takes of a broker's memory.
 
-One broker of its own holds more and more: replicas, segments, connections, group members, producer
+One broker holds more and more: replicas, segments, connections, group members, producer
 ids. Each figure is the growth of its resident memory divided by their number; the descriptors that
 it opened meanwhile stand beside it. The table in docs/operate.md comes from here.
 """
@@ -103,7 +103,7 @@ class _Memory:
         kept.extend([await self._connection() for _ in range(CONNECTIONS)])
 
     async def _add_members(self) -> None:
-        """Of 20 groups, on one connection: a member needs none of its own."""
+        """Members of 20 groups on one connection, which they share."""
         connection = await self._connection()
         for group in {_group_of(number) for number in range(MEMBERS)}:
             await self._find(connection, group)

@@ -278,7 +278,7 @@ class ControllerFaults:
                         left.rot(at)
 
     async def _restart(self, broker: int, rng: random.Random) -> None:
-        """In some cases, of a broker that nobody means to be down."""
+        """In some cases, of a broker that no fault keeps down."""
         stage = self._stage
         if rng.random() < _ASKED_FOR and not any(stage.down.values()):
             async with stage.broker_down(broker):
