@@ -188,7 +188,7 @@ class FreshIndexes:
         self.damages: list[Damage] = []
 
     def lead_past_damage(self, next_offset: int, position: int) -> None:
-        """Note that a sound batch with ``next_offset`` begins at ``position``, after damage or not."""
+        """Note that a sound batch with offset ``next_offset`` begins at ``position``."""
         if self.damages and self.damages[-1].next_offset == next_offset:
             self.indexes.lead_past(next_offset, position)
 
