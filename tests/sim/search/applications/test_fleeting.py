@@ -9,10 +9,18 @@ from kraftjbod.controller.topic_control import TopicControlManager
 from kraftjbod.metadata.registrations import TopicRegistration
 from kraftjbod.protocol.rpc_messages import TopicRef
 from kraftjbod.storage.manager.housekeeping import Housekeeping
+from kraftjbod.testing.simulation.search.applications import fleeting as fleeting_application
 from kraftjbod.testing.simulation.search.applications.chosen import Kind
 from kraftjbod.testing.simulation.search.applications.fleeting import TOPIC, Fleeting
 from kraftjbod.testing.simulation.search.faults.schedule import Kind as FaultKind
 from tests.sim.search.applications.lives import live
+
+
+@pytest.fixture(autouse=True)
+def topics_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In some seeds the first topic stays; these tests are about topics that go."""
+    monkeypatch.setattr(fleeting_application, "_LASTING", 0.0)
+
 
 Break = Callable[[pytest.MonkeyPatch], None]
 

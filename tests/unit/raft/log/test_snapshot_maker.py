@@ -143,8 +143,9 @@ async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
 
     def slices() -> Iterator[bytes]:
         for number in range(total):
-            written = [i for i in vfs.list_dir(DIRECTORY) if i.name.endswith(".part")]
-            held.append(number * piece_bytes - sum(item.size_bytes for item in written))
+            found = vfs.list_dir(DIRECTORY, sized=".part")
+            written_bytes = sum(i.size_bytes or 0 for i in found if i.name.endswith(".part"))
+            held.append(number * piece_bytes - written_bytes)
             yield bytes([number]) * piece_bytes
 
     node.driver.start_snapshot(0, 1, slices())

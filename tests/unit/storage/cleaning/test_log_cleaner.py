@@ -210,14 +210,21 @@ async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended():
     assert bytes(text) == b"0\n1\nt 0 9\n"
 
 
-async def stopped_at(manager: LogManager, vfs: FaultVfs, kind: str, then) -> None:  # type: ignore[no-untyped-def]  # a callback
-    """Let a pass run, and have ``then`` called on the loop at its first ``kind`` on a target."""
+async def stopped_at(  # type: ignore[no-untyped-def]  # a callback
+    manager: LogManager, vfs: FaultVfs, kind: str, then, until: threading.Event | None = None
+) -> None:
+    """Let a pass run, and have ``then`` called on the loop at its first ``kind`` on a target.
+
+    :param until: the pass waits for it there.
+    """
     loop = asyncio.get_running_loop()
 
     def see(seen: str, path: str) -> None:
         if seen == kind and path.endswith(".cleaned"):
             vfs.on_operation = None
             loop.call_soon_threadsafe(then)
+            if until is not None:
+                until.wait(10)
 
     vfs.on_operation = see
     await clean_one(manager)
@@ -319,13 +326,15 @@ async def test_clean_that_finds_damage_keeps_the_segment():
     handle = manager.get(TP)
     assert handle is not None
     handle.high_watermark = handle.log_end_offset
-    reads = []
+    reads, is_read = [], threading.Event()
 
     def rot_what_was_read() -> None:
         mem.open(f"/d1/{TP}/{6:020}.log", OpenMode.READ_WRITE).rot(100)
         reads.append(asyncio.ensure_future(handle.read_checked(6, 1, NO_LIMIT, True)))
+        reads[0].add_done_callback(lambda _: is_read.set())
 
-    await stopped_at(manager, vfs, "sync", rot_what_was_read)
+    # The pass waits: a reader that finds the compacted segment in its place reads sound records.
+    await stopped_at(manager, vfs, "sync", rot_what_was_read, until=is_read)
     with pytest.raises(CorruptRecordError):
         await reads[0]
     assert handle.damaged_from == 6
