@@ -445,7 +445,7 @@ class SeedRun:
             async with asyncio.timeout((last_ms + HEAL_MS) / 1000):
                 await self._player.play(schedule)
         except TimeoutError:
-            unmended = "; ".join(map(str, self._player.budget.active))
+            unmended = "; ".join(map(str, self._player.unmended))
             self._found_if_promised(f"not within {HEAL_MS / 1000:.0f} s: the end of {unmended}")
 
     async def _make_topics(self) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.faults.stage import Stage
@@ -23,3 +25,25 @@ def test_who_is_meant_to_be_down_is_not_started() -> None:
         assert cluster.broker(2).is_serving and notes == ["broker 2 is started"]
         assert stage.replicas_in(2, "/broker-2/d0") == []
         assert stage.some_partitions(cluster.world.rng_of("test")) == [TopicPartition("t", 0)]
+
+
+def test_stop_host_ends_although_the_broker_is_started_at_once() -> None:
+    """A fault that starts brokers may do so before the fault that stopped one looks again."""
+    with SimulatedCluster(4, log_dirs=1) as cluster:
+        stage = Stage(cluster, ClusterView(cluster), topics={"t": 1}, note=lambda _: None)
+        cluster.start()
+        host = cluster.broker(2)
+        stopped = host.process
+
+        async def start_at_once() -> None:
+            while host.process is stopped:
+                await asyncio.sleep(0.001)
+            stage.start(2)
+
+        async def stop() -> None:
+            starting = asyncio.create_task(start_at_once())
+            await stage.stop_host(host)
+            await starting
+
+        cluster.client("operator").run(stop())
+        assert host.process is not None and host.past == [stopped]

@@ -64,6 +64,8 @@ class FaultPlayer:
         self.skipped: Counter[Kind] = Counter()
         #: Those that ended.
         self.history: list[Struck] = []
+        #: Those that were cancelled before their end.
+        self.unmended: list[Fault] = []
 
     @property
     def rotted(self) -> int:
@@ -97,6 +99,9 @@ class FaultPlayer:
         self._stage.note(f"{fault} begins")
         try:
             await self._plays[fault.kind](fault)
+        except asyncio.CancelledError:
+            self.unmended.append(fault)
+            raise
         finally:
             self.budget.mended(fault)
             self.history.append(Struck(fault, began_ms, self._now_ms()))

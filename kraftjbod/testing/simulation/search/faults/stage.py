@@ -90,8 +90,13 @@ class Stage:
     # --- daemons ---------------------------------------------------------------------------------
 
     async def stop_host(self, host: SimulatedBroker) -> None:
+        """Stop the daemon, and return when its process has ended.
+
+        Another fault may start the next process before this coroutine looks again.
+        """
+        process = host.process
         host.stop()
-        while host.is_up:
+        while process is not None and host.process is process:
             await asyncio.sleep(POLL_S)
 
     @asynccontextmanager
