@@ -346,6 +346,7 @@ class SeedRun:
             self._view,
             topics=self._partitions_by_topic(),
             note=lambda text: self._note("fault", text),
+            loose=self._loose_topics(),
         )
         self._workload.rotten = stage.rotten
         operator = OperatorWork(stage, make_client=self._new_client)
@@ -361,7 +362,7 @@ class SeedRun:
             operator,
             ControllerFaults(stage, self._quorum),
             voters,
-            AdminWork(stage, operator, loose=self._loose_topics),
+            AdminWork(stage, operator),
             Budget(keeps_promise=self._keeps_promise, controllers=shape.controllers),
             dirs=shape.dirs,
         )

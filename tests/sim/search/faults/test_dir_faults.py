@@ -3,13 +3,18 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.faults.dir_faults import DirFaults
-from kraftjbod.testing.simulation.search.faults.operator_work import OperatorWork
+from kraftjbod.testing.simulation.search.faults.operator_work import (
+    _ELECTED_UNCLEAN,
+    OperatorWork,
+)
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Stage
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
@@ -71,4 +76,51 @@ def test_an_empty_disk_that_is_in_service_as_a_new_one_by_then_is_not_forgotten(
             await adding
 
         client.run(play(), timeout_ms=60_000)
+        assert notes.count(f"forget {path}: done") == 1
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+def test_wipe_of_the_last_in_sync_replica_of_a_loose_topic_ends_with_another_leader(
+    is_elected: bool,
+) -> None:
+    """The broker refuses to forget the disk until the operator gives up the topic's records."""
+    choice = next(
+        n for n in range(999) if is_elected is (random.Random(n).random() < _ELECTED_UNCLEAN)
+    )
+    with SimulatedCluster(6, log_dirs=2) as cluster:
+        view, notes = ClusterView(cluster), list[str]()
+        stage = Stage(cluster, view, topics={"loose": 1}, note=notes.append, loose={"loose"})
+        cluster.start()
+        client = cluster.client("operator")
+        configs = {"min.insync.replicas": "1"}
+        client.run(create_topic(client.kafka, "loose", assignment={0: [2, 1, 3]}, configs=configs))
+        operator = OperatorWork(stage, make_client=lambda name: client.new_kafka(client_id=name))
+        cluster.wait_for(lambda: not view.not_whole(2), "the topic's replicas")
+        path = next(one for one in cluster.broker(2).log_dirs if stage.replicas_in(2, one))
+        fault = Fault(
+            number=1,
+            at_ms=0,
+            kind=Kind.WIPE,
+            broker=2,
+            dir=cluster.broker(2).log_dirs.index(path),
+            other=3,
+            for_ms=500,
+            choice=choice,
+        )
+
+        async def play() -> None:
+            for broker in (1, 3):
+                await stage.stop_host(cluster.broker(broker))
+            wiping = asyncio.create_task(DirFaults(stage, operator).plays()[Kind.WIPE](fault))
+            assert await stage.until_given_up(fault)
+            for broker in (1, 3):
+                await stage.until_serving(broker)
+            await wiping
+            while view.not_whole(2):
+                await asyncio.sleep(0.1)
+
+        client.run(play(), timeout_ms=60_000)
+        elected = "elect unclean leaders of loose-0: done"
+        allowed = "topic loose: set unclean.leader.election.enable=true: done"
+        assert [elected in notes, allowed in notes] == [is_elected, not is_elected]
         assert notes.count(f"forget {path}: done") == 1

@@ -65,14 +65,11 @@ _UNREGISTERED_BY_KILL: Final = 0.5
 
 
 class AdminWork:
-    """:param loose: the topics of which an unclean election may lose records."""
+    """What administrators do while the cluster breaks."""
 
-    def __init__(
-        self, stage: Stage, operator: OperatorWork, *, loose: Callable[[], set[str]]
-    ) -> None:
+    def __init__(self, stage: Stage, operator: OperatorWork) -> None:
         self._stage = stage
         self._operator = operator
-        self._loose = loose
 
     def plays(self) -> Plays:
         return {
@@ -175,7 +172,7 @@ class AdminWork:
         some = self._stage.some_partitions(rng) if rng.random() < 0.7 else None
         kind = ElectionType.PREFERRED if rng.random() < 0.7 else ElectionType.UNCLEAN
         if kind is ElectionType.UNCLEAN:
-            some = [tp for tp in some or () if tp.topic in self._loose()]
+            some = [tp for tp in some or () if tp.topic in self._stage.loose]
         await self._ask_to_elect(kind, some)
         await wait(fault)
 
@@ -201,11 +198,6 @@ class AdminWork:
     async def _elect_unclean(self, fault: Fault) -> None:
         """A broker that lacks what the others have leads what may be lost; then they come back."""
         stage, brokers = self._stage, self._stage.view.broker_ids
-        loose = [
-            TopicPartition(topic, number)
-            for topic in sorted(self._loose())
-            for number in range(stage.topics[topic])
-        ]
         others = [one for one in brokers if one != fault.broker]
         fault.rng().shuffle(others)
         stage.down.update(brokers)
@@ -216,7 +208,7 @@ class AdminWork:
             stage.down[fault.broker] -= 1
             await stage.until_serving(fault.broker)
             for _ in range(round(_FENCED_S / POLL_S)):
-                if await self._ask_to_elect(ElectionType.UNCLEAN, loose):
+                if await self._ask_to_elect(ElectionType.UNCLEAN, stage.loose_partitions):
                     break
                 await asyncio.sleep(POLL_S)
             await wait(fault)

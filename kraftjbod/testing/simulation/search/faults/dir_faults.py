@@ -163,10 +163,8 @@ class DirFaults:
         self._stage.disk(fault).faults.replace()
         await self._stage.until_given_up(fault)
         await wait(fault)
-        await self._operator.order(
+        await self._operator.forget(
             fault,
-            "forget",
-            but=ErrorCode.LOG_DIR_NOT_FOUND,
             # A broker that died over this, and starts, takes what is there for a new disk.
             unless=lambda: view.online_id(fault.broker, path) not in (None, old),
         )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from kraftjbod.cli.clients.cluster_admin import ElectionType, elect_leaders
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.config_admin import (
     ConfigChange,
@@ -20,12 +21,16 @@ from kraftjbod.cli.clients.config_admin import (
 )
 from kraftjbod.cli.clients.log_dir_changes import LogDirChange, change_log_dir
 from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
+from kraftjbod.core.config import UNCLEAN_LEADER_ELECTION
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
 
+#: Share of the lost last replicas for which an unclean election is requested; for the others the
+#: topics allow unclean elections, and the directory is forgotten with ``--force``.
+_ELECTED_UNCLEAN: Final = 0.5
 #: One question to a broker that may be in trouble.
 _TRY_MS: Final = 4_000
 
@@ -75,25 +80,60 @@ class OperatorWork:
 
         await self.ask(f"move {' '.join(map(str, which))} to {target}", move)
 
-    async def order(
-        self,
-        fault: Fault,
-        operation: str,
-        *,
-        but: ErrorCode,
-        unless: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Until it is done; ``but`` says that it is so already, ``unless`` that nobody needs it."""
-        while not unless():
+    async def order(self, fault: Fault, operation: str, *, but: ErrorCode) -> None:
+        """Until it is done; ``but`` says that it is so already."""
+        while True:
             self._stage.start(fault.broker)
             code = await self.order_once(fault, operation)
             if code is None or code is but:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def order_once(self, fault: Fault, operation: str) -> ErrorCode | None:
+    async def forget(self, fault: Fault, *, unless: Callable[[], bool]) -> None:
+        """Forget the directory of a lost disk, as docs/losses.md says.
+
+        The broker refuses with INVALID_REQUEST if the last in-sync replica of a partition was
+        there. The operator then gives up records, of topics without acks=all only.
+
+        :param unless: whether the directory is in service under another id by now.
+        """
+        is_forced = False
+        while not unless():
+            self._stage.start(fault.broker)
+            code = await self.order_once(fault, "forget", force=is_forced)
+            if code in (None, ErrorCode.LOG_DIR_NOT_FOUND):
+                break
+            if code is ErrorCode.INVALID_REQUEST and not is_forced:
+                if fault.rng().random() < _ELECTED_UNCLEAN:
+                    await self._elect_unclean()
+                else:
+                    await self._alter_loose(ConfigChange(UNCLEAN_LEADER_ELECTION, "true"))
+                    is_forced = True
+            await asyncio.sleep(POLL_S)
+        if is_forced:
+            back = ConfigChange(UNCLEAN_LEADER_ELECTION, None, ConfigOperation.DELETE)
+            await self._alter_loose(back)
+
+    async def _elect_unclean(self) -> None:
+        partitions = self._stage.loose_partitions
+
+        async def elect(client: ClusterClient) -> None:
+            await elect_leaders(client, ElectionType.UNCLEAN, partitions)
+
+        await self.ask(f"elect unclean leaders of {' '.join(map(str, partitions))}", elect)
+
+    async def _alter_loose(self, change: ConfigChange) -> None:
+        """Until the configuration of each topic without acks=all has the change."""
+        for topic in sorted(self._stage.loose):
+            resource = ConfigResource(ResourceType.TOPIC, topic)
+            while await self._alter(resource, change) is not None:
+                await asyncio.sleep(POLL_S)
+
+    async def order_once(
+        self, fault: Fault, operation: str, *, force: bool = False
+    ) -> ErrorCode | None:
         change = LogDirChange(
-            operation=operation, broker=fault.broker, target=self._stage.path(fault)
+            operation=operation, broker=fault.broker, target=self._stage.path(fault), force=force
         )
 
         async def order(client: ClusterClient) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ class Stage:
     """
     :param topics: partitions by name, of what moves and reassignments are about.
     :param note: told of everything that is done, one line each.
+    :param loose: topics whose records may be lost: no producer asks for acks=all.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class Stage:
         *,
         topics: dict[str, int],
         note: Callable[[str], None],
+        loose: Collection[str] = (),
     ) -> None:
         self.cluster = cluster
         self.view = view
         self.topics = topics
         self.note = note
+        self.loose = frozenset(loose)
         #: Brokers that are meant to be down, and how many faults mean it.
         self.down: Counter[int] = Counter()
         #: Partitions and first offsets of the batches of which a bit rotted.
@@ -77,6 +80,15 @@ class Stage:
             replica.topic_partition
             for replica in self.view.replicas(broker)
             if replica.handle is not None and replica.handle.log_dir.path == path
+        ]
+
+    @property
+    def loose_partitions(self) -> list[TopicPartition]:
+        """The partitions of the topics whose records may be lost."""
+        return [
+            TopicPartition(topic, number)
+            for topic in sorted(self.loose)
+            for number in range(self.topics[topic])
         ]
 
     def some_partitions(self, rng: random.Random) -> list[TopicPartition]:
