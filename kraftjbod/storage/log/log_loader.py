@@ -2,7 +2,7 @@
 
 * After a clean stop only names, a few small files and the end of the newest segment are read. The
   last batch has to be sound and to end where the checkpoint says.
-* After a clean stop the oldest segment has to hold the log's start. If that segment is lost, the
+* The oldest segment has to hold the log's start as the files tell it. If that segment is lost, the
   log keeps its start offset, and the missing offsets are damage.
 * After an unclean stop, every segment from the recovery point on is checked batch by batch; the log
   ends before the first byte that is not sound, and later segments are removed.
@@ -26,6 +26,7 @@ from kraftjbod.storage.checkpoints import (
 )
 from kraftjbod.storage.dir_names import (
     CLUSTER_METADATA_DIR,
+    DELETED_SUFFIX,
     FUTURE_CHECKPOINT,
     GAPS_MARK,
     INDEX_SUFFIXES,
@@ -61,7 +62,7 @@ from kraftjbod.storage.log.producer_state import (
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.batch_runs import SoundRun
 from kraftjbod.storage.segments.batch_walk import Damage
-from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.segment import LogSegment, take_back
 from kraftjbod.storage.segments.segment_indexes import BELOW_EPOCHS
 from kraftjbod.storage.segments.segment_swap import finish_swaps
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
@@ -178,6 +179,10 @@ class LogLoader:
         self._on_progress = on_progress
         self._epochs: EpochEntries = ()
         self._epochs_on_disk: EpochEntries | None = None
+        #: The file of leader epochs could be read.
+        self._has_epochs = False
+        #: How many of the oldest segments retention had retired when the broker was killed.
+        self._taken_back = 0
         self._snapshots = ProducerSnapshots(vfs, lambda: directory)
         self._scanned_bytes = 0
         #: As recovery found them; None after a clean stop.
@@ -189,6 +194,7 @@ class LogLoader:
     def load(self) -> LoadedLog:
         """:raises CorruptCheckpointError: if nothing says which topic this belongs to."""
         topic_id = self._read_topic_id()
+        self._has_epochs = self._read_epochs()
         segments = self._find_segments()
         # The load may be repeated, and files have no finalizer.
         with Undoing(lambda: _close_files(segments)):
@@ -214,14 +220,15 @@ class LogLoader:
         if not segments:
             start = self._log_start_offset
             return _empty(self._vfs, self._directory, self._config, start)
-        epochs_known = self._read_epochs()
-        if not epochs_known and self._recovery_point > segments[0].base_offset:
-            self._recovery_point, self._was_clean = segments[0].base_offset, False
-        end = self._clean_end(segments) if self._was_clean else None
+        known_start = self._start_on_disk()
+        self._remove_stale(segments)
+        needs_epochs = not self._has_epochs and self._recovery_point > segments[0].base_offset
+        end = self._clean_end(segments) if self._was_clean and not needs_epochs else None
         if end is None:
-            end = self._recover(segments)
+            end = self._recover(segments, 0 if needs_epochs else self._recovery_point)
         oldest, start, damages = segments[0], self._log_start_offset, tuple[Damage, ...]()
-        if start < oldest.base_offset and self._is_start_known:
+        if known_start is not None and known_start < oldest.base_offset:
+            start = known_start
             damages = (Damage(start, oldest.base_offset, 0),)
         elif start < oldest.base_offset:
             start = oldest.base_offset
@@ -265,6 +272,17 @@ class LogLoader:
         self._epochs_on_disk = tuple(EpochEntry(*entry) for entry in entries)
         return self._epochs == self._epochs_on_disk
 
+    def _start_on_disk(self) -> int | None:
+        """The offset at which the log starts, or a lower one; None if no file tells.
+
+        A clean stop writes the checkpoint of log starts. The first leader epoch begins no later
+        than the log: retention and truncation write the epochs before they remove files for good
+        (:meth:`UnifiedLog.delete_old_segments`).
+        """
+        if self._has_epochs and self._epochs_on_disk:
+            return max(self._log_start_offset, self._epochs_on_disk[0].start_offset)
+        return self._log_start_offset if self._is_start_known else None
+
     def _find_segments(self) -> list[LogSegment]:
         """Segments by their files; leftovers and indexes without a log are removed."""
         finish_swaps(self._vfs, self._directory)
@@ -272,9 +290,10 @@ class LogLoader:
         indexes: list[tuple[int, str]] = []
         aborting: set[int] = set()
         snapshots: list[int] = []
+        leftovers: list[str] = []
         for entry in self._vfs.list_dir(self._directory, sized=LOG_SUFFIX):
             if entry.name.endswith(LEFTOVER_SUFFIXES):
-                self._vfs.unlink_if_exists(f"{self._directory}/{entry.name}")
+                leftovers.append(entry.name)
                 continue
             self._was_future |= entry.name == FUTURE_CHECKPOINT
             self._may_have_gaps |= entry.name == GAPS_MARK
@@ -291,6 +310,9 @@ class LogLoader:
                 if parsed[1] == TRANSACTION_INDEX_SUFFIX:
                     aborting.add(parsed[0])
         self._snapshots = ProducerSnapshots(self._vfs, lambda: self._directory, snapshots)
+        self._take_back(logs, leftovers)
+        for name in leftovers:
+            self._vfs.unlink_if_exists(f"{self._directory}/{name}")
         for base_offset, name in indexes:
             if base_offset not in logs:
                 self._vfs.unlink_if_exists(f"{self._directory}/{name}")
@@ -309,6 +331,38 @@ class LogLoader:
             segment.may_have_gaps = self._may_have_gaps
         return found
 
+    def _take_back(self, logs: dict[int, int], leftovers: Sequence[str]) -> None:
+        """Undo a retirement of the oldest segments that was interrupted; ``logs`` is extended.
+
+        Retention renames segments first and writes the new log start afterwards, so after a kill
+        between the two the files under the new names are still part of the log.
+        """
+        start, oldest = self._start_on_disk(), min(logs, default=0)
+        if start is None or start >= oldest:
+            return
+        retired = {
+            parsed[0]
+            for name in leftovers
+            if (parsed := parse_offset_file(name.removesuffix(DELETED_SUFFIX))) is not None
+            and parsed[1] == LOG_SUFFIX
+        }
+        for base_offset in sorted((one for one in retired if one < oldest), reverse=True):
+            logs[base_offset] = take_back(self._vfs, self._directory, base_offset)
+            self._taken_back += 1
+            if base_offset <= start:
+                break
+
+    def _remove_stale(self, segments: list[LogSegment]) -> None:
+        """Remove what :meth:`_take_back` found, if it does not reach to the next segment.
+
+        Then it was retired before, and what lay in between is lost.
+        """
+        at, self._taken_back = self._taken_back, 0
+        if at and segments[at - 1].sound_end(self._on_progress) != segments[at].base_offset:
+            for segment in segments[:at]:
+                segment.remove()
+            del segments[:at]
+
     def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
         """The log's end as the clean stop left it; None if the files say otherwise.
 
@@ -321,10 +375,10 @@ class LogLoader:
             return end if end == active.base_offset else None
         return end if active.sound_end(self._on_progress) == end else None
 
-    def _recover(self, segments: list[LogSegment]) -> int:
-        """Scan from the recovery point on, truncate what is not sound; the log's end."""
+    def _recover(self, segments: list[LogSegment], scan_from: int) -> int:
+        """Scan from the segment of an offset on, truncate what is not sound; the log's end."""
         bases = [segment.base_offset for segment in segments]
-        at = max(0, bisect_right(bases, self._recovery_point) - 1)
+        at = max(0, bisect_right(bases, scan_from) - 1)
         # Snapshots after the recovery point may describe a past that was truncated away.
         self._snapshots.drop_outside(0, self._recovery_point)
         self._epochs = truncate_epochs_from(self._epochs, bases[at])

@@ -429,10 +429,13 @@ class UnifiedLog:
 
     def _write_epochs(self, epochs: EpochEntries) -> None:
         if self._epochs_on_disk != epochs:
-            path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
             with FailsAs(OpKind.CHECKPOINT):
-                write_atomically(self._vfs, path, format_leader_epochs(epochs))
+                write_atomically(self._vfs, self._epochs_path, format_leader_epochs(epochs))
             self._epochs_on_disk = epochs
+
+    @property
+    def _epochs_path(self) -> str:
+        return f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
 
     # -- read -------------------------------------------------------------------------------
 
@@ -606,8 +609,9 @@ class UnifiedLog:
         self._producers, self._bytes_since_snapshot = ProducerState(), 0
         self._epochs = ()
         self._damage.damages = ()
-        self._go_on_in_place(offset)
+        # The epochs on the disk tell where the log starts, so they go before it starts elsewhere.
         self._write_epochs(self._epochs)
+        self._go_on_in_place(offset)
 
     def _retire_after(self, last: LogSegment) -> None:
         """From the newest on: what breaks it off leaves a shorter log, not one with a hole."""
@@ -663,6 +667,9 @@ class UnifiedLog:
         ``without_free_space`` is for a disk that does not even hold another name: files are removed
         at once, and if all segments are to go the last one becomes the new one.
 
+        The leader epochs on the disk tell where the log starts (see ``log_loader``). They are
+        written before the renamed files can be purged, and removed before files go at once.
+
         :raises SegmentUnreadError: an index has to be made first; nothing has changed.
         """
         self.segments.name_compacted()
@@ -677,6 +684,9 @@ class UnifiedLog:
             now_ms=now_ms,
         )
         is_active_doomed = doomed == len(self.segments.all)
+        if doomed and without_free_space:
+            self._vfs.unlink_if_exists(self._epochs_path)
+            self._epochs_on_disk = None
         for _ in range(doomed - is_active_doomed):
             self._retire_oldest(at_once=without_free_space)
         if is_active_doomed and without_free_space:
@@ -684,9 +694,10 @@ class UnifiedLog:
         elif is_active_doomed:
             self.roll()
             self._retire_oldest()
+        is_rewrite_due = self._epochs_on_disk is None and self._epochs
+        if not without_free_space and (doomed or is_rewrite_due):
+            self._write_epochs(self._epochs)
         if doomed:
-            if not without_free_space:
-                self._write_epochs(self._epochs)
             self.segments.drop_leftovers()
             self._snapshots.drop_outside(self._start, self._end)
         return doomed

@@ -783,3 +783,16 @@ class LogSegment:
 
     def _path(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
+
+
+def take_back(vfs: Vfs, directory: str, base_offset: int) -> int:
+    """Undo :meth:`LogSegment.retire`, complete or not, before a purge; the size of the log file."""
+    for suffix in (LOG_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX):
+        path = f"{directory}/{offset_file_name(base_offset, suffix)}"
+        if vfs.exists(path + DELETED_SUFFIX):
+            vfs.rename(path + DELETED_SUFFIX, path)
+    file = vfs.open(f"{directory}/{offset_file_name(base_offset, LOG_SUFFIX)}", OpenMode.READ)
+    try:
+        return file.size()
+    finally:
+        file.close()

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.storage.dir_names import (
+    DELETED_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    offset_file_name,
+)
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_batches import batches_from
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -86,6 +92,7 @@ async def check(vfs: MemVfs, written: Written) -> None:
         if handle is None:
             assert (written.certain_start, written.certain_end) == (0, 0)
             return
+        assert handle.view.damages == ()
         assert handle.log_start_offset >= written.certain_start
         assert handle.log_end_offset >= written.certain_end
         offset = handle.log_start_offset
@@ -115,6 +122,37 @@ async def check(vfs: MemVfs, written: Written) -> None:
         manager.dirs()[0].close()
 
 
+async def check_loss_of_oldest_segment(vfs: MemVfs) -> bool:
+    """Lose the oldest segment over a crash: it must not look as if retention had removed it.
+
+    Returns False where it holds no record of the log, and where nothing can tell: leader epochs are
+    not on the disk before the first flush.
+    """
+    whole = manager_of([open_dir(vfs.crash_clone(0))], CONFIG)
+    await whole.load()
+    before = whole.get(TP)
+    path = f"/d1/{TP}/{LEADER_EPOCH_CHECKPOINT}"
+    if before is None or len(before.view.segments) == 1 or not vfs.read_if_exists(path):
+        return False
+    oldest, second = before.view.segments[:2]
+    # DeleteRecords shows in the epochs before it does in the checkpoint of log starts.
+    start = max(before.log_start_offset, *(one.start_offset for one in before.view.epochs[:1]), 0)
+    if start >= second.base_offset:
+        return False
+    path = f"/d1/{TP}/{offset_file_name(oldest.base_offset, LOG_SUFFIX)}"
+    for name in (path, path + DELETED_SUFFIX):
+        vfs.unlink_if_exists(name)
+    manager = manager_of([open_dir(vfs)], CONFIG)
+    await manager.load()
+    after = manager.get(TP)
+    assert after is not None
+    assert after.log_start_offset == start
+    if after.log_end_offset > start:
+        (damage,) = after.view.damages
+        assert damage[:2] == (start, second.base_offset)
+    return True
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(5))
 async def test_crash_at_every_operation(seed: int):
@@ -137,8 +175,11 @@ async def test_crash_at_every_operation(seed: int):
     await story(manager, written, random.Random(seed))
     vfs.on_operation = None
     assert len(clones) > 100
+    noticed = 0
     for clone, known in clones:
+        noticed += await check_loss_of_oldest_segment(clone.crash_clone(0))
         await check(clone, known)
+    assert noticed > 50
 
 
 async def test_clean_stop_needs_no_scan():

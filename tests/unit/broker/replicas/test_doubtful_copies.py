@@ -125,7 +125,10 @@ async def test_copy_without_flushed_records_is_lost_despite_clean_shutdown_mark(
 
 
 @pytest.mark.parametrize("has_heir", [True, False])
-async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_leads(has_heir: bool):
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_leads(
+    has_heir: bool, is_clean: bool
+):
     vfs = MemVfs()
     both = {"replicas": (1, 2), "isr": (1, 2) if has_heir else (1,)}
     small = ConfigRecord(
@@ -139,6 +142,8 @@ async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_lead
         for _ in range(3):
             await rig.ask(produce(batch(body=bytes(600_000)), acks=1), 9)
     vfs.unlink_if_exists("/d1/t-0/00000000000000000000.log")
+    if not is_clean:
+        vfs.unlink_if_exists(MARKS[0])
     async with brokers(1, vfs, opens=False) as (rig,):
         rig.controller.may_answer.clear()
         rig.replay(topic(), small, partition(**both))

@@ -242,6 +242,39 @@ def test_clean_start_reports_lost_oldest_segment_as_damage():
     assert (log.view().log_end_offset, log.view().damages) == (0, ())
 
 
+def test_unclean_start_reports_lost_oldest_segment_as_damage():
+    """The first leader epoch tells where the log starts, whatever the checkpoint remembers."""
+    vfs, log = make()
+    log.flush()
+    bases = [segment.base_offset for segment in log.view().segments]
+    vfs.unlink_if_exists(path_of(0))
+    vfs.open("/d1/t-0/00000000000000000000.log.deleted", OpenMode.CREATE)  # Not of this log.
+    loaded = load(vfs, recovery_point=log.view().recovery_point).log
+    damages = loaded.view().damages
+    assert (loaded.view().log_start_offset, damages) == (0, (Damage(0, bases[1], 0),))
+    assert [segment.base_offset for segment in loaded.view().segments] == bases[1:]
+
+
+@pytest.mark.parametrize("change", ["truncation", "retention", "retention on a full disk"])
+def test_crash_while_the_log_start_moves_is_not_taken_for_lost_segments(change: str):
+    mem, log = make()
+    log.flush()
+    vfs, point, clones = FaultVfs(mem), log.view().recovery_point, list[MemVfs]()
+    log = load_cleanly(vfs, point).log
+    vfs.on_operation = lambda kind, path: clones.append(mem.crash_clone(len(clones)))
+    if change == "truncation":
+        log.truncate_fully_and_start_at(100)
+    else:
+        log.config = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_bytes=0)
+        log.delete_old_segments(0, 8, without_free_space=change.endswith("full disk"))
+    clones.append(mem.crash_clone(len(clones)))
+    assert log.view().log_start_offset > 0
+    for clone in clones:
+        loaded = load(clone, recovery_point=point, log_start_offset=0).log
+        assert loaded.view().damages == (), [entry.name for entry in clone.list_dir("/d1/t-0")]
+        assert loaded.view().log_start_offset == loaded.view().segments[0].base_offset
+
+
 @pytest.mark.parametrize("is_whole_lost", [True, False])
 def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_lost: bool):
     """A file shrank, or went, in the middle of the log: only a reader or the scrub notices."""

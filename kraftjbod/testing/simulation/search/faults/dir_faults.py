@@ -246,11 +246,10 @@ class DirFaults:
     async def _lose_end(self, fault: Fault) -> None:
         rng, path, vfs = fault.rng(), self._stage.path(fault), self._stage.disk(fault).vfs
         async with self._stage.broker_down(fault.broker):
-            is_clean = rng.random() < 0.5
-            await self._end(fault, is_clean=is_clean)
+            await self._end(fault, is_clean=rng.random() < 0.5)
             found = [logs for one in replica_dirs(vfs, path) if (logs := segments(vfs, one))]
             if found:
-                self._cut(vfs, rng.choice(found), rng, may_lose_first=is_clean)
+                self._cut(vfs, rng.choice(found), rng)
             await wait(fault)
         await self._operator.until_back(fault)
 
@@ -260,16 +259,10 @@ class DirFaults:
         else:
             self._stage.host(fault).kill()
 
-    def _cut(
-        self, vfs: MemVfs, logs: list[str], rng: random.Random, *, may_lose_first: bool
-    ) -> None:
-        """Remove one whole segment of ``logs``, or cut one of them at a batch boundary.
-
-        :param may_lose_first: after an unclean stop a log may begin later, because retention
-            removes segments before the next checkpoint, so a lost first segment is not noticed.
-        """
+    def _cut(self, vfs: MemVfs, logs: list[str], rng: random.Random) -> None:
+        """Remove one whole segment of ``logs``, or cut one of them at a batch boundary."""
         name = rng.choice(logs)
-        if rng.random() < 0.3 and (name != logs[0] or (may_lose_first and len(logs) > 1)):
+        if rng.random() < 0.3 and len(logs) > 1:
             for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
                 vfs.unlink_if_exists(name.removesuffix(LOG_SUFFIX) + suffix)
             vfs.sync_dir(name.rpartition("/")[0])
