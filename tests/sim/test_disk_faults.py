@@ -71,32 +71,6 @@ def test_what_is_unmounted_comes_back_and_what_is_replaced_does_not() -> None:
     assert disk.vfs.list_dir("/d") == [] and disk.vfs.device("/d") != device
 
 
-def test_failed_writeback_is_reported_once_and_shows_when_pages_leave_memory() -> None:
-    disk = _Disk()
-    file = disk.vfs.open("/d/0.log", OpenMode.CREATE)
-    disk.vfs.sync_dir("/d")
-    file.write_at(0, [b"1234"])
-    disk.faults.begin(DiskFault.WRITEBACK)
-    failed = 0
-    for number in range(20):
-        file.write_at(4 + number, [b"5"])
-        try:
-            disk.faults.strike_sync(file, "/d/0.log")
-        except OSError as e:
-            assert e.errno == errno.EIO
-            failed += 1
-            break
-        file.sync()
-    whole = file.read_at(0, 30)
-    disk.faults.strike_sync(file, "/d/0.log")
-    file.sync()
-    assert failed == 1
-    assert file.read_at(0, 30) == whole, "from memory"
-    certain = disk.vfs.crash_clone(1).read_if_exists("/d/0.log")
-    disk.vfs.drop_caches()
-    assert file.read_at(0, 30) == certain != whole
-
-
 def test_list_dir_with_clutter_shows_names_that_may_vanish() -> None:
     disk = _Disk()
     disk.faults.begin(DiskFault.CLUTTER)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.simulated_disk import DiskCosts, ProcessVfs, SimulatedDisk
+from kraftjbod.storage.vfs import OpenMode, VfsFile
+from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.simulation.simulated_disk import (
+    DiskCosts,
+    ProcessFile,
+    ProcessVfs,
+    SimulatedDisk,
+)
 from kraftjbod.testing.simulation.simulated_thread import SimulatedThread
 from kraftjbod.testing.simulation.virtual_loop import virtual_loop
 from kraftjbod.testing.simulation.world import World
@@ -61,6 +67,64 @@ def test_a_power_cut_leaves_what_was_synced() -> None:
     disks["/b/d1"].power_cut()
     assert disks["/b/d1"].vfs.read_if_exists("/b/d1/f") == b"synced"
     assert disks["/b/d1"].vfs.device_number == 1
+
+
+def _syncs(files: Sequence[VfsFile]) -> list[bool]:
+    """Sync each of ``files`` once; whether that succeeded."""
+    succeeded = []
+    for file in files:
+        try:
+            file.sync()
+        except OSError as e:
+            assert e.errno == errno.EIO
+            succeeded.append(False)
+        else:
+            succeeded.append(True)
+    return succeeded
+
+
+def _with_failed_writeback(*, in_sync: bool) -> tuple[ProcessVfs, SimulatedDisk, list[ProcessFile]]:
+    """Two descriptors of one file, written until writeback fails: in a sync, or before it."""
+    vfs, disks = _vfs()
+    disk = disks["/b/d1"]
+    vfs.open("/b/d1/0.log", OpenMode.CREATE)
+    disk.vfs.sync_dir("/b/d1")
+    files = [vfs.open("/b/d1/0.log", OpenMode.READ_WRITE) for _ in range(2)]
+    while True:
+        disk.faults.begin(DiskFault.WRITEBACK)
+        if disk.faults._fails_in_sync is in_sync:
+            break
+    for number in range(20):
+        files[0].write_at(number, [b"5"])
+        if not in_sync and files[0].inner.writeback_errors:
+            return vfs, disk, files
+        if in_sync and not _syncs(files[:1])[0]:
+            return vfs, disk, files
+    raise AssertionError("writeback never failed")
+
+
+def test_failed_writeback_is_reported_to_each_descriptor_once_and_its_pages_are_lost() -> None:
+    vfs, disk, files = _with_failed_writeback(in_sync=True)
+    whole = files[0].read_at(0, 30)
+    assert _syncs(files) == [True, False], "the first one reported it already"
+    assert _syncs([*files, vfs.open("/b/d1/0.log", OpenMode.READ_WRITE)]) == [True] * 3
+    assert files[0].read_at(0, 30) == whole, "from memory"
+    certain = disk.vfs.crash_clone(1).read_if_exists("/b/d1/0.log")
+    disk.vfs.drop_caches()
+    assert files[0].read_at(0, 30) == certain != whole
+
+
+def test_failed_background_writeback_is_reported_to_the_next_descriptor_too() -> None:
+    vfs, disk, files = _with_failed_writeback(in_sync=False)
+    late = vfs.open("/b/d1/0.log", OpenMode.READ_WRITE)
+    assert _syncs([late, *files]) == [False, False, False]
+    assert _syncs([vfs.open("/b/d1/0.log", OpenMode.READ_WRITE)]) == [True]
+
+    vfs, disk, files = _with_failed_writeback(in_sync=False)
+    whole = files[0].read_at(0, 30)
+    disk.vfs.drop_caches()
+    disk.faults.heal()
+    assert _syncs(files) == [True, True] and files[0].read_at(0, 30) == whole, "written after all"
 
 
 def test_space_of_a_removed_file_is_free_once_its_last_descriptor_is_closed() -> None:

@@ -23,8 +23,10 @@ from kraftjbod.testing.simulation.simulated_thread import Gate
 
 #: The latest operation of its kind that fails, if one does.
 _LATEST: Final = 12
-#: The latest sync of dirty pages that finds that their writeback failed.
+#: The latest sync, or write, after which writeback of dirty pages fails.
 _LATEST_SYNC: Final = 4
+#: Share of the failed writebacks that the kernel did by itself, some time before a sync.
+_IN_BACKGROUND: Final = 0.5
 #: Share of the failed writebacks that lose records, and not what any other file has.
 _OF_LOGS: Final = 0.7
 _SLOWNESS: Final = 40.0
@@ -69,7 +71,8 @@ class DiskFault(StrEnum):
     EIO_ONCE = "eio once"
     """One operation of one kind fails, soon."""
     WRITEBACK = "writeback fails"
-    """One sync fails with EIO. Its pages count as clean, and some are not on the disk."""
+    """Writeback of a file's pages fails once, in a sync or before it. All pages count as clean, and
+    some are not on the disk. The next sync of each open descriptor fails with EIO."""
     CLUTTER = "clutter"
     """Another program creates files and dangling links, which may be gone once they are listed."""
     HANG = "hang"
@@ -107,13 +110,16 @@ class DiskFaults:
         self._disk = disk
         self._fails_all = False
         self._one_error: _OneError | None = None
-        #: Syncs of dirty pages until one fails; 0: none does.
+        #: Syncs, or writes, of dirty files until writeback fails; 0: it does not.
         self._syncs_left = 0
+        self._fails_in_sync = True
+        #: How the names of their files end.
+        self._syncs_of = ""
+        #: The file whose writeback failed last.
+        self._not_written: MemFile | None = None
         self._is_cluttered = False
         #: Paths that the clutter made last; those of a directory with another name by now stay.
         self._clutter: list[str] = []
-        #: How the names of their files end.
-        self._syncs_of = ""
         self._hangs_at_swap = False
         #: What is unmounted.
         self._away: MemVfs | None = None
@@ -131,6 +137,7 @@ class DiskFaults:
             case DiskFault.WRITEBACK:
                 self._syncs_left = disk.rng.randint(1, _LATEST_SYNC)
                 self._syncs_of = LOG_SUFFIX if disk.rng.random() < _OF_LOGS else ""
+                self._fails_in_sync = disk.rng.random() >= _IN_BACKGROUND
             case DiskFault.CLUTTER:
                 self._is_cluttered = True
             case DiskFault.HANG:
@@ -159,7 +166,7 @@ class DiskFaults:
             case DiskFault.EIO_ONCE:
                 self._one_error = None
             case DiskFault.WRITEBACK:
-                self._syncs_left = 0
+                self._end_writeback()
             case DiskFault.CLUTTER:
                 self._is_cluttered = False
                 self._remove_clutter()
@@ -176,6 +183,11 @@ class DiskFaults:
             case DiskFault.VANISH:
                 if self._away is not None:
                     disk.vfs, self._away = self._away, None
+
+    def _end_writeback(self) -> None:
+        self._syncs_left = 0
+        if self._not_written is not None:
+            self._not_written.undo_unreported_writeback()
 
     def _remove_clutter(self) -> None:
         for path in self._clutter:
@@ -225,14 +237,16 @@ class DiskFaults:
             else:
                 self._clutter.append(name)
 
-    def strike_sync(self, file: MemFile, path: str) -> None:
-        """:raises OSError: EIO, if writeback of the pages of ``file`` failed; once."""
-        if not self._syncs_left or not path.endswith(self._syncs_of) or not file.is_dirty:
+    def strike_dirty(self, file: MemFile, path: str, *, is_sync: bool = False) -> None:
+        """Let writeback of the pages of ``file`` fail, once, as it is written or synced."""
+        if not self._syncs_left or is_sync is not self._fails_in_sync:
+            return
+        if not path.endswith(self._syncs_of) or not file.is_dirty:
             return
         self._syncs_left -= 1
         if not self._syncs_left:
             file.fail_writeback(self._disk.rng)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            self._not_written = file
 
     def _is_replica(self, path: str) -> bool:
         """And not a file of the dir, of which there is a new one."""

@@ -8,6 +8,8 @@ pages in memory and its bytes on the disk.
   a read brings it back with the pages after it (readahead).
 * The disk may hold other bytes than a clean page in memory: a bit rotted, or writeback failed
   (:meth:`MemFile.fail_writeback`). Readers see that once the page was evicted.
+* Each descriptor that was open when writeback failed reports the error once. A descriptor that is
+  opened later reports an error that none has reported.
 """
 
 from __future__ import annotations
@@ -54,6 +56,10 @@ class MemFile:
         self._on_disk: dict[int, bytes] = {}
         #: Pages that are not in memory.
         self._absent: set[int] = set()
+        #: Failed writebacks so far, and how many of them a sync has reported.
+        self.writeback_errors = self.reported_errors = 0
+        #: Pages that failed writebacks lost and that were not written since, as they were.
+        self._lost: dict[int, bytes] = {}
 
     def size(self) -> int:
         return len(self.data)
@@ -98,10 +104,11 @@ class MemFile:
 
     def _note_dirty(self, position: int, size: int) -> None:
         """Whole pages are written: what the disk held of them does not matter any more."""
-        if self._on_disk or self._absent:
+        if self._on_disk or self._absent or self._lost:
             for page in _pages(position, size):
                 self._on_disk.pop(page, None)
                 self._absent.discard(page)
+                self._lost.pop(page, None)
 
     def copy_from(self, source: VfsFile, position: int, size: int) -> int:
         data = source.read_at(position, size)
@@ -155,15 +162,28 @@ class MemFile:
     def fail_writeback(self, rng: random.Random) -> None:
         """Lose some dirty pages, at least one: they are clean now, and the disk has not got them.
 
-        Readers see the new bytes until the pages are evicted. A later sync succeeds.
+        Readers see the new bytes until the pages are evicted. Each descriptor reports it once.
         """
         dirty = [page for page in _pages(0, len(self.data)) if self._is_dirty(page)]
+        self.writeback_errors += 1
         certain = rng.choice(dirty) if dirty else None
         for page in dirty:
             if page == certain or rng.random() < _LOST_PAGES:
                 part = _slice(page)
                 size = len(self.data[part])
+                self._lost[page] = bytes(self.data[part])
                 self._on_disk[page] = self.synced[part][:size].ljust(size, b"\0")
+
+    def undo_unreported_writeback(self) -> None:
+        """Make pages dirty again if no descriptor has reported that their writeback failed."""
+        if self.reported_errors == self.writeback_errors:
+            return
+        for page, content in self._lost.items():
+            self._on_disk.pop(page, None)
+            self._absent.discard(page)
+            self.data[_slice(page)] = content
+        self._lost.clear()
+        self.writeback_errors = self.reported_errors
 
     def rot(self, position: int, *, is_cached: bool = False) -> None:
         """Flip one bit on the disk, unnoticed.

@@ -288,6 +288,8 @@ class ProcessFile:
         self._vfs = vfs
         self.path = path
         self.inner = inner
+        #: As the kernel counts them (errseq_t): an unreported error is one for a new descriptor.
+        self._errors = inner.reported_errors
         vfs.note_open(self)
 
     def __repr__(self) -> str:
@@ -311,7 +313,9 @@ class ProcessFile:
         return self._vfs.disk_of(self.path).read_cached(self.inner, position, size)
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        self._begin("write_at", sum(map(len, buffers))).write_at(position, buffers)
+        inner = self._begin("write_at", sum(map(len, buffers)))
+        inner.write_at(position, buffers)
+        self._vfs.disk_of(self.path).faults.strike_dirty(inner, self.path)
 
     def copy_from(self, source: VfsFile, position: int, size: int) -> int:
         assert isinstance(source, ProcessFile), source
@@ -326,7 +330,10 @@ class ProcessFile:
 
     def sync(self) -> None:
         inner = self._begin("sync")
-        self._vfs.disk_of(self.path).faults.strike_sync(inner, self.path)
+        self._vfs.disk_of(self.path).faults.strike_dirty(inner, self.path, is_sync=True)
+        if self._errors != inner.writeback_errors:
+            self._errors = inner.reported_errors = inner.writeback_errors
+            raise error(errno.EIO, self.path)
         inner.sync()
 
     def close(self) -> None:
