@@ -82,7 +82,7 @@ class ClusterView:
         """Of the one that decides now, if one does; one that was voted out may not know it yet."""
         open_hosts = [
             host
-            for host in self._cluster.controllers
+            for host in self._quorum
             if host.is_up and host.daemon is not None and host.daemon._door is not None
         ]
         if self.controller_count == 1:
@@ -105,9 +105,14 @@ class ClusterView:
         return None if daemon is None or daemon.controller is None else daemon.controller.driver
 
     @property
+    def _quorum(self) -> list[SimulatedController]:
+        """Controllers that may vote in the cluster's quorum: none that leads one of its own."""
+        return [host for host in self._cluster.controllers if not host.is_standalone]
+
+    @property
     def _all_controllers(self) -> list[SimulatedController]:
         """Those that may vote, and observers."""
-        return [*self._cluster.controllers, *self._cluster.observers]
+        return [*self._quorum, *self._cluster.observers]
 
     def drivers(self) -> list[tuple[str, RaftDriver]]:
         """Of all controllers and observers that run, by name."""
@@ -123,7 +128,7 @@ class ClusterView:
                 election_timeout_ms=driver._ticks._election_timeout_ms,
                 has_drifted=host.clock is not None,
             )
-            for host in self._cluster.controllers
+            for host in self._quorum
             if host.is_active and (driver := self._driver(host)) is not None
         ]
 

@@ -38,11 +38,16 @@ from kraftjbod.core import telemetry
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
-from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, MetadataVersion
+from kraftjbod.core.metadata_version import (
+    DEFAULT_METADATA_VERSION,
+    KRAFT_VERSION,
+    MetadataVersion,
+)
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
 from kraftjbod.metadata.state import MetadataState
+from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.identity.bootstrap import write_bootstrap
 from kraftjbod.storage.identity.known_dirs import KnownDirs, write_known_dirs
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
@@ -101,6 +106,8 @@ class SimulatedController(SimulatedNode):
     daemon: ControllerServer | None = None
     #: Of its metadata disk, as that was formatted last.
     directory_id: DirectoryId
+    #: Its disk was formatted with ``--standalone`` by mistake: it leads a quorum of its own.
+    is_standalone = False
 
     def start(self) -> None:
         self.daemon = None
@@ -312,13 +319,20 @@ class SimulatedCluster:
         """One of those that vote, by its index; whether it leads its ``is_active`` says."""
         return self.controllers[index]
 
-    def replace_metadata_disk(self, host: SimulatedController, *, is_voter: bool = False) -> None:
+    def replace_metadata_disk(
+        self,
+        host: SimulatedController,
+        *,
+        is_voter: bool = False,
+        is_standalone: bool = False,
+    ) -> None:
         """By an empty one, formatted for a controller that is added to the voters once it runs.
 
         :param is_voter: its file names the voters still, with itself among them.
+        :param is_standalone: formatted with ``--standalone`` by mistake.
         """
         host.metadata_disk.faults.replace()
-        self._format_controller(host)
+        self._format_controller(host, is_standalone=is_standalone)
         if not is_voter:
             self._follow_only(host)
 
@@ -414,11 +428,17 @@ class SimulatedCluster:
         self._format_controller(host)
         return host
 
-    def _format_controller(self, host: SimulatedController) -> None:
+    def _format_controller(self, host: SimulatedController, *, is_standalone: bool = False) -> None:
         """A disk that is empty."""
         vfs, path = host.metadata_disk.vfs, host.metadata_disk.path
         host.directory_id = self._format(host, path, [path])[path]
-        write_bootstrap(vfs, path, self.metadata_version.default_features)
+        host.is_standalone = is_standalone
+        features, voters = dict(self.metadata_version.default_features), None
+        if is_standalone:
+            key = ReplicaKey(BrokerId(host.node_id), host.directory_id)
+            voters = VoterSet((Voter(key, (host.properties["listeners"],)),)).encode()
+            features[KRAFT_VERSION] = 1
+        write_bootstrap(vfs, path, features, voters)
 
     def _add_broker(self, broker_id: int, log_dirs: int) -> None:
         name = f"broker-{broker_id}"

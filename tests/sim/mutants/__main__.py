@@ -33,6 +33,8 @@ def until_found(patch: Path, asked: argparse.Namespace) -> str:
     named = _OPTIONS.match(patch.read_text())
     options = named[1].split() if named else []
     options += ["--light"] if asked.light else []
+    if asked.duration is not None and "--duration" not in options:
+        options += ["--duration", f"{asked.duration:g}"]
     began_s, first = time.monotonic(), asked.seed
     with tempfile.TemporaryDirectory() as home:
         for folder in ("kraftjbod", "tests"):
@@ -79,6 +81,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--light", action="store_true", help="small clusters, a light load")
+    parser.add_argument("--duration", type=float, help="virtual seconds of faults")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--minutes", type=float, default=60.0, help="for one mutant")
     parser.add_argument("mutants", nargs="*", metavar="MUTANT", help="all, if none is named")

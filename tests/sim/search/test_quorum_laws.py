@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
+from kraftjbod.core.ids import Uuid
 from kraftjbod.raft.machine.messages import HardState, node
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
@@ -143,3 +144,20 @@ def test_controller_that_acts_after_its_lease_is_found(late_ms: int) -> None:
             f"{leader.name} acts as the leader of term {term} more than 1000 ms after another "
             f"began to lead term {term + 1}"
         ]
+
+
+def test_controller_that_follows_another_log_without_a_new_disk_is_found() -> None:
+    findings: list[str] = []
+    with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1) as cluster:
+        laws = QuorumLaws(ClusterView(cluster), found=findings.append)
+        cluster.start()
+        laws.look()
+        (host, other, _), another = cluster.controllers, Uuid(bytes(15) + b"1")
+        laws.forgets_all(other.name)
+        for one in (host, other):
+            assert one.state is not None
+            one.state.metadata_log_id = another
+        laws.look()
+    assert len(findings) == 1, findings
+    assert findings[0].startswith(f"{host.name} followed metadata log")
+    assert findings[0].endswith(f"and follows {another}")

@@ -14,6 +14,7 @@
 * A controller that is cut off from all others does not raise the term: that would cost the others
   their leader later.
 * Every decision that was answered to a client is committed.
+* A controller follows one metadata log as long as its disk is not replaced, whatever is lost.
 * A snapshot is the state that its committed entries replay to, on every controller.
 
 Entries that left a controller's cache between two checks are read from the controller's disk.
@@ -28,6 +29,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from kraftjbod.core.ids import Uuid
 from kraftjbod.metadata.record_codec import decode_entry
 from kraftjbod.metadata.records import Record
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
@@ -70,6 +72,8 @@ class QuorumLaws:
         self._snapshots: dict[int, tuple[str, list[Record]]] = {}
         #: By controller, the newest snapshot that was compared.
         self._compared_snapshots: dict[str, SnapshotId] = {}
+        #: By controller, the metadata log that it follows.
+        self._log_ids: dict[str, Uuid] = {}
         #: Who is cut off from all others, and the term that it had then.
         self._cut_off: dict[str, int] = {}
         #: Voters whose disks are lost, as they called themselves.
@@ -84,6 +88,7 @@ class QuorumLaws:
             await asyncio.sleep(_INTERVAL_S)
 
     def look(self) -> None:
+        self._follow_one_log()
         if self.is_lost:
             return
         running = [(n, d, d._core) for n, d in self._view.drivers() if d._core is not None]
@@ -114,6 +119,7 @@ class QuorumLaws:
     def forgets_all(self, name: str) -> None:
         """It begins with an empty disk, as another voter."""
         self.look()
+        self._log_ids.pop(name, None)
         if not self._cores:
             self.is_lost = True  # Of a single one nobody looks at the machine.
             return
@@ -132,6 +138,14 @@ class QuorumLaws:
         if sentence not in self._said:
             self._said.add(sentence)
             self._report(sentence)
+
+    def _follow_one_log(self) -> None:
+        for name, state in self._view.controller_states():
+            if (log_id := state.metadata_log_id) is None:
+                continue
+            first = self._log_ids.setdefault(name, log_id)
+            if first != log_id:
+                self._found(f"{name} followed metadata log {first}, and follows {log_id}")
 
     # --- each ------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ _DIFFERENT_SETTINGS: Final = 0.4
 _SETTINGS: Final = {
     "broker.session.timeout.ms": ("3000", "3000", "2000"),
     "controller.quorum.election.timeout.ms": ("1000", "700", "1300"),
-    "metadata.log.max.record.bytes.between.snapshots": ("4000", "1500", "20000"),
+    "metadata.log.max.record.bytes.between.snapshots": ("4000", "1500", "20000", "500"),
     "metadata.log.segment.bytes": ("16384", "2048"),
     "metadata.max.cached.bytes": ("2048", "65536"),
 }
@@ -118,8 +118,10 @@ _OBSERVED: Final = 0.3
 #: Share of the seeds of which one node has older software.
 _MIXED: Final = 0.15
 #: Share of the seeds with a topic of so many partitions: a change of a broker is decided in parts.
+#: A second of such a world takes 2 to 10 seconds of one core, so it is a short one.
 _CROWDED: Final = 0.004
-_CROWD: Final = 550
+_CROWDS: Final = (550, 550, 550, 2_000)
+_LONGEST_CROWDED_MS: Final = 4_000
 #: Share of the seeds whose metadata is larger than a snapshot is read and sent at once: by so many
 #: topics with long lists of throttled replicas.
 _LARGE: Final = 0.03
@@ -130,9 +132,16 @@ _LARGE_CONFIG: Final = {"metadata.log.max.record.bytes.between.snapshots": "2000
 #: So that logs have closed segments, with indexes that are read at a start.
 _SEGMENT_BYTES: Final = (4_096, 4_096, 1_024)
 _LIGHT_SEGMENT_BYTES: Final = (4_096, 1_024, 1_024)
+#: With the shorter ones a short run has closed segments below a recovery point on the disk.
+_LOG_INTERVALS: Final = {
+    "log.flush.offset.checkpoint.interval.ms": ("3000", "600", "200"),
+    "log.retention.check.interval.ms": ("2000", "500"),
+}
+#: Of each record. With the largest a segment has one record, or a few.
+_PADDING_BYTES: Final = (0, 150, 600)
 #: A light run has little of everything, and faults that follow each other quickly.
 _LIGHT_GAP_MS: Final = 400
-_LIGHT_PAUSE_MS: Final = 800
+_LIGHT_PAUSE_MS: Final = (800, 800, 250)
 #: Of bits that rotted: that they were noticed, by the scrub or by a read.
 _DAMAGE_EVENTS: Final = frozenset(
     {
@@ -164,9 +173,7 @@ CONFIG: Final = {
     "log.open.segments.max": "9",
     "producer.snapshot.interval.bytes": "1024",
     "log.segment.delete.delay.ms": "1500",
-    "log.retention.check.interval.ms": "2000",
     "log.stray.retention.ms": "5000",
-    "log.flush.offset.checkpoint.interval.ms": "3000",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
     "metadata.log.max.record.bytes.between.snapshots": "4000",
@@ -235,7 +242,8 @@ def plan_of(
     if more.random() < _MIXED:
         shape = dataclasses.replace(shape, is_mixed=True)
     if (chance := more.random()) < _CROWDED:
-        shape = dataclasses.replace(shape, crowd=_CROWD)
+        shape = dataclasses.replace(shape, crowd=more.choice(_CROWDS))
+        duration_ms = min(duration_ms, _LONGEST_CROWDED_MS)
     elif chance < _CROWDED + _LARGE:
         shape = dataclasses.replace(shape, large_configs=_LARGE_CONFIGS)
     schedule = draw_schedule(
@@ -307,7 +315,8 @@ class SeedRun:
         self._view = ClusterView(self._cluster)
         # A light load leaves more of the time to faults, a heavy one more to be lost by each.
         drawn_ms = random.Random(f"load {seed}").choice((100, 250, 800))
-        pause_ms = _LIGHT_PAUSE_MS if is_light else drawn_ms
+        light_ms = random.Random(f"light load {seed}").choice(_LIGHT_PAUSE_MS)
+        pause_ms = light_ms if is_light else drawn_ms
         self._topics = _loaded_topics(seed, shape.partitions, pause_ms)
         self._workload = Workload(
             self._new_client,
@@ -678,7 +687,9 @@ def _make_cluster(seed: int, shape: Shape, *, is_light: bool) -> SimulatedCluste
     segment_bytes = random.Random(f"segments {seed}").choice(
         _LIGHT_SEGMENT_BYTES if is_light else _SEGMENT_BYTES
     )
-    config = CONFIG | {"log.segment.bytes": str(segment_bytes)}
+    rng = random.Random(f"logs {seed}")
+    intervals = {key: rng.choice(values) for key, values in _LOG_INTERVALS.items()}
+    config = CONFIG | {"log.segment.bytes": str(segment_bytes)} | intervals
     is_large = bool(shape.crowd or shape.large_configs)
     cluster = SimulatedCluster(
         seed,
@@ -711,13 +722,16 @@ def _draw_costs(rng: random.Random, cluster: SimulatedCluster, *, is_large: bool
 
 def _loaded_topics(seed: int, partitions: int, pause_ms: int) -> dict[str, LoadedTopic]:
     topics = [
-        LoadedTopic(name=SAFE, partitions=partitions, pause_ms=pause_ms),
-        LoadedTopic(name=LOOSE, partitions=1, acks=1, pause_ms=pause_ms),
+        LoadedTopic(name=SAFE, partitions=partitions),
+        LoadedTopic(name=LOOSE, partitions=1, acks=1),
     ]
     if random.Random(f"blind {seed}").random() < _BLIND:
-        blind = LoadedTopic(name=BLIND, partitions=1, acks=ACKS_NONE, pause_ms=pause_ms)
-        topics.append(blind)
-    return {topic.name: topic for topic in topics}
+        topics.append(LoadedTopic(name=BLIND, partitions=1, acks=ACKS_NONE))
+    padding_bytes = random.Random(f"padding {seed}").choice(_PADDING_BYTES)
+    return {
+        topic.name: dataclasses.replace(topic, pause_ms=pause_ms, padding_bytes=padding_bytes)
+        for topic in topics
+    }
 
 
 def _draw_settings(seed: int, controllers: Sequence[SimulatedController]) -> None:

@@ -56,6 +56,13 @@ class LoadedTopic:
     acks: int = ACKS_ALL
     pause_ms: int = 60
     """Between an acknowledgement and the next record."""
+    padding_bytes: int = 0
+    """Of each record, beside its value."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """What each record has as its headers."""
+        return (("padding", bytes(self.padding_bytes)),) if self.padding_bytes else ()
 
 
 class _Observed(Consumer):
@@ -220,17 +227,19 @@ class Workload:
                 request_timeout_ms=client.request_timeout_ms,
                 delivery_timeout_ms=_FOREVER_MS,
             )
-            await self._stream(client, producer, stream, topic.pause_ms)
+            await self._stream(client, producer, stream, topic)
 
     async def _stream(
-        self, client: ClusterClient, producer: Producer, stream: Stream, pause_ms: int
+        self, client: ClusterClient, producer: Producer, stream: Stream, topic: LoadedTopic
     ) -> None:
         while not self._is_stopping:
             number = stream.next_number
             stream.next_number += 1
             stream.in_doubt.add(number)
             record = Record(
-                value=value_of(stream.name, number), timestamp_ms=WORLD_BEGAN_MS + self._now_ms()
+                value=value_of(stream.name, number),
+                timestamp_ms=WORLD_BEGAN_MS + self._now_ms(),
+                headers=topic.headers,
             )
             sent_ms = self._now_ms()
             try:
@@ -248,7 +257,7 @@ class Workload:
                 )
                 if wrong and stream.acks_all:
                     self._found(wrong)
-            await asyncio.sleep(pause_ms / 1000)
+            await asyncio.sleep(topic.pause_ms / 1000)
 
     # --- consumers -------------------------------------------------------------------------------
 
@@ -317,6 +326,9 @@ class Workload:
         for _, record in fetched:
             self._read_ms[topic.name, fetched.partition] = self._now_ms()
             wrong = note(topic.name, fetched.partition, record.offset, record.value or b"")
+            if not wrong and record.headers != topic.headers:
+                where = f"{topic.name}-{fetched.partition} offset {record.offset}"
+                wrong = f"{where}: a consumer read other headers than were sent"
             if wrong:
                 self._found(wrong)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from kraftjbod.core.errors import ErrorCode
 from kraftjbod.testing.simulation.search.applications.group_laws import GroupLaws
 
 
@@ -56,3 +57,10 @@ def test_answer_older_than_an_acknowledged_commit_is_found() -> None:
     refused = laws.commits("a", 1, 0, 9)
     laws.answered(refused, is_refused=True)
     assert laws.least(0) == 5
+
+
+def test_offset_fetch_answered_with_coordinator_not_available_is_found() -> None:
+    found = GroupLaws.check_fetch_code(2, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert found == "broker 2 answers an OffsetFetch with COORDINATOR_NOT_AVAILABLE"
+    assert not GroupLaws.check_fetch_code(2, ErrorCode.NOT_COORDINATOR)
+    assert not GroupLaws.check_fetch_code(2, ErrorCode.NONE)

@@ -8,17 +8,27 @@ from kraftjbod.testing.simulation.search.faults.schedule import Kind, Shape
 from kraftjbod.testing.simulation.search.seed_run import SeedRun
 from tests.sim.search.faults.play_kinds import play, schedule_of
 
-_CLUSTER = [Kind.SETTINGS, Kind.DOWNGRADE, Kind.ELECT, Kind.REASSIGN, Kind.REASSIGN]
+_CLUSTER = [
+    Kind.SETTINGS,
+    Kind.DOWNGRADE,
+    Kind.ELECT,
+    Kind.REASSIGN,
+    Kind.REASSIGN,
+    Kind.COORDINATED,
+]
 _BROKERS = [Kind.UNREGISTER, Kind.UNCLEAN_ELECTION]
 #: All that is tried here.
 OF_ADMINS = {*_CLUSTER, *_BROKERS}
 
 
 def test_admin_work_on_settings_and_replicas_is_undone_at_the_end() -> None:
-    story = "\n".join(play(_CLUSTER).story)
+    outcome_lines = play(_CLUSTER).story
+    story = "\n".join(outcome_lines)
     assert "broker_session" in story or "set " in story
     assert "raise metadata.version to 4.4-IV2: done" in story
     assert "reassign " in story
+    asked = [line for line in outcome_lines if "grow __" in line or "delete __" in line]
+    assert asked and all("done" not in line for line in asked), asked
 
 
 def test_metadata_version_with_mixed_software_stays_at_older_level() -> None:

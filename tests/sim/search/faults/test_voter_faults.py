@@ -6,7 +6,7 @@ from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Sha
 from kraftjbod.testing.simulation.search.seed_run import SeedRun
 from tests.sim.search.faults.play_kinds import play
 
-OF_VOTERS = [Kind.VOTERS, Kind.METADATA_REPLACED]
+OF_VOTERS = [Kind.VOTERS, Kind.METADATA_REPLACED, Kind.METADATA_STANDALONE]
 
 
 @pytest.mark.long

@@ -13,14 +13,12 @@ from kraftjbod.cli.clients.cluster_admin import UpgradeType, create_topic, updat
 from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION, KRAFT_VERSION
+from kraftjbod.core.metadata_version import KRAFT_VERSION
 from kraftjbod.daemon.rooms.quorum_search import QuorumSearch
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumReplica
-from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
-from kraftjbod.storage.identity.bootstrap import write_bootstrap
+from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.testing.simulation import SimulatedCluster
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 
 VOTER = ReplicaKey(BrokerId(3), DirectoryId(bytes(15) + b"\x03"))
@@ -110,16 +108,6 @@ async def test_bug_that_ends_the_search_reaches_the_loop() -> None:
     await search.stop()
 
 
-def _format_standalone(cluster: SimulatedCluster, host: SimulatedController) -> None:
-    """As ``kraftjbod-storage format --standalone`` does it on an empty disk."""
-    cluster.replace_metadata_disk(host)
-    key = ReplicaKey(BrokerId(host.node_id), host.directory_id)
-    voters = VoterSet((Voter(key, (f"CONTROLLER://{host.name}:9093",)),))
-    features = {**DEFAULT_METADATA_VERSION.default_features, KRAFT_VERSION: 1}
-    disk = host.metadata_disk
-    write_bootstrap(disk.vfs, disk.path, features, voters.encode())
-
-
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["it ran", "it was restarted"])
 def test_voter_that_looks_for_a_leader_does_not_follow_a_standalone_controller(
     is_restarted: bool,
@@ -135,7 +123,7 @@ def test_voter_that_looks_for_a_leader_does_not_follow_a_standalone_controller(
         leader = next(host for host in cluster.controllers if host.is_active)
         follower, mistaken = (host for host in cluster.controllers if host is not leader)
         mistaken.kill()
-        _format_standalone(cluster, mistaken)
+        cluster.replace_metadata_disk(mistaken, is_standalone=True)
         mistaken.start()
         cluster.wait_for(lambda: mistaken.is_active, "it leads its own quorum")
         leader.kill()

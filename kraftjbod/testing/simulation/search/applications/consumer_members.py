@@ -7,9 +7,17 @@ that changed, and where an answer was lost.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Final
 
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.protocol.messages import (
@@ -25,10 +33,18 @@ from kraftjbod.testing.simulation.search.applications.group_members import (
     GroupMembers,
     Member,
 )
-from kraftjbod.testing.simulation.search.applications.transactional_producer import GROUP
+from kraftjbod.testing.simulation.search.applications.transactional_producer import (
+    GROUP,
+    Coordinators,
+)
 
 _JOINING: Final = 0
 _LEAVING: Final = -1
+#: Share of the groups whose log takes small batches only.
+_SMALL_BATCHES: Final = 0.5
+_SMALL_BATCH_BYTES: Final = 2_000
+#: After that members join all the same.
+_LIMIT_MS: Final = 10_000
 #: So often positions are committed before partitions are given up.
 _COMMITS_LAST: Final = 0.7
 
@@ -38,10 +54,37 @@ class ConsumerMembers(GroupMembers):
 
     def __init__(self, rng: random.Random, around: Surroundings) -> None:
         super().__init__(rng, around, is_by_partition=True)
+        self._may_join = asyncio.Event()
         #: What the coordinator knows of a member's partitions, by its number.
         self._said: dict[int, frozenset[int]] = {}
 
+    def start(self) -> None:
+        super().start()
+        if self._rng.random() < _SMALL_BATCHES:
+            self._around.begin(self._limit_batches(), "small batches")
+        else:
+            self._may_join.set()
+
+    async def _limit_batches(self) -> None:
+        """Let the log of the group take less than what members that join at once change."""
+        client = self._around.client("small batches")
+        coordinators = Coordinators(client)
+        resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC)
+        change = ConfigChange("max.message.bytes", str(_SMALL_BATCH_BYTES))
+
+        async def limit() -> None:
+            # The first one who looks for a coordinator has the topic created.
+            await coordinators.find(GROUP, NAME)
+            await incremental_alter_configs(client, {resource: [change]})
+
+        try:
+            await client.retry(limit, timeout_ms=_LIMIT_MS)
+        except OperatingError as e:
+            self._around.note(f"the group's batches stay large: {e}")
+        self._may_join.set()
+
     async def _join(self, member: Member) -> None:
+        await self._may_join.wait()
         member.member_id = member.member_id or str(Uuid.random(self._rng.randbytes))
         member.positions = {}
         self._said.pop(member.number, None)

@@ -7,6 +7,7 @@
 * A member of a former generation cannot commit.
 * No broker, not even a former coordinator, answers with an older offset than was acknowledged
   before the question.
+* No broker answers an OffsetFetch with an error that Java clients before 3.9 treat as fatal.
 
 A member whose commit got no answer joins again under another member id, so that the late commit
 belongs to an earlier generation than later commits.
@@ -17,6 +18,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
+
+from kraftjbod.core.errors import ErrorCode
 
 
 class Fate(StrEnum):
@@ -123,6 +126,13 @@ class GroupLaws:
     def least(self, partition: int) -> int:
         """Return the least offset that may be answered to a question asked from now on."""
         return self._acknowledged.get(partition, -1)
+
+    @staticmethod
+    def check_fetch_code(broker: int, code: int) -> str:
+        """Judge the error code of an answer to OffsetFetch."""
+        if code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            return ""
+        return f"broker {broker} answers an OffsetFetch with {ErrorCode(code).name}"
 
     def check_answer(self, broker: int, partition: int, offset: int, least: int) -> str:
         """Judge an answered ``offset``; ``least`` is :meth:`least` at the time of the question."""

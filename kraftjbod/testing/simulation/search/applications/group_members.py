@@ -36,7 +36,8 @@ from kraftjbod.testing.simulation.search.applications.transactional_producer imp
 TOPIC: Final = "shared"
 PARTITIONS: Final = 3
 NAME: Final = "readers"
-_MEMBERS: Final = 2
+#: Each as likely as the others. With many some have no partition.
+_MEMBERS: Final = (2, 2, 6)
 SESSION_MS: Final = 2_500
 REBALANCE_MS: Final = 2_500
 _TURN_S: Final = 0.6
@@ -94,7 +95,7 @@ class GroupMembers(ABC):
         self._committed_ms: dict[int, int] = {}
 
     def start(self) -> None:
-        for number in range(_MEMBERS):
+        for number in range(self._rng.choice(_MEMBERS)):
             client = self._around.client(f"member-{number}")
             member = Member(number, client, Coordinators(client))
             self._members.append(member)
@@ -153,9 +154,11 @@ class GroupMembers(ABC):
             except OperatingError:
                 continue
             (group,) = answer.groups
+            self._found(self.laws.check_fetch_code(broker, group.error_code))
             if group.error_code != ErrorCode.NONE:
                 continue
             for part in (part for topic in group.topics for part in topic.partitions):
+                self._found(self.laws.check_fetch_code(broker, part.error_code))
                 if part.error_code == ErrorCode.NONE:
                     partition, offset = part.partition_index, part.committed_offset
                     self._found(self.laws.check_answer(broker, partition, offset, least[partition]))
@@ -310,6 +313,8 @@ class GroupMembers(ABC):
         """:raises JoinsAgainError: the group says so. :raises OperatingError: anything else."""
         if code == ErrorCode.NONE:
             return
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            self._found(f"member {member.number} is answered {ErrorCode(code).name}")
         if code in _OUT or code == ErrorCode.REBALANCE_IN_PROGRESS:
             raise JoinsAgainError(is_new=code == ErrorCode.UNKNOWN_MEMBER_ID)
         member.coordinators.forget(GROUP, NAME)

@@ -59,7 +59,7 @@ class Coordinators:
         """:raises OperatingError: as :meth:`ClusterClient.request`."""
         try:
             if (kind, key) not in self._known:
-                self._known[kind, key] = await self._find(kind, key)
+                self._known[kind, key] = await self.find(kind, key)
             node_id = self._known[kind, key]
             return await self._client.request(node_id, body, max_version=max_version)
         except OperatingError:
@@ -69,7 +69,8 @@ class Coordinators:
     def forget(self, kind: int, key: str) -> None:
         self._known.pop((kind, key), None)
 
-    async def _find(self, kind: int, key: str) -> int:
+    async def find(self, kind: int, key: str) -> int:
+        """Ask any broker."""
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
         (one,) = (await self._client.request_any(request, min_version=_KEYS_SINCE)).coordinators
         if one.error_code != ErrorCode.NONE:

@@ -11,9 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.transactions.transaction_records import TRANSACTIONS_TOPIC
 from kraftjbod.cli.clients.cluster_admin import (
     ElectionType,
     UpgradeType,
+    create_partitions,
+    delete_topic,
     elect_leaders,
     unregister_broker,
     update_features,
@@ -62,6 +66,8 @@ _REPLACED_SOFTWARE: Final = 0.3
 _CANCELLED: Final = 0.3
 _REPLACED: Final = 0.3
 _UNREGISTERED_BY_KILL: Final = 0.5
+#: Share of the requests about a topic of coordinators that would grow it. Others would delete it.
+_GROWN: Final = 0.7
 
 
 class AdminWork:
@@ -79,6 +85,7 @@ class AdminWork:
             Kind.UNCLEAN_ELECTION: self._elect_unclean,
             Kind.DOWNGRADE: self._downgrade,
             Kind.SETTINGS: self._change_settings,
+            Kind.COORDINATED: self._misuse_coordinators,
         }
 
     async def _until_done(
@@ -270,6 +277,20 @@ class AdminWork:
 
         what = f"raise {METADATA_VERSION} to {level.release}"
         return await self._operator.ask(what, ask) is not None
+
+    async def _misuse_coordinators(self, fault: Fault) -> None:
+        rng = fault.rng()
+        topic, count = rng.choice((OFFSETS_TOPIC, TRANSACTIONS_TOPIC)), rng.randint(2, 7)
+        is_grown = rng.random() < _GROWN
+
+        async def ask(client: ClusterClient) -> None:
+            if is_grown:
+                await create_partitions(client, topic, count)
+            else:
+                await delete_topic(client, topic)
+
+        await self._operator.ask(f"{'grow' if is_grown else 'delete'} {topic}", ask)
+        await wait(fault)
 
     async def _change_settings(self, fault: Fault) -> None:
         name, values = fault.rng().choice(_SETTINGS)

@@ -75,6 +75,8 @@ class Kind(StrEnum):
     """By the broker that stopped first, of a topic without acks=all."""
     DOWNGRADE = "metadata.version lowered and raised"
     SETTINGS = "settings of all nodes changed"
+    COORDINATED = "topics of coordinators grown or deleted"
+    """An operator asks for it, which is refused: groups would lose what they committed."""
     CLOCK_JUMP = "wall clock jump"
     PARTITION = "network partition"
     ONE_WAY = "network partition, one way"
@@ -113,6 +115,8 @@ class Kind(StrEnum):
     """One of three, or two, while all else goes on: whoever is left has to be a majority."""
     METADATA_REPLACED = "metadata disk replaced by an empty one"
     """The voter that it was is removed, and the one that it is now is added."""
+    METADATA_STANDALONE = "metadata disk formatted with --standalone"
+    """By mistake: the controller leads a quorum of its own until the disk is formatted again."""
     METADATA_LOST = "metadata disk lost, and formatted anew"
     """Nobody is told. Of a majority it is the loss of the metadata: only refusals are safe then."""
 
@@ -158,6 +162,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.UNCLEAN_ELECTION: 3,
         Kind.DOWNGRADE: 3,
         Kind.SETTINGS: 4,
+        Kind.COORDINATED: 1,
         Kind.CLOCK_JUMP: 2,
         Kind.PARTITION: 4,
         Kind.ONE_WAY: 3,
@@ -194,6 +199,7 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.CLOCK_DRIFT: 3,
         Kind.VOTERS: 7,
         Kind.METADATA_REPLACED: 5,
+        Kind.METADATA_STANDALONE: 4,
     }
 )
 #: What needs a majority besides two controllers.
@@ -275,10 +281,11 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.QUORUM_RESET,
         Kind.QUORUM_SLOW_LINK,
         Kind.METADATA_REPLACED,
+        Kind.METADATA_STANDALONE,
         Kind.METADATA_LOST,
     }
 )
-OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED})
+OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED, Kind.METADATA_STANDALONE})
 #: ``broker`` says of whom they are about, if of one.
 OF_ALL_BROKERS: Final = frozenset({Kind.ALL_STOPPED, Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION})
 OF_THE_CLUSTER: Final = frozenset(
@@ -288,6 +295,7 @@ OF_THE_CLUSTER: Final = frozenset(
         Kind.ELECT,
         Kind.DOWNGRADE,
         Kind.SETTINGS,
+        Kind.COORDINATED,
         *OF_ALL_BROKERS,
     }
 )

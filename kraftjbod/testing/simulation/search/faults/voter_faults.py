@@ -54,6 +54,7 @@ class VoterFaults:
         return {
             Kind.VOTERS: self._change,
             Kind.METADATA_REPLACED: self._replace,
+            Kind.METADATA_STANDALONE: self._format_standalone,
             Kind.METADATA_LOST: self._lose,
         }
 
@@ -73,7 +74,14 @@ class VoterFaults:
             await self._add(host)
         await self._until_nothing_is_late()
 
-    async def _replace(self, fault: Fault) -> None:
+    async def _format_standalone(self, fault: Fault) -> None:
+        """The disk of a voter is formatted with ``--standalone`` by mistake, and again later.
+
+        The other voters, and brokers, reach the mistaken controller at the voter's address.
+        """
+        await self._replace(fault, is_mistaken=True)
+
+    async def _replace(self, fault: Fault, *, is_mistaken: bool = False) -> None:
         """As the manual says: the former id is removed, the disk formatted, the new one added."""
         rng = fault.rng()
         await self.name_voters()
@@ -82,6 +90,8 @@ class VoterFaults:
             former = _voter(host)
             async with self._stage.controller_down(host):
                 host.kill()
+                if is_mistaken:
+                    await self._run_standalone(host, fault)
                 self._stage.cluster.replace_metadata_disk(host)
                 self._laws.forgets_all(host.name)
                 if is_removed_first := rng.random() < 0.5:
@@ -91,6 +101,13 @@ class VoterFaults:
                 await self._remove(former)
             await self._add(host)
         await self._until_nothing_is_late()
+
+    async def _run_standalone(self, host: SimulatedController, fault: Fault) -> None:
+        self._stage.cluster.replace_metadata_disk(host, is_standalone=True)
+        self._laws.forgets_all(host.name)
+        host.start()
+        await wait(fault)
+        host.kill()
 
     async def _lose(self, fault: Fault) -> None:
         """The operator does none of what the manual says, and waits for nothing."""
