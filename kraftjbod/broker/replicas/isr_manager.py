@@ -131,14 +131,13 @@ class IsrManager:
             for key in changes:
                 del self._unsent[key]
             changes = {key: item for key, item in changes.items() if self._is_pending(item)}
-            if not changes:
-                continue
-            again = await self._deliver(changes)
-            for key, item in again.items():
-                self._unsent.setdefault(key, item)
-            failures = failures + 1 if again else 0
-            if again:
-                await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
+            if changes:
+                again = await self._deliver(changes)
+                for key, item in again.items():
+                    self._unsent.setdefault(key, item)
+                failures = failures + 1 if again else 0
+                if again:
+                    await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
             if self._unsent:
                 self._wakeup.set()
 

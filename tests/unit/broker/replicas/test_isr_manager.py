@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.broker.replicas import isr_manager
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.protocol.rpc_messages import (
     AlteredPartition,
@@ -18,6 +20,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from tests.faults.rig import batch
 from tests.unit.broker.broker_rig import (
+    TOPIC,
     TOPIC_ID,
     TP,
     BrokerRig,
@@ -122,6 +125,26 @@ async def test_a_wish_that_was_not_delivered_is_sent_again():
             while isr(rigs[0]) != (1, 2):
                 await asyncio.sleep(0.005)
         assert "alter_partition_failed" in [line["event"] for line in logged]
+
+
+async def test_isr_change_behind_settled_ones_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request has no room for both changes, and metadata has settled the first one meanwhile."""
+    monkeypatch.setattr(isr_manager, "MAX_PARTITIONS_PER_REQUEST", 1)
+    async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
+        partitions = [partition(index, replicas=(1, 2)) for index in range(2)]
+        await rig.follow(topic(), *partitions)
+        rig.tasks.start(rig.parts.isr.watch(), "watch")
+        for index in range(2):
+            replica = rig.parts.hosted.get(TopicPartition(TOPIC, index))
+            assert replica is not None and replica.partition is not None
+            led = replica.partition
+            # A member lags only while it lacks records.
+            await rig.ask(produce(batch(), acks=1, tp=TopicPartition(TOPIC, index)), 9)
+            await until(lambda led=led: led.pending_isr_change is not None)
+        await heard(rig, (1,))
+        rig.tasks.start(rig.parts.isr.run(), "isr")
+        await until(lambda: wishes(rig))
+        assert wishes(rig) == [(1,)]
 
 
 async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata():
