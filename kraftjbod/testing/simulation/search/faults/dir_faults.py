@@ -37,6 +37,8 @@ _SLOW_ANSWERS_S: Final = 0.4
 #: What of a batch its CRC covers begins here.
 _COVERED_FROM: Final = 21
 _ROT_LOOKS_S: Final = 0.5
+#: How many scrubs notice each lost batch.
+_SCRUBS: Final = 2
 #: Share of the bits that rot behind a page in memory.
 _ROT_BEHIND_CACHE: Final = 0.5
 _RESTARTS: Final = 0.5
@@ -252,6 +254,21 @@ class DirFaults:
                 self._cut(vfs, rng.choice(found), rng)
             await wait(fault)
         await self._operator.until_back(fault)
+        await self._until_scrubbed(fault)
+
+    async def _until_scrubbed(self, fault: Fault) -> None:
+        """Wait for two scrubs: the first one may have checked the lost batches before the loss.
+
+        No start checks the middle of a log, so without a reader the copy differs until then.
+        """
+        path, cluster = self._stage.path(fault), self._stage.cluster
+        began_ms, scrubbed_ms = cluster.now_ms, set[int]()
+        while len(scrubbed_ms) < _SCRUBS:
+            self._stage.start(fault.broker)
+            await asyncio.sleep(_ROT_LOOKS_S)
+            for event in cluster.trace.events:
+                if event["event"] == "log_scrub_completed" and event["log_dir"] == path:
+                    scrubbed_ms |= {event["at_ms"]} if event["at_ms"] >= began_ms else set()
 
     async def _end(self, fault: Fault, *, is_clean: bool) -> None:
         if is_clean:
