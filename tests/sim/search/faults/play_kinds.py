@@ -27,10 +27,12 @@ def schedule_of(kinds: Sequence[Kind], *, every_ms: int = _EVERY_MS) -> Schedule
     )
 
 
-def play(kinds: Sequence[Kind], *, controllers: int = 1, every_ms: int = _EVERY_MS) -> Outcome:
+def play(
+    kinds: Sequence[Kind], *, controllers: int = 1, every_ms: int = _EVERY_MS, seed: int = 11
+) -> Outcome:
     """Each was played, was over, and broke no law."""
     schedule = schedule_of(kinds, every_ms=every_ms)
-    outcome = SeedRun(11, Shape(partitions=2, controllers=controllers), schedule).run()
+    outcome = SeedRun(seed, Shape(partitions=2, controllers=controllers), schedule).run()
     assert outcome.findings == []
     assert set(outcome.played) | set(outcome.skipped) == set(kinds)
     assert sum(outcome.skipped.values()) <= 1, outcome.skipped
