@@ -72,15 +72,27 @@ def restart(report: Report) -> None:
 
 def one_dead_replica(report: Report) -> None:
     """Twelve directories with one of the measured replicas each; one dies."""
-    with running_cluster(brokers=3, dirs=MEASURED_PARTITIONS) as local:
+    _one_of(report, MEASURED_PARTITIONS)
+
+
+def one_of_many_dirs(report: Report) -> None:
+    """The same with 3 to 36 directories per broker."""
+    for dirs in (3, MEASURED_PARTITIONS, 24, 36):
+        _one_of(report, dirs)
+
+
+def _one_of(report: Report, dirs: int) -> None:
+    with running_cluster(brokers=3, dirs=dirs) as local:
         cluster = Cluster(local)
         create_measured(cluster)
         led = {
             index for index, part in cluster.partitions(MEASURED).items() if part.leader == VICTIM
         }
         by_dir = cluster.replicas_by_dir(VICTIM, MEASURED)
-        victim_dir = next(path for path, held in by_dir.items() if set(held) <= led)
-        _measure_death(report, cluster, victim_dir, 1)
+        # The directory with the most leaders; with twelve directories it holds one replica.
+        victim_dir = max(by_dir, key=lambda path: len(led.intersection(by_dir[path])))
+        held = len(by_dir[victim_dir])
+        _measure_death(report, cluster, victim_dir, held, f"1 of {dirs} directories")
 
 
 def many_dead_replicas(report: Report, replicas: int) -> None:
@@ -96,7 +108,9 @@ def many_dead_replicas(report: Report, replicas: int) -> None:
             report.add(f"RSS of {daemon.files.name}", rss_mb(daemon), "MB", how=_many(replicas))
 
 
-def _measure_death(report: Report, cluster: Cluster, victim_dir: str, replicas: int) -> None:
+def _measure_death(
+    report: Report, cluster: Cluster, victim_dir: str, replicas: int, what: str = ""
+) -> None:
     survivor = cluster.brokers[VICTIM + 1].address
     none = [0] * MEASURED_PARTITIONS
     with ExitStack() as stack:
@@ -116,7 +130,7 @@ def _measure_death(report: Report, cluster: Cluster, victim_dir: str, replicas: 
         findings = judge(cluster.bootstrap, MEASURED, load).findings
         assert not findings, findings
     noticed = at(cluster.wait_event(cluster.brokers[VICTIM], "log_dir_offline"))
-    name = f"dead dir, {_many(replicas)}"
+    name = f"dead dir, {what or _many(replicas)}"
     how = "chmod 000 of a directory of broker 1 under load"
     report.add(f"{name}: until it is noticed", noticed - died, "s", how=how)
     report.add(f"{name}: until the last new leader", seconds, "s", how=how)

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rich.console import Console
 from rich.table import Table
 
 from kraftjbod.local.cluster_process import ClusterProcesses
-from kraftjbod.local.daemon_process import DaemonProcess
 from tests.bench import machine
 
 START_TIMEOUT_S: Final = 120.0
@@ -33,11 +32,29 @@ class Figure:
     how: str = ""
 
 
+class Process(Protocol):
+    """A daemon of ours, or a node of Kafka's."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that one run measured, in order."""
 
     figures: list[Figure] = field(default_factory=list)
+    #: Directory with the jars of an Apache Kafka to measure as well.
+    kafka_libs: Path | None = None
 
     def add(self, name: str, value: float, unit: str, *, beside: str = "", how: str = "") -> None:
         self.figures.append(Figure(name=name, value=value, unit=unit, beside=beside, how=how))
@@ -96,7 +113,7 @@ def running_cluster(
         shutil.rmtree(run_dir)
 
 
-def cpu_s(daemons: Iterable[DaemonProcess]) -> float:
+def cpu_s(daemons: Iterable[Process]) -> float:
     """CPU time that running daemons have used so far, user and system."""
     ticks = 0
     for daemon in daemons:
@@ -105,7 +122,7 @@ def cpu_s(daemons: Iterable[DaemonProcess]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def rss_mb(daemon: DaemonProcess) -> float:
+def rss_mb(daemon: Process) -> float:
     """Resident memory of a daemon in 10**6 bytes."""
     pid = daemon.pid
     assert pid is not None, daemon

@@ -33,6 +33,7 @@ from tests.bench.broker import (
 )
 from tests.bench.controller import control_plane, failover, large_metadata
 from tests.bench.figures import Report
+from tests.bench.scale import idle, large_logs, restarts, truncation
 from tests.bench.storage import compaction, impaired, moves, scrub
 
 
@@ -72,6 +73,16 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "scrub": scrub.cold_segments,
     "compaction": compaction.whole_log,
     "balance": planner.plans,
+    "scale-restart": restarts.by_size,
+    "scale-restart-replicas": restarts.by_replicas,
+    "scale-list-offsets": large_logs.list_offsets,
+    "scale-read": large_logs.read_from_the_beginning,
+    "scale-delete": large_logs.delete_topic,
+    "scale-truncate": truncation.one_record,
+    "scale-replicas": idle.replicas,
+    "scale-connections": idle.connections,
+    "scale-idle": idle.clusters,
+    "scale-directories": disasters.one_of_many_dirs,
     "spark-planner": _with_spark("spark_planner", "plans"),
     "telemetry": telemetry_cost.on_and_off,
     "group-telemetry": group_telemetry_cost.on_and_off,
@@ -83,11 +94,16 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
 
 @click.command(help=__doc__)
 @click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="A part; repeatable.")
+@click.option(
+    "--kafka-libs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Jars of an Apache Kafka, which the parts scale-... measure as well.",
+)
 @click.option("--out", default="run/bench.json", show_default=True, help="Where the JSON goes.")
-def main(only: tuple[str, ...], out: str) -> None:
+def main(only: tuple[str, ...], kafka_libs: Path | None, out: str) -> None:
     # A bench that is asked to stop takes its clusters along.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    report = Report()
+    report = Report(kafka_libs=kafka_libs)
     failed = []
     started = time.time()
     for name in only or PARTS:

@@ -2,8 +2,8 @@
 
 * :func:`put_large_log` puts a replica on a :class:`MemVfs`. Its files are generated when they are
   read, so 10 TB of log take kilobytes of memory. Every header, CRC and index entry is real.
-* :func:`write_sparse_log` writes the same replica to a real file system. Only the batch headers
-  take space there: large batches make a log of hundreds of GiB from a few GiB of disk.
+* :func:`write_sparse_log` writes the same replica to a real file system. The value of each record
+  is a hole there, so that a batch takes one block: 1,000 GiB of batches of 1 MiB take 4 GiB.
 * :class:`CountingVfs` counts operations and bytes of any ``Vfs``.
 
 A generated file can be read, truncated, renamed and appended to; it survives no crash clone.
@@ -49,6 +49,8 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 _COVERED_FROM: Final = 21
+#: From here on a batch of a large log holds zeros: its header and that of its record are before.
+_BEGINNING_BYTES: Final = HEADER_BYTES + 32
 _HEAD: Final = struct.Struct(">qiibI")
 _TIMES: Final = struct.Struct(">qq")
 _TIMES_AT: Final = 27
@@ -128,14 +130,18 @@ class LargeLog:
     def batch_at(self, template: bytes, offset: int) -> bytes:
         """The batch with one record at ``offset``; ``template`` as :meth:`template` makes it."""
         data = bytearray(template)
+        self.stamp(data, offset)
+        crc = crc32c.crc32c(memoryview(data)[_COVERED_FROM:])
+        _HEAD.pack_into(data, 0, offset, len(data) - 12, 0, 2, crc)
+        return bytes(data)
+
+    def stamp(self, data: bytearray, offset: int) -> None:
+        """Put the timestamp and the producer of the batch at ``offset`` into its header."""
         timestamp = self.first_timestamp + offset
         _TIMES.pack_into(data, _TIMES_AT, timestamp, timestamp)
         if self.producer_id is not None:
             sequence = offset & 0x7FFFFFFF
             _PRODUCER.pack_into(data, _PRODUCER_AT, self.producer_id, 0, sequence)
-        crc = crc32c.crc32c(memoryview(data)[_COVERED_FROM:])
-        _HEAD.pack_into(data, 0, offset, len(data) - 12, 0, 2, crc)
-        return bytes(data)
 
     def template(self) -> bytes:
         return batch(1, body=bytes(self.batch_bytes - HEADER_BYTES))
@@ -275,14 +281,14 @@ def put_large_log(
 def write_sparse_log(
     root: str, shape: LargeLog, *, topic_partition: TopicPartition, topic_id: TopicId
 ) -> str:
-    """Write a replica of that shape to a real directory; bodies are holes, so no CRC fits."""
+    """Write a replica of that shape to a real directory; the zeros of batches are holes."""
     directory = f"{root}/{topic_partition}"
     os.makedirs(directory)
     for base in shape.bases():
         for suffix, file in shape.files_of(base).items():
             with open(f"{directory}/{offset_file_name(base, suffix)}", "wb") as out:
                 if suffix == LOG_SUFFIX:
-                    _write_headers(out.fileno(), file, shape)
+                    _write_beginnings(out.fileno(), base, shape)
                 else:
                     out.write(file.read_at(0, file.size()))
     for name, data in shape.small_files(topic_id).items():
@@ -291,13 +297,35 @@ def write_sparse_log(
     return directory
 
 
-def _write_headers(fd: int, file: GeneratedFile, shape: LargeLog) -> None:
-    """All but the last batch as headers alone: loading checks the last one."""
-    os.ftruncate(fd, file.size())
-    last = file.size() - shape.batch_bytes
-    for position in range(0, last, shape.batch_bytes):
-        os.pwrite(fd, file.read_at(position, HEADER_BYTES), position)
-    os.pwrite(fd, file.read_at(last, shape.batch_bytes), last)
+def _write_beginnings(fd: int, base: int, shape: LargeLog) -> None:
+    """Write of each batch what is before the zeros of its record's value."""
+    os.ftruncate(fd, shape.segment_bytes)
+    beginning = bytearray(shape.template()[:_BEGINNING_BYTES])
+    zeros = _TrailingZeros(shape.batch_bytes - _BEGINNING_BYTES)
+    for number in range(shape.batches_per_segment):
+        shape.stamp(beginning, base + number)
+        crc = zeros.crc_after(crc32c.crc32c(memoryview(beginning)[_COVERED_FROM:]))
+        _HEAD.pack_into(beginning, 0, base + number, shape.batch_bytes - 12, 0, 2, crc)
+        os.pwrite(fd, beginning, number * shape.batch_bytes)
+
+
+class _TrailingZeros:
+    """The CRC-32C of bytes that end in ``count`` zeros, without reading the zeros.
+
+    Appending zeros maps the CRC of what is before them by an affine function over bits.
+    """
+
+    def __init__(self, count: int) -> None:
+        zeros = bytes(count)
+        self._of_nothing = crc32c.crc32c(zeros)
+        self._by_bit = [crc32c.crc32c(zeros, 1 << bit) ^ self._of_nothing for bit in range(32)]
+
+    def crc_after(self, crc: int) -> int:
+        whole = self._of_nothing
+        for bit, change in enumerate(self._by_bit):
+            if crc >> bit & 1:
+                whole ^= change
+        return whole
 
 
 def load_large_log(

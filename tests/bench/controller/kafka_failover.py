@@ -9,11 +9,6 @@ defaults of their release, with the same topic, the same load and the same clien
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -26,52 +21,15 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.quorum.quorum_admin import describe_quorum
 from kraftjbod.core.errors import OperatingError
-from kraftjbod.core.ids import Uuid
 from kraftjbod.gameday.faults.cluster_watch import wait_in_sync
-from kraftjbod.local.ports import HOST, PortReservation, reserve_port
 from tests.bench.controller.failover import PARTITIONS, TOPIC, measure_kill
 from tests.bench.figures import Report
+from tests.bench.kafka_process import KafkaProcess, kafka_nodes
 
 _CONTROLLERS: Final = (100, 101, 102)
 _BROKERS: Final = (1, 2, 3)
-_HEAP: Final = ("-Xms256m", "-Xmx256m")
 _START_S: Final = 180.0
 _POLL_S: Final = 0.01
-
-
-class KafkaProcess:
-    """One node: formatted when it is made, then started and killed."""
-
-    def __init__(self, node_id: int, properties: Mapping[str, str], at: Path, libs: Path) -> None:
-        at.mkdir()
-        self.node_id = node_id
-        self._config = at / "server.properties"
-        lines = {**properties, "node.id": str(node_id), "log.dirs": str(at / "data")}
-        self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        self._java = ("java", *_HEAP, "-cp", f"{libs}/*")
-        self._output = at / "output.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def format(self, cluster_id: str) -> None:
-        words = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._config))
-        done = subprocess.run(
-            [*self._java, *words], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def start(self) -> None:
-        with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self._config)],
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
 
 
 @click.command(help=__doc__)
@@ -83,46 +41,10 @@ class KafkaProcess:
 )
 def main(libs: Path) -> None:
     report = Report()
-    home = Path(tempfile.mkdtemp(prefix="kafka-failover-"))
-    reserved: list[PortReservation] = []
-    nodes = _lay_out(home, libs.resolve(), reserved)
-    try:
-        cluster_id = str(Uuid.random(os.urandom))
-        for node, _ in nodes.values():
-            node.format(cluster_id)
-        for node, _ in nodes.values():
-            node.start()
-        bootstrap = ",".join(nodes[broker][1] for broker in _BROKERS)
-        asyncio.run(_kill_each(report, {n: one for n, (one, _) in nodes.items()}, bootstrap))
-    finally:
-        for node, _ in nodes.values():
-            node.kill()
-        shutil.rmtree(home)
+    with kafka_nodes(libs, controllers=_CONTROLLERS, brokers=_BROKERS) as nodes:
+        bootstrap = ",".join(nodes[broker].address for broker in _BROKERS)
+        asyncio.run(_kill_each(report, nodes, bootstrap))
     report.print()
-
-
-def _lay_out(
-    home: Path, libs: Path, reserved: list[PortReservation]
-) -> dict[int, tuple[KafkaProcess, str]]:
-    """Each node with its address."""
-    addresses = {}
-    for node_id in (*_CONTROLLERS, *_BROKERS):
-        reserved.append(reserve_port())
-        addresses[node_id] = f"{HOST}:{reserved[-1].port}"
-    shared = {
-        "controller.quorum.voters": ",".join(f"{n}@{addresses[n]}" for n in _CONTROLLERS),
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "offsets.topic.replication.factor": "3",
-        "transaction.state.log.replication.factor": "3",
-    }
-    nodes = {}
-    for node_id, address in addresses.items():
-        role = "controller" if node_id in _CONTROLLERS else "broker"
-        listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
-        own = {"process.roles": role, "listeners": f"{listener}://{address}"}
-        nodes[node_id] = KafkaProcess(node_id, shared | own, home / str(node_id), libs), address
-    return nodes
 
 
 async def _kill_each(report: Report, nodes: Mapping[int, KafkaProcess], bootstrap: str) -> None:

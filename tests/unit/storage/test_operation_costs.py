@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.checkpoints import format_offsets
+from kraftjbod.storage.dir_names import offset_file_name
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
-from kraftjbod.storage.vfs import OpenMode, write_atomically
+from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.large_log import (
     KIB,
@@ -33,8 +35,18 @@ from tests.faults.large_log import (
     load_large_log,
     put_large_log,
     recover_large_log,
+    write_sparse_log,
 )
-from tests.faults.rig import TP, batch, chores, format_dir, headers_of, manager_of, open_dir
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    batch,
+    chores,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+)
 
 #: Headers are read in blocks of this size.
 BLOCK_BYTES = 4 * KIB
@@ -419,3 +431,14 @@ async def test_rebuild_continues_after_a_cancelled_caller():
     assert headers_of(found.records)[0].base_offset == 5
     assert sum(bytes_read) <= shape.segment_bytes * 5 // 4
     await manager.close(1)
+
+
+def test_sparse_log_on_a_real_disk_equals_the_generated_one(tmp_path: Path):
+    shape = LargeLog.of_size(4 * MIB, MIB, segments=2, producer_id=7)
+    directory = write_sparse_log(str(tmp_path), shape, topic_partition=TP, topic_id=TOPIC_ID)
+    for base in shape.bases():
+        for suffix, generated in shape.files_of(base).items():
+            written = (Path(directory) / offset_file_name(base, suffix)).read_bytes()
+            assert written == generated.read_at(0, generated.size())
+    log = load_large_log(RealVfs(), directory, shape)
+    assert log.view().log_end_offset == shape.end_offset
