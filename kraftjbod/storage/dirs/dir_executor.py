@@ -84,6 +84,8 @@ class LogDirExecutor(Executor):
         self._not_begun: dict[_Job, None] = {}
         #: What jobs that may be taken back fail with when their turn comes; set by the thread.
         self._hold: Callable[[], BaseException] | None = None
+        #: Called when an operation is queued, if set.
+        self.on_begin: Callable[[], None] | None = None
         #: Called after answers were given, if set.
         self.on_answers: Callable[[], None] | None = None
         #: Called on the loop when the thread has ended, if set before; see :attr:`has_thread`.
@@ -187,6 +189,8 @@ class LogDirExecutor(Executor):
         self._jobs.put(job)
         if self._loop is None:
             self._start()
+        if self.on_begin is not None:
+            self.on_begin()
         return done
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

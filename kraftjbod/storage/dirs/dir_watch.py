@@ -1,7 +1,8 @@
 """LOOP. ``DirWatch``: the two timers of a log dir that is online.
 
 * One finds operations that do not end: after a time that each queue has of its own they are
-  reported, once, and again when they have ended; after ``timeout_ms`` they are given up.
+  reported, once, and again when they have ended; after ``timeout_ms`` they are given up. The timer
+  is off while no operation is queued, because a broker can have dozens of idle directories.
 * The other asks for a check of the disk.
 * Time in which this whole process stood still is no operation's fault.
 
@@ -11,7 +12,7 @@ It watches and reports; its dir decides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
@@ -68,6 +69,7 @@ class DirWatch:
             if timer is not None:
                 timer.cancel()
         self._next_poll = self._next_check = None
+        self._call_on_begin(None)
         self._note(is_suspicious=False)
 
     def running_ms(self) -> int:
@@ -76,15 +78,27 @@ class DirWatch:
 
     def _poll_on_time(self) -> None:
         """By the timer, or before that."""
-        loop = asyncio.get_running_loop()
         if self._next_poll is not None:
-            late_s = loop.time() - self._next_poll.when()
+            late_s = asyncio.get_running_loop().time() - self._next_poll.when()
             self._next_poll.cancel()
             if late_s > _LATE_S:
                 for queue in self._queues:
                     queue.excuse(int(late_s * 1000))
+            self._next_poll = None
+        if self.is_suspicious or not all(queue.is_idle for queue in self._queues):
+            self._begin_polling()
+            self._poll()
+        else:
+            self._call_on_begin(self._begin_polling)
+
+    def _begin_polling(self) -> None:
+        loop = asyncio.get_running_loop()
         self._next_poll = loop.call_later(self._poll_interval_s, self._poll_on_time)
-        self._poll()
+        self._call_on_begin(None)
+
+    def _call_on_begin(self, callback: Callable[[], None] | None) -> None:
+        for queue in self._queues:
+            queue.on_begin = callback
 
     def _poll(self) -> None:
         running_ms = self.running_ms()

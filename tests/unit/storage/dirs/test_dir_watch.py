@@ -178,3 +178,21 @@ async def test_nothing_is_reported_after_the_stop():
     await scene.queues[0].submit_op(lambda: None)
     assert scene.reported == ["suspect 101"]
     assert not scene.watch.is_suspicious
+
+
+async def test_watch_of_idle_queues_has_no_timer_until_an_operation_begins():
+    scene = Scene()
+    scene.watch.start()
+    assert scene.watch._next_poll is None
+    hold = await scene.hang()
+    assert scene.watch._next_poll is not None
+    scene.clock.ms += 101
+    await scene.until_reported(1)
+    hold.set()
+    await scene.until_reported(2)
+    while scene.watch._next_poll is not None:
+        await asyncio.sleep(0.001)
+    scene.watch.stop()
+    hold = await scene.hang()
+    assert scene.watch._next_poll is None
+    hold.set()
