@@ -2,12 +2,13 @@
 
 Recovery points, log starts and high watermarks, one file each, replaced as a whole.
 A file may say less than is true, or nothing: then more is scanned. It may never say more.
+A file that holds what would be written is left alone: an idle broker flushes no checkpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -46,6 +47,10 @@ class OffsetCheckpoints:
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
         #: The log starts of copies that are about to become replicas of a dir.
         self._announced: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
+        #: What each file holds; none of a file that is being written, or could not be.
+        self._written: dict[tuple[LogDir, str], Mapping[TopicPartition, int]] = {}
+        #: The number of each file's latest write.
+        self._writes: Counter[tuple[LogDir, str]] = Counter()
         #: Held while log starts are written that somebody waits for.
         self._keeping: defaultdict[LogDir, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -173,10 +178,18 @@ class OffsetCheckpoints:
     async def _write(
         self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int]
     ) -> None:
+        file = log_dir, name
+        if self._written.get(file) == offsets:
+            return
+        self._written.pop(file, None)
+        self._writes[file] += 1
+        number = self._writes[file]
         self._named[log_dir].update(offsets)
         path = f"{log_dir.path}/{name}"
         data = format_offsets(offsets)
         await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
+        if self._writes[file] == number:
+            self._written[file] = offsets
 
 
 async def read_offsets(log_dir: LogDir) -> DirOffsets:

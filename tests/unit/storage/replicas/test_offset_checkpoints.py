@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from errno import ENOSPC
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,6 +14,7 @@ from kraftjbod.storage.replicas.offset_checkpoints import read_offsets
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, checkpoint, directory_id
+from tests.faults.vfs_fault import Fault
 from tests.unit.storage.replicas.test_replica_swap import append, create, start
 
 
@@ -26,6 +28,34 @@ async def test_what_was_written_is_read():
     offsets = await read_offsets(node.source)
     assert offsets == ({TP: 4}, {TP: 0}, {TP: 3})
     assert handle.checkpointed_recovery_point == 4
+
+
+async def test_checkpoint_without_news_writes_no_file():
+    node = await start()
+    handle = await create(node, 2)
+    await handle.flush()
+    written: list[str] = []
+    node.vfss[0].on_operation = lambda kind, path: written.append(path) if kind == "sync" else None
+    counts = []
+    for offset in (1, 1, 2):
+        written.clear()
+        await checkpoint(node.manager)
+        await node.manager.checkpoint_high_watermarks({TP: offset})
+        counts.append(len(written))
+    assert counts == [3, 0, 1]
+    assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
+
+
+async def test_checkpoint_is_written_again_after_a_write_that_failed():
+    node = await start()
+    await create(node, 2)
+    await node.manager.checkpoint_high_watermarks({TP: 1})
+    fault = Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), sticky=False)
+    node.vfss[0].inject(fault)
+    await node.manager.checkpoint_high_watermarks({TP: 2})
+    assert fault.hits == 1
+    await node.manager.checkpoint_high_watermarks({TP: 2})
+    assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
 
 
 async def test_a_replica_to_be_is_announced_beside_those_that_are():
