@@ -430,7 +430,7 @@ class LogManager:
         self._purge_later(handle.log_dir, target, handle)
 
     def _forget(self, tp: TopicPartition) -> LogHandle:
-        handle = self._registry.handles.pop(tp, None)
+        handle = self._registry.remove(tp)
         if handle is None:
             raise UnknownTopicOrPartitionError(f"there is no replica of {tp} here")
         return handle

@@ -7,6 +7,7 @@ A partition is in ``handles``, or in ``held_aside``, or has no current copy that
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from kraftjbod.core.errors import KafkaStorageError
@@ -34,6 +35,8 @@ class ReplicaRegistry:
         self._random_bytes = random_bytes
         self._configs: dict[str, TopicConfig] = {}
         self.handles: dict[TopicPartition, LogHandle] = {}
+        #: The same by directory: what is done for a directory must not look at all others.
+        self._handles_by_dir: defaultdict[LogDir, dict[LogHandle, None]] = defaultdict(dict)
         #: Partitions with several current copies, until they are resolved.
         self.held_aside: dict[TopicPartition, list[LogHandle]] = {}
         self.futures: dict[TopicPartition, FutureReplica] = {}
@@ -49,9 +52,11 @@ class ReplicaRegistry:
         if tp in self.held_aside:
             self.held_aside[tp].append(handle)
         elif tp in self.handles:
-            self.held_aside[tp] = [self.handles.pop(tp), handle]
+            served = self.remove(tp)
+            assert served is not None
+            self.held_aside[tp] = [served, handle]
         else:
-            self.handles[tp] = handle
+            self._add(handle)
         handle.set_config(self.config_of(tp.topic))
 
     def put(self, handle: LogHandle) -> None:
@@ -59,25 +64,38 @@ class ReplicaRegistry:
 
         Its log was opened by a configuration that may have changed since.
         """
-        self.handles[handle.topic_partition] = handle
+        self.remove(handle.topic_partition)
+        self._add(handle)
         handle.set_config(self.config_of(handle.topic_partition.topic))
 
+    def remove(self, topic_partition: TopicPartition) -> LogHandle | None:
+        """Forget the current copy that may be served, and return it if there is one."""
+        handle = self.handles.pop(topic_partition, None)
+        if handle is not None:
+            del self._handles_by_dir[handle.log_dir][handle]
+        return handle
+
+    def _add(self, handle: LogHandle) -> None:
+        self.handles[handle.topic_partition] = handle
+        self._handles_by_dir[handle.log_dir][handle] = None
+
     def handles_in(self, log_dir: LogDir) -> list[LogHandle]:
-        return [handle for handle in self.handles.values() if handle.log_dir is log_dir]
+        return list(self._handles_by_dir.get(log_dir, ()))
 
     def futures_in(self, log_dir: LogDir) -> list[FutureReplica]:
         return [future for future in self.futures.values() if future.log_dir is log_dir]
 
     def every_handle_in(self, log_dir: LogDir) -> list[LogHandle]:
         """Current copies, those that are held aside among them."""
-        return [handle for handle in self._every_handle() if handle.log_dir is log_dir]
+        aside = (copy for copies in self.held_aside.values() for copy in copies)
+        return [*self.handles_in(log_dir), *(copy for copy in aside if copy.log_dir is log_dir)]
 
     def has_current(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self.handles or topic_partition in self.held_aside
 
     def forget_all_in(self, log_dir: LogDir) -> list[LogHandle]:
         """Nothing in this dir is here any more; which of the current ones could be served."""
-        gone = self.handles_in(log_dir)
+        gone = list(self._handles_by_dir.pop(log_dir, ()))
         for handle in gone:
             del self.handles[handle.topic_partition]
         for future in self.futures_in(log_dir):
@@ -88,10 +106,6 @@ class ReplicaRegistry:
             if not self.held_aside[tp]:
                 del self.held_aside[tp]
         return gone
-
-    def _every_handle(self) -> list[LogHandle]:
-        aside = [copy for copies in self.held_aside.values() for copy in copies]
-        return [*self.handles.values(), *aside]
 
     def begin_leaving(self, handle: LogHandle) -> None:
         """Nothing else gets the name of its directory until :meth:`left`."""
@@ -122,6 +136,7 @@ class ReplicaRegistry:
         assert not self.every_handle_in(log_dir), log_dir
         assert not self.futures_in(log_dir), log_dir
         self.dirs = tuple(d for d in self.dirs if d is not log_dir)
+        self._handles_by_dir.pop(log_dir, None)
 
     def online_dirs(self) -> list[LogDir]:
         return [log_dir for log_dir in self.dirs if log_dir.is_online]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.dir_names import ReplicaDirKind
+from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from tests.faults.rig import TOPIC_ID, TP, directory_id
 from tests.unit.storage.replicas.test_replica_swap import MOVE, Node, create, start
@@ -52,3 +55,24 @@ async def test_a_doomed_name_keeps_the_id_that_it_is_given():
     node = await start()
     path = registry_of(node).doomed_path(node.source, TP, ReplicaDirKind.DELETE, MOVE)
     assert path == f"/d1/t-0.{MOVE.hex()}-delete"
+
+
+async def test_replicas_of_a_dir_are_found_without_those_of_other_dirs():
+    """A broker with 36 directories asks for each of them every second."""
+    node = await start()
+    handle = await create(node, 1)
+    other = await node.manager.create(TopicPartition("t", 1), TOPIC_ID, directory_id(2))
+    registry = registry_of(node)
+
+    class Unscanned(dict[TopicPartition, LogHandle]):
+        def values(self) -> Any:
+            raise AssertionError("the replicas of all dirs were looked at")
+
+    registry.handles = Unscanned(registry.handles)
+    assert registry.handles_in(node.source) == [handle]
+    assert registry.every_handle_in(node.target) == [other]
+    registry.put(other)
+    assert registry.handles_in(node.target) == [other]
+    assert registry.remove(TopicPartition("t", 1)) is other
+    assert registry.remove(TopicPartition("t", 1)) is None
+    assert registry.handles_in(node.target) == []
