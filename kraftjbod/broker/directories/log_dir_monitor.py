@@ -16,6 +16,7 @@ Directories come and go while the broker runs; they are looked up anew each time
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -43,6 +44,8 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 
 _CHECK_INTERVAL_S: Final = 1.0
+#: Sizes are looked at less often: growth is an average over minutes.
+_CHECKS_PER_MEASUREMENT: Final = 5
 #: Copies, which takes far less than a slice of the loop's time.
 _MEASURED_AT_ONCE: Final = 200
 
@@ -81,8 +84,9 @@ class LogDirMonitor:
     async def run(self) -> None:
         """Check until cancelled."""
         try:
-            while True:
-                await self.measure()
+            for number in itertools.count():
+                if number % _CHECKS_PER_MEASUREMENT == 0:
+                    await self.measure()
                 self.check()
                 await asyncio.sleep(_CHECK_INTERVAL_S)
         finally:
@@ -97,7 +101,9 @@ class LogDirMonitor:
         async for at in in_slices(range(0, len(copies), _MEASURED_AT_ONCE)):
             for copy in copies[at : at + _MEASURED_AT_ONCE]:
                 size_bytes = self._sizes[copy] = copy.size_bytes
-                self._grown_bytes[copy.log_dir] += size_bytes - before.get(copy, size_bytes)
+                grown_bytes = size_bytes - before.get(copy, size_bytes)
+                if grown_bytes:
+                    self._grown_bytes[copy.log_dir] += grown_bytes
 
     def check(self) -> None:
         """Once at the clock, by which old records go, and at every directory."""

@@ -10,7 +10,7 @@ replica_reads.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.partitions.append_gate import AppendGate
@@ -216,14 +216,7 @@ class HostedReplicas:
         self._cache = cache
         self._by_name: dict[TopicPartition, HostedReplica] = {}
         metrics.gauge("PartitionCount", lambda: len(self._by_name))
-        metrics.gauge("LeaderCount", lambda: self._count(lambda p: p.is_leader))
-        metrics.gauge(
-            "UnderReplicatedPartitions", lambda: self._count(lambda p: p.is_under_replicated)
-        )
-        metrics.gauge(
-            "UnderMinIsrPartitionCount", lambda: self._count(lambda p: p.is_under_min_isr)
-        )
-        metrics.gauge("OfflineReplicaCount", lambda: sum(r.is_offline for r in self))
+        metrics.gauges(lambda: dict(self._figures()))
 
     def __iter__(self) -> Iterator[HostedReplica]:
         return iter(self._by_name.values())
@@ -289,10 +282,12 @@ class HostedReplicas:
 
         Its coordinator should have ended it: it may be one that hangs.
         """
-        return sum(
-            one.handle is not None and one.handle.view.has_transaction_since(before_ms)
-            for one in self
-        )
+        late = 0
+        for replica in self._by_name.values():
+            handle = replica.handle
+            if handle is not None and handle.view.unstable:
+                late += handle.view.has_transaction_since(before_ms)
+        return late
 
     # --- wake-ups --------------------------------------------------------------------------------
 
@@ -387,5 +382,18 @@ class HostedReplicas:
         self.consumer_fetches.close()
         self.stable_fetches.close()
 
-    def _count(self, holds: Callable[[Partition], bool]) -> int:
-        return sum(replica.partition is not None and holds(replica.partition) for replica in self)
+    def _figures(self) -> Iterator[tuple[str, int]]:
+        """Count in one loop over the replicas, because each snapshot of the metrics does."""
+        leaders = under_replicated = under_min_isr = offline = 0
+        for replica in self._by_name.values():
+            if replica.state is ReplicaState.OFFLINE:
+                offline += 1
+            partition = replica.partition
+            if partition is not None and partition.role is Role.LEADER:
+                leaders += 1
+                under_replicated += len(partition.isr) < len(partition.replicas)
+                under_min_isr += partition.is_under_min_isr
+        yield "LeaderCount", leaders
+        yield "UnderReplicatedPartitions", under_replicated
+        yield "UnderMinIsrPartitionCount", under_min_isr
+        yield "OfflineReplicaCount", offline

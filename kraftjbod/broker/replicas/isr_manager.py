@@ -1,7 +1,8 @@
 """LOOP. ``IsrManager``: keeps the in-sync sets of the partitions that this broker leads.
 
 * ``leaderships.py`` notifies the manager of partitions that this broker leads. The manager checks
-  them at intervals, and removes members that lag.
+  them at intervals, and removes members that lag. A check looks for lag in a part of them, so that
+  thousands of partitions without load cost little.
 * A follower that has caught up is added when its fetch shows that. If it could not be added then
   (its broker was still fenced, or another change was pending), a later check adds it, because a
   caught-up follower does not fetch while there are no new records.
@@ -14,6 +15,7 @@ partition.py decides which changes are requested; the controller decides whether
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Final
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
@@ -36,6 +38,8 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 _CHECK_INTERVAL_MS: Final = 500
+#: Each partition is checked for lag this many times in ``replica.lag.time.max.ms``.
+_LAG_CHECKS_PER_LIMIT: Final = 4
 
 _PendingChange = tuple[HostedReplica, IsrChange]
 
@@ -66,6 +70,9 @@ class IsrManager:
         metrics.count("IsrExpandsPerSec", 0)
         metrics.count("IsrShrinksPerSec", 0)
         self._check_interval_ms = max(1, min(_CHECK_INTERVAL_MS, replica_lag_time_max_ms // 2))
+        most_ms = replica_lag_time_max_ms // _LAG_CHECKS_PER_LIMIT
+        #: In how many checks each partition is checked for lag once.
+        self._lag_parts = max(1, most_ms // self._check_interval_ms)
         self._request_timeout_ms = request_timeout_ms
         #: The partitions led here; an ordered set.
         self._led: dict[TopicPartition, None] = {}
@@ -95,14 +102,21 @@ class IsrManager:
             self._want(replica, (*partition.isr, follower))
 
     async def watch(self) -> None:
-        """Check every partition that is led here, until cancelled."""
-        while True:
+        """Check the partitions that are led here, until cancelled."""
+        for number in itertools.count():
             await asyncio.sleep(self._check_interval_ms / 1000)
-            now_ms = self._clock.now_ms()
-            for topic_partition in self._led:
-                replica = self._replicas.get(topic_partition)
-                if replica is not None and replica.partition is not None:
-                    self._check(replica, replica.partition, now_ms)
+            self._check_all(number % self._lag_parts)
+
+    def _check_all(self, part: int) -> None:
+        """Check under-replicated partitions, and the others of one ``part`` of all."""
+        now_ms = self._clock.now_ms()
+        for at, topic_partition in enumerate(self._led):
+            replica = self._replicas.get(topic_partition)
+            if replica is None or replica.partition is None:
+                continue
+            partition = replica.partition
+            if at % self._lag_parts == part or len(partition.isr) < len(partition.replicas):
+                self._check(replica, partition, now_ms)
 
     def _check(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:
         # Whoever cannot read its own log must not blame those who wait for it.

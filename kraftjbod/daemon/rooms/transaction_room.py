@@ -25,6 +25,7 @@ from kraftjbod.daemon.rooms.replica_room import ReplicaRoom
 _BACKOFF_MAX_MS: Final = 1_000
 #: After the longest time-out, for its coordinator to end it: as in Kafka.
 _LATE_MS: Final = 5 * 60_000
+_LATE_COUNT_INTERVAL_MS: Final = 10_000
 
 
 class TransactionRoom:
@@ -85,12 +86,18 @@ class TransactionRoom:
             coordinator=self.transaction_coordinator, clock=around.clock
         )
 
-        around.metrics.gauge(
-            "PartitionsWithLateTransactionsCount",
-            lambda: replicas.hosted.count_late_transactions(
-                before_ms=around.clock.wall_ms() - config.transaction_max_timeout_ms - _LATE_MS
-            ),
-        )
+        self._hosted = replicas.hosted
+        self._late_transactions, self._count_late_at_ms = 0, 0
+        around.metrics.gauge("PartitionsWithLateTransactionsCount", self._count_late_transactions)
+
+    def _count_late_transactions(self) -> int:
+        """Count them every ten seconds, because all replicas are looked at for it."""
+        clock = self._around.clock
+        if clock.now_ms() >= self._count_late_at_ms:
+            self._count_late_at_ms = clock.now_ms() + _LATE_COUNT_INTERVAL_MS
+            before_ms = clock.wall_ms() - self._config.transaction_max_timeout_ms - _LATE_MS
+            self._late_transactions = self._hosted.count_late_transactions(before_ms=before_ms)
+        return self._late_transactions
 
     def _make_sender(self, heard: Callable[[Outcome], None]) -> MarkerSender:
         return MarkerSender(

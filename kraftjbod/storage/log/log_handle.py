@@ -121,6 +121,8 @@ class LogHandle:
         #: The least value that the checkpoint file holds for this log; the host's.
         self.checkpointed_log_start = checkpointed_log_start
         self.last_flush_ms = clock.now_ms()
+        #: As ``config`` says; an attribute, because it is looked at for every log each second.
+        self.flush_ms = log.config.flush_ms
         self.unsettled = UnsettledChanges()
         #: Its copy is about to take its place: nothing may go at the log's beginning.
         self._is_held_still = False
@@ -213,6 +215,7 @@ class LogHandle:
     def set_config(self, config: TopicConfig) -> None:
         # One reference, replaced as a whole: the thread sees the old or the new one.
         self._published.log.config = config
+        self.flush_ms = config.flush_ms
 
     # -- append -----------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ class UnsettledChanges:
 
     def certain_end(self, offset: int) -> int:
         """How much of what lies below ``offset`` none of them takes away."""
+        if not self._truncations:
+            return offset
         return min([offset, *(one.left for one in self._truncations)])
 
     def certain_start(self, offset: int) -> int:

@@ -154,8 +154,9 @@ class Housekeeping:
             self._flush_wanted.set()
         now_ms = self._clock.now_ms()
         for handle in self._handles():
-            is_dirty = handle.recovery_point < handle.log_end_offset
-            if is_dirty and now_ms - handle.last_flush_ms >= handle.config.flush_ms:
+            # The time comes first: with the default flush.ms it is never over.
+            is_due = now_ms - handle.last_flush_ms >= handle.flush_ms
+            if is_due and handle.recovery_point < handle.log_end_offset:
                 await self._unless_offline(handle.flush)
 
     async def close_idle_files(self) -> None:

@@ -79,6 +79,21 @@ async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed(
         assert isr(rig) == (1,)
 
 
+async def test_check_looks_for_lag_in_a_part_of_the_partitions_without_under_replication():
+    """Each partition is looked at four times in replica.lag.time.max.ms."""
+    async with brokers(1) as (rig,):
+        await rig.follow(topic(), *(partition(n, replicas=(1, 2)) for n in range(15)))
+        manager, looked_at = rig.parts.isr, []
+        manager._check = lambda replica, *_: looked_at.append(replica.topic_partition.partition)
+        counts = []
+        for part in range(manager._lag_parts):
+            before = len(looked_at)
+            manager._check_all(part)
+            counts.append(len(looked_at) - before)
+        assert sorted(looked_at) == list(range(15))
+        assert counts == [1] * 15
+
+
 async def test_a_follower_that_was_refused_once_is_found_by_looking():
     """It is caught up and idle, so no fetch of its own will show it."""
     refused = [True]
