@@ -265,13 +265,13 @@ class LogDirAdmin:
         try:
             loaded = await self._logs.arrivals.load(log_dir, self._log_progress)
         except BaseException as e:
-            self._attacher.dismiss(log_dir, str(e))
+            self._attacher.dismiss(log_dir, e)
             raise
         async with self._settling:
             try:
                 await self._register(log_dir)
             except BaseException as e:
-                self._attacher.dismiss(log_dir, str(e))
+                self._attacher.dismiss(log_dir, e)
                 raise
             # Nothing is awaited between the controller's word and the service that it is for.
             await self._install(loaded, replaces)
@@ -362,7 +362,7 @@ class LogDirAdmin:
             self._require_unregistered(log_dir)
             await self._attacher.remember(log_dir, is_added=True)
         except BaseException as e:
-            self._attacher.dismiss(log_dir, str(e))
+            self._attacher.dismiss(log_dir, e)
             raise
         try:
             replicas = await self._take_in(log_dir, replaces=None)

@@ -91,7 +91,7 @@ class DirAttacher:
             log_dir.start_watches()
             await self._secure_reserve(log_dir, is_new=False)
         except BaseException as e:
-            self.dismiss(log_dir, str(e))
+            self.dismiss(log_dir, e)
             raise
         return log_dir
 
@@ -112,12 +112,14 @@ class DirAttacher:
             log_dir.start_watches()
             await self._secure_reserve(log_dir, is_new=answer.properties is None)
         except BaseException as e:
-            self.dismiss(log_dir, str(e))
+            self.dismiss(log_dir, e)
             raise
         return log_dir
 
-    def dismiss(self, log_dir: LogDir, reason: str) -> None:
-        """A dir on trial is not taken: let go of it."""
+    def dismiss(self, log_dir: LogDir, why: BaseException) -> None:
+        """Release a directory on trial that is not taken."""
+        is_cancelled = isinstance(why, asyncio.CancelledError)
+        reason = "cancelled, because the broker stops" if is_cancelled else str(why)
         log_dir.go_offline(reason, report=False)
         self._failed = {path: failed for path, failed in self._failed.items() if failed.is_busy}
         self._failed[log_dir.path] = log_dir

@@ -79,7 +79,7 @@ class Node:
         try:
             loaded = await self.manager.arrivals.load(log_dir, lambda _: None)
         except OperatingError as e:
-            self.attacher.dismiss(log_dir, e.message)
+            self.attacher.dismiss(log_dir, e)
             raise
         arrival = self.manager.arrivals.install(
             loaded, replaces=self.dead, is_taken=lambda _: False

@@ -137,6 +137,17 @@ async def test_a_dead_dir_comes_back_cordoned_as_it_was():
     back.close()
 
 
+async def test_dir_attacher_dismissal_of_a_cancelled_reopen_says_why() -> None:
+    place = Place()
+    place.disk("/d1", 1)
+    back = await place.attacher.reopen(place.dead("/d1", 1))
+    with capture_logs() as logs:
+        place.attacher.dismiss(back, asyncio.CancelledError())
+    assert [(e["event"], e["reason"]) for e in logs] == [
+        ("log_dir_not_opened", "cancelled, because the broker stops")
+    ]
+
+
 async def test_what_becomes_of_a_dir_on_trial_is_reported_when_it_is_taken_into_service():
     place = Place()
     place.disk("/d1", 1)
