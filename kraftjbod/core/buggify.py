@@ -24,9 +24,6 @@ _QUIET: Final = 0.3
 _IN_USE: Final = 0.3
 #: One is drawn for each point that is in use.
 _PROBABILITIES: Final = (0.01, 0.05, 0.25)
-#: Each event of these costs its client a time-out of seconds. A transaction takes several requests,
-#: so that with 0.25 hardly any ends.
-_AT_MOST_0_05: Final = frozenset({"net.kafka_answer_lost"})
 
 
 class Rng(Protocol):
@@ -63,10 +60,14 @@ class Points:
     def _reach(self, name: str) -> tuple[Rng, float]:
         rng, probability = self._rng_of(f"buggify {name}"), 0.0
         if not self._are_quiet and rng.random() < _IN_USE:
-            usable = _PROBABILITIES[:2] if name in _AT_MOST_0_05 else _PROBABILITIES
-            probability = usable[int(rng.random() * len(usable))]
+            probability = _PROBABILITIES[int(rng.random() * len(_PROBABILITIES))]
         self._reached[name] = rng, probability
         return rng, probability
+
+    def limit(self, name: str, most: float) -> None:
+        """Let the point ``name`` fire with a probability of ``most`` at most from now on."""
+        rng, probability = self._reached.get(name) or self._reach(name)
+        self._reached[name] = rng, min(probability, most)
 
 
 #: Whether :func:`fires` is worth a call.

@@ -43,6 +43,16 @@ def test_added_point_keeps_draws_of_other_points() -> None:
         assert [name for name in with_new if name != "new"] == fired_by(seed, ["a", "b"])
 
 
+def test_limit_lowers_the_probability_of_one_point() -> None:
+    seed = next(seed for seed in range(99) if fired_by(seed, ["a"]).count("a") > 30)
+    points = points_of(seed)
+    points.limit("a", 0.0)
+    assert not any(points.fires("a") for _ in range(300))
+    points = points_of(seed)
+    points.limit("a", 1.0)
+    assert [points.fires("a") for _ in range(300)].count(True) > 30, "a limit raises nothing"
+
+
 def test_use_restores_previous_points_and_counts_each_firing() -> None:
     points = next(p for p in map(points_of, range(50)) if any(p.fires("a") for _ in range(300)))
     points.fired.clear()
