@@ -98,7 +98,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
     metadata_log_segment_bytes: int = Field(default=64 * MIB, ge=KIB)
     """A segment file of the metadata log is closed at this size."""
     metadata_log_retained_entries: int = Field(default=10_000, ge=1)
-    """Entries before the newest snapshot that are kept for lagging brokers."""
+    """Entries before the newest snapshot that are kept for lagging brokers and controllers."""
     metadata_log_min_free_bytes: int = Field(default=64 * KIB, ge=0)
     """Free bytes that the controller leaves on a full disk, so that it can start again there."""
     metadata_max_cached_bytes: int = Field(default=32 * MIB, ge=KIB)

@@ -34,6 +34,12 @@ from kraftjbod.storage.dirs.log_dir_policy import OpKind
 
 T = TypeVar("T")
 
+#: A snapshot of which a piece was read so recently is being sent to a controller or a broker.
+_READ_WITHIN_MS: Final = 10_000
+#: A reader that takes longer for a snapshot has to start again with the newest one.
+_LONGEST_READ_MS: Final = 600_000
+#: Snapshots that stay on the disk because they are being sent, beside the newest ones.
+_MAX_IN_USE: Final = 2
 #: While a quorum waits for answers: a mebibyte would hold up the loop for a third of a second.
 _RELOADED_AT_ONCE_BYTES: Final = 64 * 1024
 
@@ -101,6 +107,8 @@ class CommittedLog:
         self.cache = EntryCache(max_cached_bytes)
         #: Given to the listener; -1 before the first.
         self.offset = -1
+        #: By last offset of a snapshot, when a piece of it was read first and last.
+        self._snapshot_reads: dict[int, tuple[int, int]] = {}
         self._reloading: asyncio.Task[None] | None = None
         self._is_left = False
 
@@ -265,10 +273,34 @@ class CommittedLog:
         :raises CorruptRecordError: it is damaged, and gone from now on.
         """
         try:
-            return await self._log_dir.run(
+            found = await self._log_dir.run(
                 OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
             )
         except CorruptRecordError as e:
             self._log.error("metadata_snapshot_damaged", reason=e.message)
             self._snapshot_damaged()
             raise
+        if found is not None:
+            now_ms = self._clock.now_ms()
+            first_ms, _ = self._snapshot_reads.get(last_offset, (now_ms, now_ms))
+            self._snapshot_reads[last_offset] = first_ms, now_ms
+        return found
+
+    def snapshots_in_use(self) -> frozenset[int]:
+        """Return the last offsets of snapshots that are being sent, and have to stay for that.
+
+        Otherwise a follower that takes longer for a snapshot than the leader takes for the next
+        ones never catches up: it would have to start again and again.
+        """
+        now_ms = self._clock.now_ms()
+        self._snapshot_reads = {
+            offset: (first_ms, last_ms)
+            for offset, (first_ms, last_ms) in self._snapshot_reads.items()
+            if now_ms - last_ms <= _READ_WITHIN_MS
+        }
+        in_use = [
+            (first_ms, offset)
+            for offset, (first_ms, _) in self._snapshot_reads.items()
+            if now_ms - first_ms <= _LONGEST_READ_MS
+        ]
+        return frozenset(offset for _, offset in sorted(in_use)[:_MAX_IN_USE])

@@ -170,7 +170,8 @@ class RaftDriver:
             bytes_between_snapshots=bytes_between_snapshots,
             retry_interval_ms=retry_interval_ms,
             committed=self._until_committed,
-            installed=lambda snapshot: self._required_core().compact(snapshot),
+            in_use=lambda: self.committed.snapshots_in_use(),
+            installed=lambda snapshot, start: self._required_core().compact(snapshot, start),
         )
 
     async def start(self, listener: RaftListener, *, alone: VoterSet | None = None) -> None:

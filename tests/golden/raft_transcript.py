@@ -190,7 +190,7 @@ class Quorum:
         count = last - replica.snapshot.last_offset
         replica.snapshot = SnapshotId(last, replica.entries[count - 1].term)
         del replica.entries[:count]
-        replica.core.compact(replica.snapshot)
+        replica.core.compact(replica.snapshot, last + 1)
 
     # --- telling ---------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -476,10 +476,15 @@ class RaftLogStore:
         path = self._path(snapshot_file_name(last_offset, term)) + PART_SUFFIX
         return SnapshotPart(self._vfs, path, last_offset, term, voters)
 
-    def install_snapshot(self, snapshot: Snapshot, *, replaces_log: bool = False) -> None:
+    def install_snapshot(
+        self, snapshot: Snapshot, *, replaces_log: bool = False, in_use: Collection[int] = ()
+    ) -> int:
         """Give the written part its name; then old snapshots and the log before it may go.
 
         :param replaces_log: it came from another replica, and this log is not known to lead to it.
+        :param in_use: last offsets of snapshots that stay, and all entries after them: they are
+            being sent, and the receiver needs these entries next.
+        :return: the first entry that the log holds.
         """
         if replaces_log:
             self._lower_noted_end(snapshot.last_offset + 1)
@@ -487,29 +492,30 @@ class RaftLogStore:
         self._vfs.rename(path + PART_SUFFIX, path)
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)
-        self._take_snapshot(snapshot)
+        self._take_snapshot(snapshot, in_use)
         if replaces_log:
             self._drop_newest(len(self._segments))
             self._roll(snapshot.last_offset + 1)
-            return
+            return self.start_offset
         if self._segments[-1].positions:
             self._roll(self._segments[-1].next_offset)
         # Should the newest snapshot be found damaged, the one before it, or else the whole log,
-        # must do; so only what lies before the older one may go.
-        older = self._snapshots[-2].last_offset if len(self._snapshots) > 1 else -1
-        wanted = min(older, snapshot.last_offset - self._retained_entries) + 1
+        # must do; so only what lies before the oldest one that stays may go.
+        oldest = self._snapshots[0].last_offset if len(self._snapshots) > 1 else -1
+        wanted = min(oldest, snapshot.last_offset - self._retained_entries) + 1
         self._drop_segments(sum(s.next_offset <= wanted for s in self._segments[:-1]))
+        return self.start_offset
 
-    def _take_snapshot(self, snapshot: Snapshot) -> None:
+    def _take_snapshot(self, snapshot: Snapshot, in_use: Collection[int]) -> None:
         """``snapshot`` is durable; it may have the name of one that was damaged."""
         path = self._path(snapshot.file_name)
         self._snapshots = [one for one in self._snapshots if one.file_name != snapshot.file_name]
         self._snapshots.append(snapshot)
-        old = [self._path(one.file_name) for one in self._snapshots[:-_SNAPSHOTS_KEPT]]
-        for needless in (*old, *self._damaged):
+        old = [one for one in self._snapshots[:-_SNAPSHOTS_KEPT] if one.last_offset not in in_use]
+        for needless in (*(self._path(one.file_name) for one in old), *self._damaged):
             if needless != path:
                 self._vfs.unlink_if_exists(needless)
-        del self._snapshots[:-_SNAPSHOTS_KEPT]
+        self._snapshots = [one for one in self._snapshots if one not in old]
         self._damaged.clear()
 
     def read_snapshot(

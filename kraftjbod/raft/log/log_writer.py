@@ -29,7 +29,7 @@ class LogWriter:
         self._retry_interval_ms = retry_interval_ms
         self._log = log
 
-    async def write(self, write: Callable[[], None]) -> None:
+    async def write(self, write: Callable[[], object]) -> None:
         """Tried again for as long as the dir is impaired; OFFLINE ends it, and so does a stop.
 
         What fails for want of free space leaves nothing behind, so it may be done again.

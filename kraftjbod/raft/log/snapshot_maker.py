@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Final
 
@@ -38,12 +38,15 @@ class SnapshotMaker:
         bytes_between_snapshots: int,
         retry_interval_ms: int,
         committed: Callable[[SnapshotId], Awaitable[bool]],
-        installed: Callable[[SnapshotId], None],
+        in_use: Callable[[], Collection[int]],
+        installed: Callable[[SnapshotId, int], None],
     ) -> None:
         """
         :param retry_interval_ms: how often an impaired disk is tried again.
         :param committed: waits until it is certain what the log has there: whether it is that.
-        :param installed: hears of each one that is done.
+        :param in_use: last offsets of the snapshots that are being sent.
+        :param installed: called with each one that is durable, and the first entry that the log
+            holds after that.
         """
         self._log_dir = log_dir
         self._store = store
@@ -52,6 +55,7 @@ class SnapshotMaker:
         self.bytes_between_snapshots = bytes_between_snapshots
         self._retry_interval_ms = retry_interval_ms
         self._committed = committed
+        self._in_use = in_use
         self._installed = installed
         self._bytes_since_snapshot = 0
         #: Size of the last snapshot that found no free space; 0 if the last one did.
@@ -136,8 +140,8 @@ class SnapshotMaker:
             return False  # Another leader may put another entry there.
         snapshot = await run(part.finish)
         self._is_installing = True
-        await self._log_dir.run(OpKind.CHECKPOINT, lambda: self._store.install_snapshot(snapshot))
-        self._installed(of)
+        install = partial(self._store.install_snapshot, snapshot, in_use=self._in_use())
+        self._installed(of, await self._log_dir.run(OpKind.CHECKPOINT, install))
         self._log.info(
             "metadata_snapshot_written", last_offset=of.last_offset, size_bytes=part.size_bytes
         )

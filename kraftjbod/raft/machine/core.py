@@ -292,9 +292,9 @@ class RaftCore(Following):
         if self._leadership is not None:
             self._leadership.slice_read(read, data, is_last, voters, crc)
 
-    def compact(self, snapshot: SnapshotId) -> None:
-        """A snapshot of what was applied is durable; the log before it is not needed for long."""
-        self.log.compact(snapshot)
+    def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
+        """A snapshot of what was applied is durable, and the disk holds ``start_offset`` on."""
+        self.log.compact(snapshot, start_offset)
 
     # --- output ----------------------------------------------------------------------------------
 

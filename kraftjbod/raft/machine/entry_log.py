@@ -1,7 +1,8 @@
 """PURE. ``EntryLog``: what a machine knows of its log: terms, sets of voters, the newest payloads.
 
 * It knows the term of each entry from its base on, as runs: a few numbers, however long it is.
-* The base is the last entry of a snapshot, or -1; nothing is known of what lies before it.
+* The base is the entry before those that the disk still holds, or -1. The newest snapshot ends at
+  the base or later, so that a follower that lags a little gets entries and no snapshot.
 * Payloads may be released, oldest first; what is asked for then has to be read from the disk.
 * Its generation grows with each truncation. A write that began in an earlier one proves nothing:
   the same entry may have been replaced and restored since, and both writes wait behind that one.
@@ -44,9 +45,9 @@ class EntryLog:
         self._unwritten.clear()
 
     def reset(self, base: SnapshotId, voters: VoterSet, terms: Iterable[TermStart]) -> None:
-        """A snapshot that is durable took the place of everything."""
+        """A durable snapshot that ends at ``base`` took the place of everything."""
         self.generation += 1
-        self.base = base
+        self.base = self.snapshot = base
         self.last_offset = base.last_offset
         #: What is durable here, of what the log holds now.
         self.durable_offset = base.last_offset
@@ -95,12 +96,22 @@ class EntryLog:
         """None before the base and after the end."""
         if not self.base.last_offset <= offset <= self.last_offset:
             return None
-        return self._run_terms[bisect_right(self._run_starts, offset) - 1]
+        return self._run_terms[self._run_of(offset)]
 
     @property
     def terms(self) -> tuple[TermStart, ...]:
-        """Of the entries up to the base, oldest first, as far as they are known."""
-        return tuple(self._terms)
+        """Where terms begin in the entries up to the newest snapshot, as far as that is known."""
+        starts = deque(self._terms, MAX_TERMS)
+        if self.snapshot != self.base:
+            self._add_term_starts(starts, self.snapshot.last_offset)
+        return tuple(starts)
+
+    def _add_term_starts(self, starts: deque[TermStart], last_offset: int) -> None:
+        """Add those of the entries from the base to ``last_offset`` to ``starts``."""
+        run = bisect_right(self._run_starts, last_offset)
+        for begun in map(TermStart, self._run_starts[:run], self._run_terms[:run]):
+            if begun.offset >= 0 and not (starts and starts[-1].term == begun.term):
+                starts.append(begun)
 
     def holds(self, offset: int, term: int) -> bool:
         return self.term_at(offset) == term
@@ -112,7 +123,7 @@ class EntryLog:
         is stepped over at a time. The entry before the base if there is none.
         """
         at = min(offset, self.last_offset)
-        run = bisect_right(self._run_starts, at) - 1
+        run = self._run_of(at)
         while run >= 0 and self._run_terms[run] > term:
             at = self._run_starts[run] - 1
             run -= 1
@@ -190,17 +201,27 @@ class EntryLog:
         self.durable_offset = offset
         return True
 
-    def compact(self, base: SnapshotId) -> None:
-        """What is before ``base`` is only in a snapshot now."""
-        if base.last_offset <= self.base.last_offset:
+    def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
+        """``snapshot`` is durable; of the entries that it covers the disk holds the last ones.
+
+        :param start_offset: the first entry that the disk holds.
+        """
+        if snapshot.last_offset <= self.snapshot.last_offset:
             return
-        assert self.holds(*base), (base, self.last_offset, self.last_term)
+        assert self.holds(*snapshot), (snapshot, self.last_offset, self.last_term)
+        self.snapshot = snapshot
+        at = min(start_offset - 1, snapshot.last_offset)
+        if at > self.base.last_offset:
+            self._move_base(SnapshotId(at, self._run_terms[self._run_of(at)]))
+
+    def _run_of(self, offset: int) -> int:
+        return bisect_right(self._run_starts, offset) - 1
+
+    def _move_base(self, base: SnapshotId) -> None:
         self.release(base.last_offset + 1)
         voters = self.voters_at(base.last_offset)
-        run = bisect_right(self._run_starts, base.last_offset)
-        for begun in map(TermStart, self._run_starts[:run], self._run_terms[:run]):
-            if begun.offset >= 0 and not (self._terms and self._terms[-1].term == begun.term):
-                self._terms.append(begun)
+        self._add_term_starts(self._terms, base.last_offset)
+        run = self._run_of(base.last_offset) + 1
         self._run_starts = [base.last_offset, *self._run_starts[run:]]
         self._run_terms = [base.term, *self._run_terms[run:]]
         later = [item for item in self._voter_sets if item[0] > base.last_offset]

@@ -300,7 +300,7 @@ class Leadership:
 
     def _begin_snapshot(self, key: ReplicaKey, peer: Progress) -> None:
         peer.pace = Pace.SNAPSHOT
-        peer.snapshot = self._log.base
+        peer.snapshot = self._log.snapshot
         peer.position = 0
         peer.is_waiting = False
         self._ask_for_slice(key, peer)
@@ -332,7 +332,7 @@ class Leadership:
         if (peer.snapshot, peer.position) != (read.snapshot, read.position):
             return
         if data is None:
-            if read.snapshot != self._log.base:
+            if read.snapshot != self._log.snapshot:
                 self._begin_snapshot(read.peer, peer)
             return
         self._send(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 from kraftjbod.core.ids import BrokerId, DirectoryId
@@ -12,7 +12,13 @@ from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log.snapshot_files import Snapshot
-from kraftjbod.raft.machine.messages import Entry, EntryKind, Message, node
+from kraftjbod.raft.machine.messages import (
+    Entry,
+    EntryKind,
+    Message,
+    SnapshotSlice,
+    node,
+)
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from tests.faults.rig import open_dir
 from tests.faults.vfs_fault import FaultVfs
@@ -106,7 +112,14 @@ class Node:
         self._start_snapshot()
         while self.driver.is_snapshotting:
             await asyncio.sleep(0.001)
-        assert self.driver.core.log.base.last_offset == self.offset
+        assert self.driver.core.log.snapshot.last_offset == self.offset
+
+    async def compact(self) -> None:
+        """Make two snapshots: the log goes up to the older one."""
+        await self.snapshot()
+        await self.propose(b"between snapshots")
+        await self.snapshot()
+        assert self.driver.core.log.base.last_offset == self.offset - 1
 
     def _start_snapshot(self) -> None:
         term = self.driver.core.log.term_at(self.offset)
@@ -120,6 +133,9 @@ class Net:
     def __init__(self) -> None:
         self.cut: set[int] = set()
         self.nodes: dict[int, Node] = {}
+        #: Awaited before a slice of a snapshot arrives.
+        self.before_slice: Callable[[], Coroutine[None, None, None]] | None = None
+        self._late: set[asyncio.Task[None]] = set()
 
     async def start(self, node_id: int, vfs: FaultVfs) -> Node:
         self.cut.discard(node_id)
@@ -128,7 +144,16 @@ class Net:
         return node
 
     def send(self, message: Message) -> None:
-        asyncio.get_running_loop().call_soon(self._deliver, message)
+        if isinstance(message, SnapshotSlice) and self.before_slice is not None:
+            task = asyncio.create_task(self._deliver_after(self.before_slice(), message))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+        else:
+            asyncio.get_running_loop().call_soon(self._deliver, message)
+
+    async def _deliver_after(self, work: Coroutine[None, None, None], message: Message) -> None:
+        await work
+        self._deliver(message)
 
     def _deliver(self, message: Message) -> None:
         if not {message.sender.node_id, message.to.node_id} & self.cut:

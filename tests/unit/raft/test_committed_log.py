@@ -10,10 +10,12 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import (
     KafkaStorageError,
 )
+from kraftjbod.raft.committed_log import _LONGEST_READ_MS, _MAX_IN_USE, _READ_WITHIN_MS
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
     NO_OP,
     Node,
+    make_snapshot,
 )
 
 
@@ -57,3 +59,21 @@ async def test_waiting_ends_with_the_entry_the_deadline_or_the_stop(node: Node) 
     await asyncio.sleep(0)
     node.driver.release_waits()
     await endless
+
+
+async def test_committed_log_snapshot_is_in_use_while_its_pieces_are_read(node: Node) -> None:
+    """A reader that stops, or never ends, does not keep the snapshot and the log on the disk."""
+    committed, snapshots = node.driver.committed, []
+    for _ in range(4):
+        await node.propose(b"a")
+        snapshots.append((await make_snapshot(node)).last_offset)
+        assert await committed.read_snapshot(snapshots[-1], 0, 1) is not None
+        node.clock.ms += 1
+    assert committed.snapshots_in_use() == set(snapshots[:_MAX_IN_USE])
+    assert await committed.read_snapshot(snapshots[0], 0, 1) is not None
+    node.clock.ms += _READ_WITHIN_MS
+    assert committed.snapshots_in_use() == {snapshots[0]}
+    for _ in range(_LONGEST_READ_MS // _READ_WITHIN_MS):
+        assert await committed.read_snapshot(snapshots[0], 0, 1) is not None
+        node.clock.ms += _READ_WITHIN_MS
+    assert committed.snapshots_in_use() == set()

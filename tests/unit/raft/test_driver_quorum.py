@@ -129,7 +129,7 @@ async def test_raft_driver_restarted_voter_refuses_snapshot_without_committed_en
         leader.driver.resign()
         leader = await net.leader(but=leader.node_id)
     await leader.propose(*(b"%d" % n for n in range(9)))
-    await leader.snapshot()
+    await leader.compact()
     with capture_logs() as events:
         crashed = keeper.vfs.inner.crash_clone(1)
         await keeper.stop()
@@ -137,6 +137,7 @@ async def test_raft_driver_restarted_voter_refuses_snapshot_without_committed_en
         refused = "raft_leader_lacks_committed"
         await until(lambda: refused in {e["event"] for e in events} or b"8" in keeper.payloads)
         await leader.propose(b"more")
+        await until(lambda: keeper.payloads)
     # Of the last entry nothing on its disk says that it was committed.
     assert keeper.payloads == [b"a", b"b", b"c"]
     assert keeper.resets == 0

@@ -21,7 +21,7 @@ async def test_whoever_was_away_is_given_a_snapshot_and_a_restart_forgets_nothin
     await until(lambda: away.payloads == [b"a"])
     await away.stop()
     await leader.propose(*(b"%d" % number for number in range(60)))
-    await leader.snapshot()
+    await leader.compact()
     await leader.propose(b"after")
     back = await net.start(away.node_id, away.vfs)
     await until(lambda: back.payloads == leader.payloads)
@@ -32,6 +32,36 @@ async def test_whoever_was_away_is_given_a_snapshot_and_a_restart_forgets_nothin
     assert again.resets == 0
 
 
+async def test_replica_work_follower_catches_up_while_the_leader_replaces_snapshots(
+    net: Net,
+) -> None:
+    """Until a slice arrives, the leader has dropped the log up to a later snapshot."""
+    leader, away = await _left_behind(net)
+
+    async def replace_snapshots() -> None:
+        for _ in range(3):
+            await leader.propose(b"later")
+            await leader.snapshot()
+
+    net.before_slice = replace_snapshots
+    back = await net.start(away.node_id, away.vfs)
+    await until(lambda: back.payloads == leader.payloads or back.resets > 3)
+    assert back.payloads == leader.payloads
+    assert back.resets == 1
+
+
+async def test_replica_work_follower_that_lags_behind_a_snapshot_gets_entries(net: Net) -> None:
+    leader = await net.leader()
+    away = next(n for n in net.nodes.values() if n is not leader)
+    await leader.snapshot()
+    await away.stop()
+    await leader.propose(b"a", b"b")
+    await leader.snapshot()
+    back = await net.start(away.node_id, away.vfs)
+    await until(lambda: back.payloads == leader.payloads)
+    assert back.resets == 0
+
+
 async def _left_behind(net: Net) -> tuple[Node, Node]:
     """The leader, and a node that is away and needs its snapshot."""
     leader = await net.leader()
@@ -40,13 +70,13 @@ async def _left_behind(net: Net) -> tuple[Node, Node]:
     await until(lambda: away.payloads == [b"a"])
     await away.stop()
     await leader.propose(*(b"%d" % number for number in range(60)))
-    await leader.snapshot()
+    await leader.compact()
     return leader, away
 
 
 def _rot_snapshot(vfs: FaultVfs, payload: bytes) -> None:
     directory = f"{PATH}/__cluster_metadata-0"
-    (name,) = [i.name for i in vfs.list_dir(directory) if i.name.endswith(".checkpoint")]
+    name = max(i.name for i in vfs.list_dir(directory) if i.name.endswith(".checkpoint"))
     file = vfs.inner.open(f"{directory}/{name}", OpenMode.READ)
     file.rot(bytes(file.read_at(0, file.size())).index(payload))
 

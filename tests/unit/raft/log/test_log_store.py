@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -50,12 +50,12 @@ def _state_up_to(offset: int) -> bytes:
     return f"the state after {offset} ".encode() * 5
 
 
-def _snapshot(store: RaftLogStore, last_offset: int) -> None:
+def _snapshot(store: RaftLogStore, last_offset: int, in_use: Sequence[int] = ()) -> None:
     payload = _state_up_to(last_offset)
     part = store.begin_snapshot(last_offset, 1)
     part.append(payload[:7])
     part.append(payload[7:])
-    store.install_snapshot(part.finish())
+    assert store.install_snapshot(part.finish(), in_use=in_use) == store.start_offset
 
 
 def _payload(store: RaftLogStore, snapshot: Snapshot | None) -> bytes:
@@ -243,6 +243,21 @@ def test_a_snapshot_is_read_in_pieces_until_it_is_gone() -> None:
     assert store.read_snapshot(7, 0, 16) is None
     assert store.newest_snapshot is not None
     assert store.newest_snapshot.last_offset == 9
+
+
+def test_log_store_snapshot_in_use_stays_with_the_entries_after_it() -> None:
+    """Its receiver asks for these entries next."""
+    vfs = _vfs()
+    store = _filled(vfs, 30)
+    for last_offset in (5, 10, 20):
+        _snapshot(store, last_offset, in_use=[5])
+    assert _payload(store, store.newest_snapshot) == _state_up_to(20)
+    assert store.read_snapshot(5, 0, 16) is not None
+    assert store.start_offset <= 6
+    _snapshot(store, 29)
+    assert store.read_snapshot(5, 0, 16) is None
+    assert 6 < store.start_offset <= 21
+    assert _opened(vfs)[1].last_offset == 29
 
 
 def test_log_store_snapshot_that_is_damaged_when_read_is_replaced_by_another_one() -> None:

@@ -38,6 +38,9 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 NO_OP = b"no-op"
 ELECTION_TICKS = 8
 SLICE_BYTES = 7
+#: Entries before a snapshot that stay on the disks of a world; in most of them none, so that
+#: snapshots are sent often.
+_RETAINED = (0, 0, 0, 5)
 #: Ticks of a network without faults within which a leader is elected, whatever was before.
 TICKS_TO_A_LEADER = 25 * ELECTION_TICKS
 
@@ -64,8 +67,15 @@ class Disk:
     committed: int = -1
     #: Of the log that the snapshot replaces.
     terms: tuple[TermStart, ...] = ()
+    #: The last entries that the snapshot covers.
+    covered: list[Entry] = field(default_factory=list)
     #: After the snapshot.
     entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def start_offset(self) -> int:
+        """The first entry that it holds."""
+        return self.snapshot.last_offset + 1 - len(self.covered)
 
 
 class Node:
@@ -199,7 +209,7 @@ class Node:
             return
         voters, _, state = b"".join(self.parts).rpartition(b" ")
         require(part.snapshot.last_offset > self.applied, "an older state is installed", self.key)
-        self.disk.snapshot, self.disk.entries = part.snapshot, []
+        self.disk.snapshot, self.disk.covered, self.disk.entries = part.snapshot, [], []
         self.disk.state, self.disk.voters = int(state), VoterSet.decode(voters)
         self.applied, self.state = part.snapshot.last_offset, self.disk.state
         self.world.note_state(self.applied, self.state)
@@ -207,10 +217,10 @@ class Node:
         self.disk.terms = core.log.terms
 
     def _read(self, core: RaftCore, read: ReadEntries | ReadSnapshot) -> None:
-        first = self.disk.snapshot.last_offset + 1
         if isinstance(read, ReadEntries):
-            at = read.from_offset - first
-            core.entries_read(read, self.disk.entries[at : at + 5] if at >= 0 else [])
+            held = [*self.disk.covered, *self.disk.entries]
+            at = read.from_offset - self.disk.start_offset
+            core.entries_read(read, held[at : at + 5] if at >= 0 else [])
         elif read.snapshot != self.disk.snapshot:
             core.slice_read(read, None, is_last=False)
         else:
@@ -227,7 +237,7 @@ class Node:
             self.world.note_state(at, self.state)
 
     def make_snapshot(self) -> None:
-        """Of what was applied; the log before it goes."""
+        """Of what was applied; the log before it goes, but for the last entries."""
         disk, core = self.disk, self.core
         if core is None or self.applied <= disk.snapshot.last_offset or self.pending:
             return
@@ -235,8 +245,10 @@ class Node:
         disk.voters = core.log.voters_at(self.applied)
         disk.snapshot = SnapshotId(self.applied, disk.entries[count - 1].term)
         disk.state = self.state
+        covered = [*disk.covered, *disk.entries[:count]]
+        disk.covered = covered[max(0, len(covered) - self.world.retained) :]
         del disk.entries[:count]
-        core.compact(disk.snapshot)
+        core.compact(disk.snapshot, disk.start_offset)
         disk.terms = core.log.terms
 
 
@@ -258,6 +270,7 @@ class World:
     ) -> None:
         self.rng = random.Random(seed)
         self.rot = random.Random(-1 - seed)
+        self.retained = random.Random(f"retention {seed}").choice(_RETAINED)
         self.rotted = 0
         #: A log that is given up now and then hides what else would go wrong in it.
         self._rots = seed % 4 < 2

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kraftjbod.raft.machine.entry_log import EntryLog
+from kraftjbod.raft.machine.entry_log import EntryLog, term_starts
 from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId, node
 from kraftjbod.raft.machine.voter_set import VoterSet
 
@@ -39,35 +39,38 @@ def _check(log: EntryLog, model: list[Entry], base: SnapshotId, kept_from: int) 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_knows_what_a_list_of_entries_would(seed: int) -> None:
     rng = random.Random(seed)
-    base = SnapshotId(-1, 0)
+    base = snapshot = SnapshotId(-1, 0)
     log = EntryLog(base=base, voters=FIRST, entries=())
-    model: list[Entry] = []
+    every: list[Entry] = []
     term, kept_from = 1, 0
     for _ in range(60):
         dice = rng.random()
         if dice < 0.6:
             term += rng.random() < 0.3
-            at = rng.randint(base.last_offset + 1, log.last_offset + 1)
+            at = rng.randint(snapshot.last_offset + 1, log.last_offset + 1)
             at = at if dice < 0.15 else log.last_offset + 1
             new = [_entry(rng, at + i, term) for i in range(rng.randint(1, 3))]
-            del model[at - base.last_offset - 1 :]
-            model += new
+            every[at:] = new
             kept_from = min(kept_from, at)
             log.append(new)
         elif dice < 0.75:
             before = rng.randint(0, log.last_offset + 1)
             log.release(before)
             kept_from = max(kept_from, before)
-        elif model:
-            count = rng.randint(1, len(model))
-            base = SnapshotId(model[count - 1].offset, model[count - 1].term)
-            in_force = log.voters_at(base.last_offset)
-            del model[:count]
-            kept_from = max(kept_from, base.last_offset + 1)
-            log.compact(base)
-            assert log.voters_at(base.last_offset) == in_force
-        _check(log, model, base, kept_from)
-        sets = [entry for entry in model if entry.kind is EntryKind.VOTERS]
+        elif snapshot.last_offset < log.last_offset:
+            last = rng.randint(snapshot.last_offset + 1, log.last_offset)
+            snapshot, start = SnapshotId(last, every[last].term), rng.randint(0, last + 5)
+            in_force = log.voters_at(last)
+            log.compact(snapshot, start)
+            assert log.voters_at(last) == in_force
+            if base.last_offset < start - 1:
+                at = min(start - 1, last)
+                base = SnapshotId(at, every[at].term)
+                kept_from = max(kept_from, at + 1)
+        _check(log, every[base.last_offset + 1 :], base, kept_from)
+        assert log.snapshot == snapshot
+        assert log.terms == term_starts(every[: snapshot.last_offset + 1])
+        sets = [entry for entry in every if entry.kind is EntryKind.VOTERS]
         assert not sets or log.voters == VoterSet.decode(sets[-1].payload)
 
 

@@ -146,7 +146,7 @@ def test_what_is_not_in_the_log_goes_over_as_a_snapshot_slice_by_slice() -> None
     assert leader.leadership.reads[1:] == [ReadSnapshot(PEER, 3, base, 5)]
     # It is gone meanwhile: the newest one is sent from its beginning.
     newest = SnapshotId(6, 2)
-    leader.log.compact(newest)
+    leader.log.compact(newest, 7)
     leader.leadership.slice_read(ReadSnapshot(PEER, 3, base, 5), None, False)
     assert leader.leadership.reads[2:] == [ReadSnapshot(PEER, 3, newest, 0)]
     leader.acknowledge(6)
@@ -154,6 +154,17 @@ def test_what_is_not_in_the_log_goes_over_as_a_snapshot_slice_by_slice() -> None
     [append] = leader.to_peer()
     assert isinstance(append, Append)
     assert append.previous_offset == 6
+
+
+def test_leadership_peer_behind_the_newest_snapshot_gets_entries_that_the_disk_holds() -> None:
+    """A snapshot may take longer than the next one: the peer would never catch up."""
+    leader = Leader(SnapshotId(4, 2))
+    leader.log.compact(SnapshotId(8, 2), 6)
+    leader.log.release(9)
+    leader.reject(9, SnapshotId(6, 2))
+    assert leader.leadership.reads == [ReadEntries(PEER, 3, 7)]
+    leader.reject(6, SnapshotId(4, 2))
+    assert leader.leadership.reads[1:] == [ReadSnapshot(PEER, 3, SnapshotId(8, 2), 0)]
 
 
 def test_observers_are_sent_everything_and_never_counted() -> None:
