@@ -51,8 +51,7 @@ _SETTINGS: Final = (
     ("replica.lag.time.max.ms", ("2000", "8000")),
     ("leader.imbalance.check.interval.seconds", ("1", "60")),
     ("metadata.log.max.record.bytes.between.snapshots", ("800", "100000")),
-    # With 1,024 a snapshot of a large world is never sent before the next one replaces it.
-    ("metadata.max.fetch.bytes", ("16384",)),
+    ("metadata.max.fetch.bytes", ("1024",)),
 )
 #: How long a broker that is to be unregistered may take to be fenced.
 _FENCED_S: Final = 15.0
