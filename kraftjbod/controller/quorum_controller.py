@@ -22,6 +22,7 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
+from kraftjbod.controller.brokers.foreign_metadata import require_log
 from kraftjbod.controller.brokers.metadata_fetches import MetadataFetches
 from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
@@ -87,6 +88,8 @@ _RETRY_S: Final = 0.2
 #: How often a pass looks whether its interval is another one.
 _LOOK_MS: Final = 1000
 _MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
+#: Their decisions compare the log, and how far it was followed.
+_NAMED_BY_BROKERS: Final = (BrokerHeartbeatRequest, BrokerRegistrationRequest)
 
 #: Exported as 0 before they count anything.
 _COUNTERS: Final = (
@@ -333,6 +336,8 @@ class QuorumController:
     async def _handle(self, request: RpcRequest, connection: ConnectionId | None) -> RpcResponse:
         if isinstance(request, FetchMetadataRequest):
             return await self._fetches.fetch(request)
+        if self._is_active and not isinstance(request, _NAMED_BY_BROKERS):
+            require_log(self._managers.state, request.metadata_log_id)
         about_quorum = await self._quorum.handle(request)
         if about_quorum is not None:
             return about_quorum

@@ -103,6 +103,10 @@ class RpcRequest(RpcBody):
     enough: ClassVar[int | None] = None
     Response: ClassVar[type[RpcResponse]]
 
+    metadata_log_id: WireUuid | None = None
+    """Which metadata log the sender follows; None if it knows none. A controller of another log
+    refuses the request."""
+
     def again(self) -> Self:
         """What to ask where this may have been done already, and only its answer was lost."""
         return self
@@ -216,10 +220,8 @@ class BrokerRegistrationRequest(RpcRequest):
     """Which incarnation had that epoch, in the same order: epochs are offsets of one metadata log,
     and another log may give the same. ``NO_INCARNATION`` where the mark does not say.
     """
-    metadata_log_id: WireUuid | None = None
-    """Which metadata log the broker has followed; None if it remembers none."""
     applied_metadata_offset: Offset = -1
-    """How far it has followed that, at least."""
+    """How far the broker has followed its metadata log, at least."""
 
 
 class ImpairedLogDir(RpcBody):
@@ -283,8 +285,6 @@ class BrokerHeartbeatRequest(RpcRequest):
         default=None, max_length=MAX_DIRECTORIES
     )
     """None says nothing; an empty tuple says that none is impaired."""
-    metadata_log_id: WireUuid | None = None
-    """Which log ``current_metadata_offset`` is of; None if the broker knows none."""
     max_replicas: int = Field(default=-1, ge=-1)
     """How many replicas it can hold with the files that it may have open; -1: it does not say."""
 

@@ -141,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=24, help="the number of seeds")
+    parser.add_argument("--duration", type=float, default=20.0, help="virtual seconds of faults")
     parser.add_argument("--controllers", type=int, help="voters; drawn from the seed by default")
     parser.add_argument("--unlimited", action="store_true", help="more faults than are survived")
     parser.add_argument("--light", action="store_true", help="small clusters, a light load")
@@ -149,6 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     run = partial(
         run_seed,
+        duration_ms=int(options.duration * 1000),
         keeps_promise=not options.unlimited,
         controllers=options.controllers,
         is_light=options.light,

@@ -6,6 +6,8 @@
 * A voter that stands still, or whose host vanished, closes nothing. While one lets a request wait,
   the others are asked whether one of them is active by now; whatever waits at any but the active
   one is then repeated there, the long-poll included.
+* Each request names the metadata log that the broker follows. A controller of another log refuses
+  it, and the next voter is asked; if all of them refuse it, so does the channel.
 * The deadline is the caller's. A request that was sent and not answered in time is not repeated.
 * A request whose connection broke is repeated, so it may take effect twice; every request of a
   broker is made for that, or says when it is made again (``again``).
@@ -31,6 +33,7 @@ from kraftjbod.core.errors import (
     OperatingError,
     RequestTimedOutError,
 )
+from kraftjbod.core.ids import Uuid
 from kraftjbod.core.loop.timing import Clock, Deadline, ExponentialBackoff
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
 from kraftjbod.core.node_config import Voter
@@ -78,6 +81,7 @@ class ControllerChannel:
         clock: Clock,
         random_unit: Callable[[], float],
         level: Callable[[], MetadataVersion] = lambda: LATEST_METADATA_VERSION,
+        log_id: Callable[[], Uuid | None] = lambda: None,
         request_timeout_ms: int = 2_000,
         retry_backoff_ms: int = 20,
         retry_backoff_max_ms: int = 500,
@@ -86,6 +90,7 @@ class ControllerChannel:
         :param addresses: of controllers, which may say that others vote.
         :param voters: those of the configuration, if it names them.
         :param level: of ``metadata.version`` as far as it is known: what requests are written for.
+        :param log_id: of the metadata log that the broker follows, if it knows one.
         :param request_timeout_ms: what a long-poll may take beyond its own wait. After half of it
             without an answer the other voters are asked whether one of them is active.
         """
@@ -98,6 +103,7 @@ class ControllerChannel:
         self._node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
         self._clock = clock
         self._level = level
+        self._log_id = log_id
         self._request_timeout_ms = request_timeout_ms
         self._backoff = ExponentialBackoff(
             initial_ms=retry_backoff_ms, max_ms=retry_backoff_max_ms, random_unit=random_unit
@@ -193,9 +199,9 @@ class ControllerChannel:
 
     async def _call(self, purpose: _Purpose, request: Asks[R_co], timeout_ms: int) -> R_co:
         assert isinstance(request, RpcRequest), request
-        asked: RpcRequest = request
+        asked = self._with_log_id(request)
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
-        newest, failures = request.version, 0
+        newest, failures, foreign = request.version, 0, 0
         while True:
             address = self._source if purpose is _Purpose.METADATA else self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
@@ -210,7 +216,8 @@ class ControllerChannel:
                 if is_too_new and request.enough is not None and request.enough < version:
                     newest = request.enough
                     continue
-                if not _is_about_the_voter(e):
+                foreign += e.code is ErrorCode.FOREIGN_METADATA
+                if not _is_about_the_voter(e) or foreign == len(self._addresses):
                     raise
                 self._leave(purpose, address)
                 if isinstance(e, RequestTimedOutError):
@@ -231,6 +238,12 @@ class ControllerChannel:
                     self._note_answer(address)
                 return response
             await asyncio.sleep(wait_ms / 1000)
+
+    def _with_log_id(self, request: RpcRequest) -> RpcRequest:
+        log_id = self._log_id()
+        if log_id is None or request.metadata_log_id is not None:
+            return request
+        return request.model_copy(update={"metadata_log_id": log_id})
 
     def _client(self, purpose: _Purpose, address: Address) -> RpcClient:
         client = self._clients.get((purpose, address))
@@ -280,7 +293,7 @@ class ControllerChannel:
         """Ask each of the other voters once whether it is active."""
         # Nothing is asked for; but only the active controller answers, and only once all that it
         # decided until then is committed.
-        question = ListPartitionReassignmentsRequest(partitions={})
+        question = self._with_log_id(ListPartitionReassignmentsRequest(partitions={}))
         version = question.version_at(self._level())
         for address in [one for one in self._addresses if one != silent]:
             client = self._client(_Purpose.CLIENTS, address)
@@ -340,6 +353,8 @@ def _is_about_the_voter(error: OperatingError) -> bool:
         ErrorCode.REQUEST_TIMED_OUT,
         # Each controller goes by the hosts that its own file allows.
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        # One of them was formatted as a separate quorum.
+        ErrorCode.FOREIGN_METADATA,
     )
 
 

@@ -36,6 +36,15 @@ def require_same_log(
         )
 
 
+def require_log(state: MetadataState, metadata_log_id: Uuid | None) -> None:
+    """:raises ForeignMetadataError: the sender of a request follows another metadata log."""
+    if metadata_log_id not in (None, state.metadata_log_id):
+        raise ForeignMetadataError(
+            f"The broker follows metadata log {metadata_log_id}, and this controller has "
+            f"{state.metadata_log_id}. {_WHAT_TO_DO}"
+        )
+
+
 def require_same_entry(request: FetchMetadataRequest, epoch: int | None) -> None:
     """Pass if the broker has followed this log, also where it was last (KIP-595).
 

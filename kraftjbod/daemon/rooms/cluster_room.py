@@ -57,15 +57,16 @@ class ClusterRoom:
         )
         level = LevelSwitch(config.telemetry_level, around.set_telemetry_level)
         self.dynamic_configs.subscribe(lambda dynamic: level.take(dynamic.telemetry_level))
+        self.memory = MetadataMemory(metadata_dir=disks.metadata_dir)
         self.channel = ControllerChannel(
             addresses=config.controller_addresses,
             voters=config.controller_quorum_voters,
             clock=around.clock,
             random_unit=around.rng.random,
             level=lambda: self.cache.state.metadata_version,
+            log_id=lambda: self.memory.followed.metadata_log_id,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
-        self.memory = MetadataMemory(metadata_dir=disks.metadata_dir)
         online_dirs = disks.logs.online_dirs()
         self.identity = _identity(config, around, disks, advertised)
         self.lifecycle = BrokerLifecycleManager(

@@ -12,11 +12,12 @@ from kraftjbod.broker.cluster.controller_channel import ControllerChannel, forwa
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
+    ForeignMetadataError,
     NotControllerError,
     OperatingError,
     RequestTimedOutError,
 )
-from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId
+from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId, Uuid
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.node_config import Voter
 from kraftjbod.protocol.rpc_config_messages import (
@@ -128,6 +129,29 @@ async def test_call_skips_controller_that_refuses_this_host() -> None:
     async with serving(first, second), channel_to(first.voter(), second.voter()) as channel:
         response = await channel.call(ASK, timeout_ms=PATIENT_MS)
         assert response.producer_id_start == 1_000
+
+
+async def test_call_skips_controller_of_another_log_and_fails_if_all_are() -> None:
+    def refuse(_: RpcRequest) -> RpcResponse:
+        raise ForeignMetadataError("another log")
+
+    log_id = Uuid(bytes(15) + b"1")
+    first, second = ScriptedController(refuse), ScriptedController(ids)
+    async with serving(first, second):
+        channel = ControllerChannel(
+            addresses=[("127.0.0.1", one.server.port) for one in (first, second)],
+            clock=RealClock(),
+            random_unit=lambda: 0.5,
+            log_id=lambda: log_id,
+        )
+        response = await channel.forward(ASK, timeout_ms=PATIENT_MS)
+        assert response.producer_id_start == 1_000
+        assert [request.metadata_log_id for request in (*first.seen, *second.seen)] == [log_id] * 2
+        second.answer = refuse
+        with pytest.raises(OperatingError, match="another log") as raised:
+            await channel.call(ASK, timeout_ms=PATIENT_MS)
+        assert raised.value.code is ErrorCode.FOREIGN_METADATA
+        channel.close()
 
 
 async def test_it_asks_again_until_a_controller_becomes_active() -> None:

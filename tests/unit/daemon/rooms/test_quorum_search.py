@@ -139,3 +139,28 @@ def test_voter_that_looks_for_a_leader_does_not_follow_a_standalone_controller(
             assert host.state is not None
             assert "t" in host.state.topic_ids
         assert cluster.bugs == []
+
+
+def test_brokers_forward_requests_of_clients_to_no_standalone_controller() -> None:
+    """The active controller got a new disk, formatted with --standalone, at the same address."""
+    with SimulatedCluster(5, controllers=3, brokers=1, log_dirs=1) as cluster:
+        cluster.start()
+        client = cluster.client("client")
+        upgrade = {KRAFT_VERSION: 1}
+        client.run(update_features(client.kafka, upgrade, upgrade_type=UpgradeType.UPGRADE))
+        cluster.run_for(3_000)
+        mistaken = next(host for host in cluster.controllers if host.is_active)
+        real = [host for host in cluster.controllers if host is not mistaken]
+        mistaken.kill()
+        cluster.replace_metadata_disk(mistaken, is_standalone=True)
+        mistaken.start()
+        cluster.wait_for(lambda: mistaken.is_active, "it leads its own quorum")
+        for number in range(5):
+            client.run(create_topic(client.kafka, f"t{number}", partitions=1))
+        cluster.wait_for(lambda: any(host.is_active for host in real), "a real voter leads")
+        cluster.run_for(3_000)
+        for host in real:
+            assert host.state is not None
+            assert {f"t{number}" for number in range(5)} <= set(host.state.topic_ids)
+        assert mistaken.state is not None and not mistaken.state.topics
+        assert cluster.bugs == []

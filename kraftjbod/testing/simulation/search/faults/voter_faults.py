@@ -30,6 +30,8 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 
 #: So often two are removed, one after the other, and the third one votes alone.
 _TWO: Final = 0.3
+#: Share of the quorums by mistake that a voter reaches and no other controller.
+_LOOKS_FOR_LEADER: Final = 0.7
 _PAUSE_S: Final = 0.3
 _AGAIN_S: Final = 0.3
 #: What was asked for before is answered by then, or never.
@@ -86,6 +88,8 @@ class VoterFaults:
         rng = fault.rng()
         await self.name_voters()
         await self._until_all_vote()
+        if is_mistaken:
+            await self._until_observers_follow()
         async with self._stage.struck_controller(fault) as host:
             former = _voter(host)
             async with self._stage.controller_down(host):
@@ -102,11 +106,27 @@ class VoterFaults:
             await self._add(host)
         await self._until_nothing_is_late()
 
+    async def _until_observers_follow(self) -> None:
+        """An observer without a log follows whichever quorum it finds first."""
+        for observer in self._stage.cluster.observers:
+            while self._stage.view.controller_not_whole(observer):
+                await asyncio.sleep(_AGAIN_S)
+
     async def _run_standalone(self, host: SimulatedController, fault: Fault) -> None:
         self._stage.cluster.replace_metadata_disk(host, is_standalone=True)
         self._laws.forgets_all(host.name)
         host.start()
+        rng, network = fault.rng(), self._stage.cluster.network
+        peers = [one.name for one in self._stage.cluster.controllers if one is not host]
+        rng.shuffle(peers)
+        # A voter that reaches no other controller looks for a leader, and finds the mistaken one.
+        lonely, *rest = peers
+        cut_off = rest if rng.random() < _LOOKS_FOR_LEADER else []
+        for other in cut_off:
+            network.partition(lonely, other)
         await wait(fault)
+        for other in cut_off:
+            network.heal(lonely, other)
         host.kill()
 
     async def _lose(self, fault: Fault) -> None:
