@@ -24,7 +24,7 @@ from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 #: So often each of them runs.
 _CHANCE: Final = 0.35
 #: Of groups, so often the protocol is the newer one.
-_NEWER: Final = 1 / 3
+_NEWER: Final = 1 / 2
 
 
 class Kind(StrEnum):

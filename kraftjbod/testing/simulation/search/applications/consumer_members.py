@@ -26,6 +26,7 @@ from kraftjbod.protocol.messages import (
 )
 from kraftjbod.testing.simulation.search.applications.application import Surroundings
 from kraftjbod.testing.simulation.search.applications.group_members import (
+    MOST_MEMBERS,
     NAME,
     REBALANCE_MS,
     TOPIC,
@@ -42,7 +43,7 @@ _JOINING: Final = 0
 _LEAVING: Final = -1
 #: Share of the groups whose log takes small batches only.
 _SMALL_BATCHES: Final = 0.5
-_SMALL_BATCH_BYTES: Final = 2_000
+_SMALL_BATCH_BYTES: Final = 1_500
 #: After that members join all the same.
 _LIMIT_MS: Final = 10_000
 #: So often positions are committed before partitions are given up.
@@ -55,12 +56,15 @@ class ConsumerMembers(GroupMembers):
     def __init__(self, rng: random.Random, around: Surroundings) -> None:
         super().__init__(rng, around, is_by_partition=True)
         self._may_join = asyncio.Event()
+        self._has_small_batches = rng.random() < _SMALL_BATCHES
+        if self._has_small_batches:
+            self.member_count = MOST_MEMBERS
         #: What the coordinator knows of a member's partitions, by its number.
         self._said: dict[int, frozenset[int]] = {}
 
     def start(self) -> None:
         super().start()
-        if self._rng.random() < _SMALL_BATCHES:
+        if self._has_small_batches:
             self._around.begin(self._limit_batches(), "small batches")
         else:
             self._may_join.set()

@@ -36,8 +36,9 @@ from kraftjbod.testing.simulation.search.applications.transactional_producer imp
 TOPIC: Final = "shared"
 PARTITIONS: Final = 3
 NAME: Final = "readers"
+MOST_MEMBERS: Final = 6
 #: Each as likely as the others. With many some have no partition.
-_MEMBERS: Final = (2, 2, 6)
+_MEMBERS: Final = (2, 2, MOST_MEMBERS)
 SESSION_MS: Final = 2_500
 REBALANCE_MS: Final = 2_500
 _TURN_S: Final = 0.6
@@ -87,6 +88,7 @@ class GroupMembers(ABC):
     ) -> None:
         self.laws = GroupLaws(is_by_partition=is_by_partition)
         self._rng = rng
+        self.member_count = rng.choice(_MEMBERS)
         self._around = around
         self._members: list[Member] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,7 +97,7 @@ class GroupMembers(ABC):
         self._committed_ms: dict[int, int] = {}
 
     def start(self) -> None:
-        for number in range(self._rng.choice(_MEMBERS)):
+        for number in range(self.member_count):
             client = self._around.client(f"member-{number}")
             member = Member(number, client, Coordinators(client))
             self._members.append(member)
