@@ -43,7 +43,7 @@ _JOINING: Final = 0
 _LEAVING: Final = -1
 #: Share of the groups whose log takes small batches only.
 _SMALL_BATCHES: Final = 0.5
-_SMALL_BATCH_BYTES: Final = 1_500
+_SMALL_BATCH_BYTES: Final = 2_000
 #: After that members join all the same.
 _LIMIT_MS: Final = 10_000
 #: So often positions are committed before partitions are given up.

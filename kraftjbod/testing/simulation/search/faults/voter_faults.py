@@ -32,6 +32,8 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 _TWO: Final = 0.3
 #: Share of the quorums by mistake that a voter reaches and no other controller.
 _LOOKS_FOR_LEADER: Final = 0.7
+#: Until that voter has given up its leader, and asked the mistaken controller.
+_LOOKS_S: Final = 3.0
 _PAUSE_S: Final = 0.3
 _AGAIN_S: Final = 0.3
 #: What was asked for before is answered by then, or never.
@@ -124,7 +126,7 @@ class VoterFaults:
         cut_off = rest if rng.random() < _LOOKS_FOR_LEADER else []
         for other in cut_off:
             network.partition(lonely, other)
-        await wait(fault)
+        await asyncio.sleep(max(fault.for_ms / 1000, _LOOKS_S if cut_off else 0.0))
         for other in cut_off:
             network.heal(lonely, other)
         host.kill()
