@@ -86,9 +86,11 @@ _STOP_MS: Final = 60_000
 #: A client waits for an answer that was lost, and then for the next one.
 #: Markers of a transaction wait 30 s for an answer on a connection that broke for one side.
 _GO_ON_MS: Final = 40_000
-#: The share of the answers to clients that may be lost then. A lost answer costs a time-out of
-#: seconds, and a transaction takes several requests: with a quarter lost hardly any would end.
-_LOST_ANSWERS: Final = 0.05
+#: Each event of these aborts a transaction, which takes several requests: if a quarter of the
+#: answers fail hardly any transaction ends.
+_ABORTING_POINTS: Final = ("net.kafka_answer_lost", "broker.early_produce_timeout")
+#: Their probability after the last fault, at most.
+_ABORTS_AT_MOST: Final = 0.05
 _POLL_S: Final = 0.25
 #: Nothing takes longer.
 _RUN_MS: Final = 1_200_000
@@ -428,7 +430,8 @@ class SeedRun:
         try:
             await self._break()
             assert self._cluster.world.points is not None
-            self._cluster.world.points.limit("net.kafka_answer_lost", _LOST_ANSWERS)
+            for name in _ABORTING_POINTS:
+                self._cluster.world.points.limit(name, _ABORTS_AT_MOST)
             await self._end_observing(observing)
             if await self._heal():
                 await self._finish()
