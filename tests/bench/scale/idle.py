@@ -32,7 +32,8 @@ _PARTITIONS: Final = 30
 _CONTROLLERS: Final = (100, 101, 102)
 _BROKERS: Final = (1, 2, 3)
 _CALM_S: Final = 60.0
-_SETTLE_S: Final = 20.0
+#: After thousands of replicas were created their directories are still being reported.
+_SETTLE_S: Final = 60.0
 _PRODUCES: Final = 1000
 _SPARE_DESCRIPTORS: Final = 200
 
