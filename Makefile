@@ -190,8 +190,9 @@ fuzz: setup  ## Flood a real cluster with generated and spoilt requests (FRAMES=
 	@$(PY) -m tests.fuzz.main $(if $(FRAMES),--frames $(FRAMES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: soak
-soak: setup  ## Break a real cluster at random and prove that nothing is lost (SECONDS=600 SEED=...)
-	@$(PY) -m tests.soak.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+soak: setup  ## Break a real cluster at random and prove that nothing is lost (SECONDS=600 SEED=... LARGE=20 for 20 GB of log)
+	@$(PY) -m tests.soak.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(LARGE),--large $(LARGE))
 
 .PHONY: sim
 sim: setup  ## Break simulated clusters at random and judge them (SEEDS=10000, or SEED=123 to run one again)

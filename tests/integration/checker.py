@@ -306,7 +306,12 @@ def judge(bootstrap: str, topic: str, load: Load, *, idempotent: bool = True) ->
 
 
 def read(
-    bootstrap: str, topic: str, partition: int, settings: Mapping[str, object] | None = None
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    settings: Mapping[str, object] | None = None,
+    *,
+    timeout_s: float = READ_TIMEOUT_S,
 ) -> Iterator[tuple[int, bytes]]:
     """Offsets and values of one partition, from its first record to its present end.
 
@@ -325,7 +330,7 @@ def read(
         logger=_QUIET,
     )
     try:
-        deadline = time.monotonic() + READ_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         first, end = _watermarks(consumer, TopicPartition(topic, partition), deadline)
         if first == end:
             return

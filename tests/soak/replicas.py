@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+_CHUNK_BYTES: Final = 1024 * 1024
 
 
 def differing_replicas(log_dirs: Iterable[Path], topic: str, partitions: int) -> list[str]:
@@ -27,7 +30,8 @@ def _digest(replica: Path) -> tuple[int, str]:
     digest = hashlib.sha256()
     size = 0
     for segment in sorted(replica.glob("*.log")):
-        content = segment.read_bytes()
-        digest.update(content)
-        size += len(content)
+        with segment.open("rb") as file:
+            while content := file.read(_CHUNK_BYTES):
+                digest.update(content)
+                size += len(content)
     return size, digest.hexdigest()

@@ -5,7 +5,10 @@ devices that lose unflushed bytes, RF 3, ``min.insync.replicas`` 2, one idempote
 per partition, a consumer that reads all the time, transactions, and two copiers that consume and
 produce in transactions. Rounds of strikes come from the seed (plan.py) until the time is over. Then
 all records are read back and compared with the acknowledged ones (offset, content, order), the
-copies with their originals, and the replicas with each other. To repeat a failure, use the same
+copies with their originals, and the replicas with each other. With ``--large GB`` the disks hold so
+many gigabytes of log in segments of 1 GiB and small batches before the faults begin; ListOffsets
+requests and deletes are among the load, and a directory that goes STALLED or OFFLINE without a
+strike on its broker is a finding (large_logs.py). To repeat a failure, use the same
 seed; the interleaving depends on the machine, so that it may take a few runs.
 """
 
@@ -29,8 +32,10 @@ from kraftjbod.testing.local_cluster import ClusterTimeoutError, LocalCluster
 from kraftjbod.testing.simulation.search.applications.transaction_ledger import Outcome
 from tests.integration.checker import Load, judge
 from tests.integration.live_consumer import LiveConsumer
+from tests.soak import large_logs
 from tests.soak.copiers import Copiers, Wait
-from tests.soak.plan import Kind, Round, plan
+from tests.soak.large_logs import Fill, LogQueries, Struck, unexplained_states
+from tests.soak.plan import OF_CONTROLLERS, Kind, Round, plan
 from tests.soak.replicas import differing_replicas
 from tests.soak.strikes import BACK_S, Striker
 from tests.soak.transactions import Transactions
@@ -58,6 +63,10 @@ CONFIG: Final = {
     # Segments roll, and a move has several of them to copy.
     "log.segment.bytes": str(512 * 1024),
 }
+#: With large logs everything is as users have it.
+LARGE_CONFIG: Final = {"log.segment.bytes": str(1024 * 1024 * 1024)}
+_REPLICATION_FACTOR: Final = 3
+_NO_STRIKE_ON_A_BROKER: Final = OF_CONTROLLERS | {Kind.MOVES}
 
 
 @dataclass(kw_only=True)
@@ -80,6 +89,10 @@ class Report:
     #: The longest times without an acknowledgement of any partition, one per round, by its kinds.
     gaps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     findings: list[str] = field(default_factory=list)
+    #: When strikes on which brokers had an effect.
+    struck: list[Struck] = field(default_factory=list)
+    #: Of ListOffsets and deletes on large logs.
+    queries: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
         found = [
@@ -90,6 +103,8 @@ class Report:
             f"{self.hung} producers whose client hung",
             "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
             f"directories that hung and daemons that ended beside the strikes: {self.unstruck}",
+            "on large logs: "
+            + (", ".join(f"{n} {what}" for what, n in self.queries.items()) or "-"),
             "longest time without an acknowledgement, by what struck:",
         ]
         found += [
@@ -103,19 +118,27 @@ class Report:
         return found
 
 
-def soak(seed: int, seconds: float, *, report_line: Callable[[str], None] = print) -> Report:
-    """Break and mend for about so long; the cluster's files stay if something was found."""
+def soak(
+    seed: int, seconds: float, *, large_gb: float = 0, report_line: Callable[[str], None] = print
+) -> Report:
+    """Break and mend for about so long; the cluster's files stay if something was found.
+
+    :param large_gb: log on all disks together before the faults begin.
+    """
     report = Report(seed=seed)
     cluster = LocalCluster(
         controllers=1 if seed % 4 == 0 else 3,
         brokers=BROKERS,
         dirs=DIRS,
-        disk_bytes=DISK_BYTES + int(seconds) * DISK_BYTES_PER_S,
-        config=CONFIG,
+        disk_bytes=disk_bytes(seconds, large_gb),
+        config=LARGE_CONFIG if large_gb else CONFIG,
     )
     cluster.start()
     try:
-        _soak(cluster, report, seconds, report_line)
+        if large_gb:
+            _soak_large(cluster, report, seconds, large_gb, report_line)
+        else:
+            _soak(cluster, report, seconds, report_line)
         if report.findings:
             report_line(cluster.last_words())
             report_line(f"the daemons' files are in {cluster.run_dir}")
@@ -124,8 +147,42 @@ def soak(seed: int, seconds: float, *, report_line: Callable[[str], None] = prin
     return report
 
 
+def disk_bytes(seconds: float, large_gb: float) -> int:
+    """Size of each disk: it can hold all of its broker while the other one is replaced."""
+    of_broker = int(large_gb * 1e9 / _REPLICATION_FACTOR)
+    return DISK_BYTES + int(seconds) * DISK_BYTES_PER_S + of_broker + of_broker // 4
+
+
+def _soak_large(
+    cluster: LocalCluster,
+    report: Report,
+    seconds: float,
+    large_gb: float,
+    report_line: Callable[[str], None],
+) -> None:
+    """The same above large logs."""
+    cluster.create_topic(
+        large_logs.TOPIC,
+        partitions=large_logs.PARTITIONS,
+        replication_factor=_REPLICATION_FACTOR,
+        config={"min.insync.replicas": "2"},
+    )
+    fill = Fill(cluster.bootstrap_servers)
+    fill.write(int(large_gb * 1e9) // _REPLICATION_FACTOR, report_line)
+    with LogQueries(cluster.bootstrap_servers, fill, report.seed) as queries:
+        _soak(cluster, report, seconds, report_line, fill)
+    report.queries = queries.counts
+    report.findings += queries.findings
+    events = {broker.id: broker.events() for broker in cluster.brokers}
+    report.findings += unexplained_states(events, report.struck)
+
+
 def _soak(
-    cluster: LocalCluster, report: Report, seconds: float, report_line: Callable[[str], None]
+    cluster: LocalCluster,
+    report: Report,
+    seconds: float,
+    report_line: Callable[[str], None],
+    fill: Fill | None = None,
 ) -> None:
     for topic, partitions in (
         (TOPIC, PARTITIONS),
@@ -171,6 +228,8 @@ def _soak(
     verdict = judge(bootstrap, TOPIC, load)
     report.read = verdict.records_read
     report.findings += verdict.findings
+    if fill is not None:
+        report.findings += fill.findings()
     report.findings += [
         f"{daemon.files.name} printed a traceback: {daemon.files.telemetry_path}"
         for daemon in cluster.processes.daemons
@@ -180,6 +239,8 @@ def _soak(
         broker.stop()
     paths = [one.path for broker in cluster.brokers for one in broker.dirs]
     report.findings += differing_replicas(paths, TOPIC, PARTITIONS)
+    if fill is not None:
+        report.findings += differing_replicas(paths, large_logs.TOPIC, large_logs.PARTITIONS)
 
 
 def _round(
@@ -193,7 +254,7 @@ def _round(
     report.rounds += 1
     report.strikes.update(strike.kind for strike in strikes)
     report_line(f"round {report.rounds}: {'; '.join(map(str, strikes))}")
-    began_s = time.monotonic()
+    began_s, began_wall_s = time.monotonic(), time.time()
     report.findings += striker.play(strikes)
     mended_s = time.monotonic()
     before = load.acked_by_partition()
@@ -206,6 +267,8 @@ def _round(
         report.unstruck += _wait_in_sync(cluster, striker)
     except (KraftJbodError, KafkaException) as e:
         report.findings += [str(e), load.explain()]
+    hit = frozenset(one.broker for one in strikes if one.kind not in _NO_STRIKE_ON_A_BROKER)
+    report.struck.append(Struck(hit, began_wall_s, time.time()))
     gap_s, partition = _longest_gap_s(load, began_s - _JUST_BEFORE_S, time.monotonic())
     report.gaps_s[" + ".join(strike.kind for strike in strikes)].append(gap_s)
     report_line(
@@ -251,6 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
+    parser.add_argument("--large", type=float, default=0, metavar="GB")
     asked = parser.parse_args()
     # Either way daemons, mounts and loop devices are to go; in the background SIGINT is ignored.
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -260,7 +324,7 @@ def main() -> None:
     def report_line(line: str) -> None:
         print(f"{time.monotonic() - began_s:7.1f} s  {line}", flush=True)
 
-    report = soak(asked.seed, asked.seconds, report_line=report_line)
+    report = soak(asked.seed, asked.seconds, large_gb=asked.large, report_line=report_line)
     print("\n".join(report.lines()), flush=True)
     sys.exit(1 if report.findings else 0)
 

@@ -9,8 +9,9 @@ import pytest
 from kraftjbod.testing import log_disks
 from tests.soak.committed_reader import CommittedRecord
 from tests.soak.copiers import compare
+from tests.soak.large_logs import Struck, unexplained_states
 from tests.soak.plan import UNCLEAN, Kind, Round, plan
-from tests.soak.soak import soak
+from tests.soak.soak import disk_bytes, soak
 
 SECONDS = 120.0
 
@@ -39,6 +40,24 @@ def test_compare_copies_finds_lost_repeated_and_foreign_records() -> None:
     assert compare(expected, copies[1:]) == ["(0, 3) is not copied: b'v 3'"]
     assert compare(expected, [*copies, copies[1]]) == ["(0, 4) is copied again, or after 6: b'v 4'"]
     assert compare(expected[:2], copies) == ["(0, 6) is copied and was never committed: b'v 6'"]
+
+
+def test_disk_of_a_soak_with_large_logs_holds_all_of_its_broker() -> None:
+    """A broker has a third of 20 GB, and one of its two disks can be replaced."""
+    assert disk_bytes(3600, 20) > 1.2 * 20e9 / 3 + disk_bytes(3600, 0)
+
+
+def test_unexplained_states_are_those_without_a_strike_on_the_broker() -> None:
+    def stalled(at_s: int) -> dict[str, str]:
+        return {"event": "log_dir_stalled", "timestamp": f"2026-11-26T00:00:{at_s:02}Z"}
+
+    midnight_s = 1_795_651_200.0
+    struck = [Struck(frozenset({2}), midnight_s + 10, midnight_s + 20)]
+    other = {"event": "log_dir_answers_again", "timestamp": "2026-11-26T00:00:30Z"}
+    events = {1: [stalled(15)], 2: [stalled(9), stalled(10), stalled(25), stalled(26), other]}
+    assert unexplained_states(events, struck) == [
+        f"log_dir_stalled without a strike: {stalled(at_s)}" for at_s in (15, 9, 26)
+    ]
 
 
 @pytest.mark.process
