@@ -11,6 +11,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 UV := .uv/bin/uv
 UV_VERSION := 0.13.8
+TWINE_VERSION := 7.0.0
 # Compiled modules are kept, in __pycache__: without them a daemon's start costs half as much again,
 # and the tests make hundreds of those.
 unexport PYTHONDONTWRITEBYTECODE
@@ -227,20 +228,21 @@ fmt: setup  ## Format the code
 	@$(PY) -m ruff check -q --fix-only .
 
 .PHONY: lint
-lint: setup  ## Check formatting and lint rules
+lint: setup  ## Check formatting, lint rules and spelling
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
+	@$(VENV)/bin/codespell
 
-.PHONY: type
-type: setup spark  ## mypy --strict over the package
-	@$(PY) -m mypy --strict kraftjbod
+.PHONY: types
+types: setup spark  ## mypy --strict over the package and the tests
+	@$(PY) -m mypy --strict kraftjbod tests
 
 .PHONY: tidy
 tidy: setup  ## Import order, colours, doors and the other rules of the house
 	@$(PY) -m pytest -q tests/tidy $(ARGS)
 
 .PHONY: check
-check: lint type tidy unit  ## What every change must pass, in five to seven minutes
+check: lint types tidy unit  ## What every change must pass, in five to seven minutes
 	@$(PYTEST) -m "not long" tests/golden tests/faults $(ARGS)
 
 .PHONY: docs
@@ -258,6 +260,12 @@ stubs: setup  ## Write the types of Kafka's messages, kraftjbod/protocol/message
 .PHONY: bench
 bench: setup spark  ## Throughput, latency, restart and failover figures beside what the machine can do
 	@$(PY) -m tests.bench.main $(ARGS)
+
+.PHONY: dist
+dist: setup  ## Build an sdist and a wheel for every Python and machine into dist/, and check what they say of themselves
+	@rm -rf dist
+	@HATCH_BUILD_NO_HOOKS=true $(UV) build -q --out-dir dist
+	@$(UV) tool run -q --from twine==$(TWINE_VERSION) twine check --strict dist/*.whl dist/*.tar.gz
 
 .PHONY: install
 install:  ## Install daemons, tools and systemd units (PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=)

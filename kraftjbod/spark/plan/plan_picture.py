@@ -230,8 +230,8 @@ def _gaps(rows: Sequence[Row], measure: Measure) -> list[Measure]:
     for _, group in groupby(paired, key=lambda entry: entry[0]["broker_id"]):
         shares = list(group)
         if len(shares) > 1:
-            befores, afters = [s[1] for s in shares], [s[2] for s in shares]
-            gaps.append((max(befores) - min(befores), max(afters) - min(afters)))
+            earlier, afters = [s[1] for s in shares], [s[2] for s in shares]
+            gaps.append((max(earlier) - min(earlier), max(afters) - min(afters)))
     if not gaps:
         return []
     return [
