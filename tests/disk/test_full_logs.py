@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -135,7 +136,7 @@ class Node:
 
 
 @pytest.fixture(params=["tmpfs", "ext4"])
-def disk(request: pytest.FixtureRequest):
+def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
     kind: Kind = request.param
     if (reason := mounts.why_not(kind)) is not None:
         pytest.skip(reason)
@@ -153,7 +154,7 @@ async def made(disk: Disk) -> Node:
 
 
 @pytest.mark.timeout(600)
-async def test_a_hundred_times_full(disk: Disk):
+async def test_a_hundred_times_full(disk: Disk) -> None:
     node = await made(disk)
     for cycle in range(CYCLES):
         await node.write_until_full()
@@ -168,7 +169,7 @@ async def test_a_hundred_times_full(disk: Disk):
     await node.stop()
 
 
-async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk):
+async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk) -> None:
     node = await made(disk)
     await node.write_until_full()
     # Neither the space of the reserve is left, nor any other.
@@ -188,7 +189,7 @@ async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk):
     await node.stop()
 
 
-async def test_everything_goes_where_there_is_no_space_for_a_new_segment(disk: Disk):
+async def test_everything_goes_where_there_is_no_space_for_a_new_segment(disk: Disk) -> None:
     node = await made(disk)
     await node.write_until_full()
     disk.fill()

@@ -209,8 +209,9 @@ class GeneratedFile(MemFile):
         self._generated_bytes = count * record_bytes
         self._rotten: set[int] = set()
 
-    def rot(self, position: int) -> None:
-        """The byte there is another one from now on."""
+    def rot(self, position: int, *, is_cached: bool = False) -> None:
+        """Change the byte there from now on; no page keeps the right one."""
+        assert not is_cached
         self._rotten.add(position)
 
     def _with_rot(self, data: bytes, begin: int) -> bytes:

@@ -115,7 +115,7 @@ async def check(mem: MemVfs, reported: Acknowledged) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("errno", [EIO, EROFS, EACCES])
 @pytest.mark.parametrize("sticky", [True, False])
-async def test_every_operation_fails_once(errno: int, sticky: bool):
+async def test_every_operation_fails_once(errno: int, sticky: bool) -> None:
     for n in range(1, 1000):
         fault = Fault(errno=errno, nth=n, sticky=sticky)
         mem, log_dir, reported, channel = await play_with(fault)
@@ -133,7 +133,7 @@ async def test_every_operation_fails_once(errno: int, sticky: bool):
     pytest.fail("the story never ended")
 
 
-async def test_every_write_falls_short():
+async def test_every_write_falls_short() -> None:
     for n in range(1, 200):
         fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"write_at"}), nth=n)
         mem, log_dir, reported, _ = await play_with(fault)
@@ -144,7 +144,7 @@ async def test_every_write_falls_short():
     pytest.fail("the story never ended")
 
 
-async def test_rubbish_read_while_recovering_is_never_accepted():
+async def test_rubbish_read_while_recovering_is_never_accepted() -> None:
     """A bit flips in some read of a log that is being recovered: fewer records, no wrong ones."""
     mem = MemVfs()
     format_dir(mem, "/d1", 1)

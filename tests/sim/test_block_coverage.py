@@ -11,7 +11,7 @@ from kraftjbod.testing.simulation.search.seed_run import run_seed
 from tests.sim.block_coverage import PACKAGE, Block, blocks_of, collect, report
 
 
-def test_blocks_of_returns_each_suite_inside_functions():
+def test_blocks_of_returns_each_suite_inside_functions() -> None:
     source = dedent('''
         import os
 
@@ -48,7 +48,7 @@ def test_blocks_of_returns_each_suite_inside_functions():
 
 
 @pytest.mark.long
-def test_collect_sees_what_a_simulated_controller_executes():
+def test_collect_sees_what_a_simulated_controller_executes() -> None:
     run = partial(run_seed, duration_ms=500, controllers=1, applications=[], is_light=True)
     outcomes, lines = collect([1], run, jobs=1)
     assert not outcomes[0].findings

@@ -96,7 +96,9 @@ class Wait:
 class _Copier:
     """A consumer, and a producer that is replaced when the client says that it is unusable."""
 
-    def __init__(self, bootstrap: str, source: str, target: str, partitions: int, name: str):
+    def __init__(
+        self, bootstrap: str, source: str, target: str, partitions: int, name: str
+    ) -> None:
         common = {
             "bootstrap.servers": bootstrap,
             "reconnect.backoff.max.ms": 500,

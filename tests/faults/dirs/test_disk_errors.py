@@ -235,7 +235,7 @@ async def set_scene() -> Scene:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_failure_names_its_class_directory_replica_and_operation(name: str):
+async def test_a_failure_names_its_class_directory_replica_and_operation(name: str) -> None:
     case, scene = CASES[name], await set_scene()
     kinds = frozenset({case.kinds})
     scene.vfs.inject(Fault(errno=case.errno, kinds=kinds, path=case.path))
@@ -252,7 +252,7 @@ async def test_a_failure_names_its_class_directory_replica_and_operation(name: s
     assert offline["directory_id"] == str(directory_id(1))
 
 
-async def test_whoever_waits_after_the_failure_hears_of_the_directory_only():
+async def test_whoever_waits_after_the_failure_hears_of_the_directory_only() -> None:
     scene = await set_scene()
     scene.vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
     data = batch()
@@ -267,7 +267,7 @@ async def test_whoever_waits_after_the_failure_hears_of_the_directory_only():
     assert (caught.value.operation, caught.value.replica) == (None, None)
 
 
-async def test_a_purge_that_fails_names_the_operation():
+async def test_a_purge_that_fails_names_the_operation() -> None:
     scene = await set_scene()
     scene.vfs.inject(Fault(kinds=frozenset({"remove_tree"})))
     await scene.manager.delete(TP)

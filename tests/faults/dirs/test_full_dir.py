@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from errno import EDQUOT, EIO, ENOSPC
 
 import pytest
@@ -69,7 +70,7 @@ class Disk:
         assert self.log_dir.state is LogDirState.SATURATED
 
 
-async def until(condition) -> None:
+async def until(condition: Callable[[], object]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
 
@@ -87,7 +88,7 @@ async def checks(disk: Disk, count: int) -> None:
     disk.vfs.on_operation = None
 
 
-async def test_the_first_that_finds_no_space_gives_the_reserve_away():
+async def test_the_first_that_finds_no_space_gives_the_reserve_away() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     assert disk.log_dir.reserve_bytes == RESERVE
@@ -106,7 +107,7 @@ async def test_the_first_that_finds_no_space_gives_the_reserve_away():
     assert disk.log_dir.state is LogDirState.SATURATED
 
 
-async def test_what_was_queued_after_does_not_eat_up_the_reserve():
+async def test_what_was_queued_after_does_not_eat_up_the_reserve() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.fill()
@@ -127,7 +128,7 @@ async def test_what_was_queued_after_does_not_eat_up_the_reserve():
     assert ran == [OpKind.RETENTION]
 
 
-async def test_it_heals_when_the_reserve_is_whole_again():
+async def test_it_heals_when_the_reserve_is_whole_again() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -149,7 +150,7 @@ async def test_it_heals_when_the_reserve_is_whole_again():
 
 
 @pytest.mark.parametrize("missing", [1, RESERVE, RESERVE + MIB])
-async def test_too_little_space_does_not_heal(missing: int):
+async def test_too_little_space_does_not_heal(missing: int) -> None:
     disk = Disk(heal_free_bytes=MIB)
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -163,7 +164,7 @@ async def test_too_little_space_does_not_heal(missing: int):
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_below_the_minimum_it_is_saturated_and_keeps_its_reserve():
+async def test_below_the_minimum_it_is_saturated_and_keeps_its_reserve() -> None:
     disk = Disk(min_free_bytes=MIB, heal_free_bytes=MIB)
     await disk.log_dir.secure_reserve()
     disk.log_dir.start_watches()
@@ -184,7 +185,7 @@ async def test_below_the_minimum_it_is_saturated_and_keeps_its_reserve():
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_no_inode_left_is_full_too():
+async def test_no_inode_left_is_full_too() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.log_dir.start_watches()
@@ -198,7 +199,7 @@ async def test_no_inode_left_is_full_too():
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_a_quota_counts_though_the_disk_has_space():
+async def test_a_quota_counts_though_the_disk_has_space() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     quota = disk.vfs.inject(Fault(errno=EDQUOT, kinds=frozenset({"write_at"})))
@@ -215,7 +216,7 @@ async def test_a_quota_counts_though_the_disk_has_space():
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_a_full_disk_is_watched_as_any_other():
+async def test_a_full_disk_is_watched_as_any_other() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -226,7 +227,7 @@ async def test_a_full_disk_is_watched_as_any_other():
     assert disk.log_dir.state is LogDirState.OFFLINE
 
 
-async def test_a_probe_that_finds_no_space_is_no_broken_disk():
+async def test_a_probe_that_finds_no_space_is_no_broken_disk() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"open"}), path="*.probe"))
@@ -235,7 +236,7 @@ async def test_a_probe_that_finds_no_space_is_no_broken_disk():
     assert disk.log_dir.state is LogDirState.SATURATED
 
 
-async def test_an_io_error_while_saturated_is_the_end():
+async def test_an_io_error_while_saturated_is_the_end() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -245,7 +246,7 @@ async def test_an_io_error_while_saturated_is_the_end():
     assert disk.log_dir.state is LogDirState.OFFLINE
 
 
-async def test_full_while_stalled_is_full_afterwards():
+async def test_full_while_stalled_is_full_afterwards() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.fill()
@@ -305,7 +306,7 @@ KINDS = frozenset(
 
 
 @pytest.mark.parametrize("errno", [EIO, ENOSPC])
-async def test_every_operation_on_the_reserve_fails_once(errno: int):
+async def test_every_operation_on_the_reserve_fails_once(errno: int) -> None:
     for n in range(1, 200):
         fault = Fault(errno=errno, nth=n, kinds=KINDS, sticky=False)
         disk = await play_with(fault)

@@ -59,30 +59,30 @@ EVERY_SECOND = range(1, SHARES + 1, 2)
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(1, SHARES + 1))
-async def test_no_space_once(first: int):
+async def test_no_space_once(first: int) -> None:
     await sweep(lambda n, world: Spell(nth=n, mem=world.mems[0]), first=first)
 
 
-async def test_no_quota_once():
+async def test_no_quota_once() -> None:
     await sweep(lambda n, world: Spell(nth=n, errno=EDQUOT, mem=world.mems[0]), step=15)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
 @pytest.mark.parametrize("length", [2, 5])
-async def test_no_space_for_some_operations(length: int, first: int):
+async def test_no_space_for_some_operations(length: int, first: int) -> None:
     await sweep(lambda n, world: Spell(nth=n, length=length, mem=world.mems[0]), first=first)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
-async def test_no_space_until_somebody_makes_some(first: int):
+async def test_no_space_until_somebody_makes_some(first: int) -> None:
     await sweep(lambda n, world: Spell(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 2])
-async def test_half_of_a_write_finds_space(first: int):
+async def test_half_of_a_write_finds_space(first: int) -> None:
     kinds = frozenset({"write_at", "copy_from"})
     await sweep(
         lambda n, world: Spell(nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]),
@@ -95,7 +95,7 @@ async def test_half_of_a_write_finds_space(first: int):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 5])
 @pytest.mark.parametrize("but_for_bytes", [0, 100])
-async def test_a_disk_that_holds_no_more(but_for_bytes: int, first: int):
+async def test_a_disk_that_holds_no_more(but_for_bytes: int, first: int) -> None:
     await sweep(
         lambda n, world: Shrink(nth=n, mem=world.mems[0], but_for_bytes=but_for_bytes), first=first
     )
@@ -103,5 +103,5 @@ async def test_a_disk_that_holds_no_more(but_for_bytes: int, first: int):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 5])
-async def test_a_disk_without_inodes(first: int):
+async def test_a_disk_without_inodes(first: int) -> None:
     await sweep(lambda n, world: Shrink(nth=n, mem=world.mems[0], inodes_only=True), first=first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -68,12 +69,12 @@ class Disk:
         assert await self.channel.take() is self.log_dir
 
 
-async def until(condition) -> None:
+async def until(condition: Callable[[], object]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
 
 
-async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it():
+async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it() -> None:
     disk = Disk()
     waiting = await disk.hang()
     with capture_logs() as logged:
@@ -95,7 +96,7 @@ async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it():
     disk.log_dir.close()
 
 
-async def test_a_hung_flush_stalls_the_dir_later():
+async def test_a_hung_flush_stalls_the_dir_later() -> None:
     """One may have to write a whole segment: it takes as long as that takes."""
     disk = Disk()
     waiting = await disk.hang(OpKind.FLUSH)
@@ -111,7 +112,7 @@ async def test_a_hung_flush_stalls_the_dir_later():
     disk.log_dir.close()
 
 
-async def test_what_waits_to_be_written_is_taken_back_and_never_written():
+async def test_what_waits_to_be_written_is_taken_back_and_never_written() -> None:
     disk, ran = Disk(), []
     waiting = await disk.hang()
     behind = {
@@ -129,7 +130,7 @@ async def test_what_waits_to_be_written_is_taken_back_and_never_written():
     disk.log_dir.close()
 
 
-async def test_nothing_is_read_from_memory_while_it_is_stalled():
+async def test_nothing_is_read_from_memory_while_it_is_stalled() -> None:
     disk = Disk()
     waiting = await disk.hang()
     assert disk.log_dir.read_cached(disk.file, 0, 1) is not None
@@ -141,7 +142,7 @@ async def test_nothing_is_read_from_memory_while_it_is_stalled():
     disk.log_dir.close()
 
 
-async def test_a_disk_that_never_answers_is_offline_in_the_end():
+async def test_a_disk_that_never_answers_is_offline_in_the_end() -> None:
     disk = Disk()
     waiting = await disk.hang()
     await disk.suspect()
@@ -153,7 +154,7 @@ async def test_a_disk_that_never_answers_is_offline_in_the_end():
     disk.vfs.release()
 
 
-async def test_a_check_of_the_disk_that_hangs_stalls_an_idle_dir():
+async def test_a_check_of_the_disk_that_hangs_stalls_an_idle_dir() -> None:
     disk = Disk()
     await disk.log_dir.run(OpKind.READ, lambda: "its first check is over")
     disk.log_dir.close()
@@ -171,7 +172,7 @@ async def test_a_check_of_the_disk_that_hangs_stalls_an_idle_dir():
     disk.log_dir.close()
 
 
-async def test_slow_is_not_hung():
+async def test_slow_is_not_hung() -> None:
     disk = Disk()
     disk.vfs.inject(Fault(effect=Effect.DELAY, delay_s=0.01, kinds=frozenset({"write_at"})))
     for _ in range(5):
@@ -182,7 +183,7 @@ async def test_slow_is_not_hung():
     disk.log_dir.close()
 
 
-async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers():
+async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers() -> None:
     disk = Disk()
     with capture_logs() as logged:
         disk.log_dir.suspect("it is slow")
@@ -200,7 +201,7 @@ async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers():
     disk.log_dir.close()
 
 
-async def test_who_is_slow_and_hangs_answers_when_both_are_over():
+async def test_who_is_slow_and_hangs_answers_when_both_are_over() -> None:
     disk = Disk()
     waiting = await disk.hang()
     await disk.suspect()
@@ -217,7 +218,7 @@ async def test_who_is_slow_and_hangs_answers_when_both_are_over():
     disk.log_dir.close()
 
 
-async def test_the_latency_of_an_operation_that_hangs_is_its_age():
+async def test_the_latency_of_an_operation_that_hangs_is_its_age() -> None:
     disk = Disk()
     waiting = await disk.hang()
     disk.log_dir.statistics.sample(0)
@@ -271,7 +272,7 @@ async def node_with_replicas() -> Node:
 @pytest.mark.parametrize("does_answer", [True, False])
 async def test_a_dir_that_hangs_while_it_is_loaded_costs_its_own_replicas_at_most(
     does_answer: bool,
-):
+) -> None:
     node = await node_with_replicas()
     hang = node.vfss[1].inject(
         Fault(effect=Effect.HANG, kinds=frozenset({"list_dir"}), path="/d2/t-1", sticky=False)
@@ -308,7 +309,7 @@ class FastClock:
     wall_ms = now_ms
 
 
-async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_append():
+async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_append() -> None:
     """Some KiB from a producer and one ListOffsets took the directory offline."""
     vfs = MemVfs()
     format_dir(vfs, "/d1", 1)
@@ -331,7 +332,7 @@ async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_ap
     log_dir.close()
 
 
-async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk():
+async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk() -> None:
     vfs = MemVfs()
     format_dir(vfs, "/d1", 1)
     log_dir = open_dir(vfs, clock=ManualClock(NOW_MS), io_timeout_ms=250)

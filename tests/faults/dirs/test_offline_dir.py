@@ -56,7 +56,7 @@ def fetch_both() -> object:
     )
 
 
-async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only():
+async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only() -> None:
     """KAFKA-6697: one bad directory kept a broker from starting."""
     good = MemVfs()
     sick = FaultVfs(MemVfs())
@@ -78,7 +78,7 @@ async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only():
     assert offline["operation"] == "load"
 
 
-async def test_high_watermarks_are_checkpointed_beside_an_offline_directory():
+async def test_high_watermarks_are_checkpointed_beside_an_offline_directory() -> None:
     """One dead directory may not cost the others their checkpoint."""
     sick = FaultVfs(MemVfs())
     good = MemVfs()
@@ -97,7 +97,7 @@ async def test_high_watermarks_are_checkpointed_beside_an_offline_directory():
         await rig.parts.manager.checkpoint_high_watermarks()
 
 
-async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only():
+async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only() -> None:
     """KAFKA-6027: it is a storage error, not a bug that ends the request."""
     async with brokers() as (rig,):
         await two_replicas(rig)
@@ -115,7 +115,7 @@ async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only
 @pytest.mark.parametrize("kind", ["read_cached_at", "read_at"])
 async def test_a_read_that_fails_while_serving_a_fetch_takes_the_directory_offline(
     kind: str, errno: int
-):
+) -> None:
     """KAFKA-16304: errors of a dying disk during sends looked like clients that went away."""
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
@@ -133,7 +133,7 @@ async def test_a_read_that_fails_while_serving_a_fetch_takes_the_directory_offli
         assert await rig.failures.take() is rig.dirs[0]
 
 
-async def test_a_follower_in_a_dead_directory_leaves_its_neighbours_fetching():
+async def test_a_follower_in_a_dead_directory_leaves_its_neighbours_fetching() -> None:
     """KAFKA-5864: the loop that fetches does not die of one replica's directory."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
@@ -155,7 +155,7 @@ async def test_a_follower_in_a_dead_directory_leaves_its_neighbours_fetching():
         assert rigs[0].broker_id == BrokerId(1)
 
 
-async def test_a_leader_whose_directory_died_shrinks_no_in_sync_set():
+async def test_a_leader_whose_directory_died_shrinks_no_in_sync_set() -> None:
     """KAFKA-7837: between the failure and the controller's word it is nobody's leader any more."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))

@@ -155,7 +155,7 @@ async def check_loss_of_oldest_segment(vfs: MemVfs) -> bool:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(5))
-async def test_crash_at_every_operation(seed: int):
+async def test_crash_at_every_operation(seed: int) -> None:
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     mem.sync_dir("/d1")
@@ -182,7 +182,7 @@ async def test_crash_at_every_operation(seed: int):
     assert noticed > 50
 
 
-async def test_clean_stop_needs_no_scan():
+async def test_clean_stop_needs_no_scan() -> None:
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     manager = manager_of([open_dir(mem)], CONFIG)

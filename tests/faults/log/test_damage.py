@@ -99,7 +99,9 @@ def all_but(*numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", range(BATCHES))
-async def test_damage_of_any_batch_is_reported_once_and_everything_else_is_served(number: int):
+async def test_damage_of_any_batch_is_reported_once_and_everything_else_is_served(
+    number: int,
+) -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, number)
@@ -121,7 +123,7 @@ HEADER_BYTES = [*range(12), *range(16, 61)]
 @pytest.mark.parametrize("number", [0, 5, 7])
 async def test_damage_of_any_byte_of_a_header_hides_no_more_than_the_index_allows(
     number: int, at: int
-):
+) -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, number)
@@ -134,7 +136,7 @@ async def test_damage_of_any_byte_of_a_header_hides_no_more_than_the_index_allow
     assert served == sorted(set(served))
 
 
-async def test_two_damages_in_one_segment_and_one_in_another():
+async def test_two_damages_in_one_segment_and_one_in_another() -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     for number in (2, 5, 12):
@@ -143,7 +145,7 @@ async def test_two_damages_in_one_segment_and_one_in_another():
     assert await read_all(handle) == all_but(2, 5, 12)
 
 
-async def test_what_comes_from_memory_is_not_checked_but_read_checked_is():
+async def test_what_comes_from_memory_is_not_checked_but_read_checked_is() -> None:
     vfs = MemVfs()
     _, handle = await written(vfs, checked=False)
     path, position = segment_of(vfs, 3)
@@ -157,7 +159,7 @@ async def test_what_comes_from_memory_is_not_checked_but_read_checked_is():
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 23])
-async def test_a_log_that_is_truncated_before_its_damage_grows_again(number: int):
+async def test_a_log_that_is_truncated_before_its_damage_grows_again(number: int) -> None:
     vfs = MemVfs()
     manager, handle = await written(vfs)
     path, position = segment_of(vfs, number)
@@ -176,7 +178,7 @@ async def test_a_log_that_is_truncated_before_its_damage_grows_again(number: int
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_truncation_in_the_middle_of_damage_takes_all_of_it(is_known: bool):
+async def test_a_truncation_in_the_middle_of_damage_takes_all_of_it(is_known: bool) -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, 10)
@@ -190,7 +192,7 @@ async def test_a_truncation_in_the_middle_of_damage_takes_all_of_it(is_known: bo
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["flipped", "short", "zeros", "rubbish"])
-async def test_a_damaged_index_file_is_made_anew_and_reported(suffix: str, how: str):
+async def test_a_damaged_index_file_is_made_anew_and_reported(suffix: str, how: str) -> None:
     vfs = MemVfs()
     manager, _ = await written(vfs)
     await manager.close(1)
@@ -223,7 +225,7 @@ async def test_a_damaged_index_file_is_made_anew_and_reported(suffix: str, how: 
 
 @pytest.mark.parametrize("at", range(8))
 @pytest.mark.parametrize("entry", range(2))
-async def test_an_index_entry_that_points_elsewhere_misleads_nobody(entry: int, at: int):
+async def test_an_index_entry_that_points_elsewhere_misleads_nobody(entry: int, at: int) -> None:
     """Rising still, so that nothing shows before somebody reads by it."""
     vfs = MemVfs()
     manager, _ = await written(vfs)
@@ -244,7 +246,7 @@ async def test_an_index_entry_that_points_elsewhere_misleads_nobody(entry: int, 
         assert handle.damaged_from is None
 
 
-async def test_an_append_goes_on_after_damage():
+async def test_an_append_goes_on_after_damage() -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, BATCHES - 1)
@@ -256,7 +258,7 @@ async def test_an_append_goes_on_after_damage():
     assert await read_all(handle) == [*all_but(BATCHES - 1), BATCHES * RECORDS]
 
 
-async def test_a_log_with_a_damaged_beginning_is_loaded_appended_to_and_kept_by_retention():
+async def test_a_log_with_a_damaged_beginning_is_loaded_appended_to_and_kept_by_retention() -> None:
     vfs = MemVfs()
     manager, _ = await written(vfs)
     for path in files(vfs, ".log"):
@@ -271,7 +273,7 @@ async def test_a_log_with_a_damaged_beginning_is_loaded_appended_to_and_kept_by_
     assert handle.log_dir.is_online
 
 
-async def test_lost_producer_snapshots_and_damage_do_not_keep_a_log_from_being_loaded():
+async def test_lost_producer_snapshots_and_damage_do_not_keep_a_log_from_being_loaded() -> None:
     """Producers are found in the batches, around what is damaged."""
     vfs = MemVfs()
     manager, handle = await written(vfs)
@@ -291,7 +293,7 @@ async def test_lost_producer_snapshots_and_damage_do_not_keep_a_log_from_being_l
     assert repeated.duplicate
 
 
-async def test_a_damaged_follower_is_truncated_by_recovery_and_its_dir_lives():
+async def test_a_damaged_follower_is_truncated_by_recovery_and_its_dir_lives() -> None:
     vfs = MemVfs()
     await written(vfs)
     path, position = segment_of(vfs, 10)

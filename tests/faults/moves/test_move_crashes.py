@@ -19,7 +19,7 @@ from tests.faults.vfs_fault import WRITING_KINDS
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_power_cut_at_every_operation_of_a_move(seed: int):
+async def test_a_power_cut_at_every_operation_of_a_move(seed: int) -> None:
     disks = two_disks()
     vfss = watched(disks)
     written = Written()

@@ -87,18 +87,18 @@ async def sweep(number: int, share: int) -> int:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_every_operation_on_the_source_fails(share: int):
+async def test_every_operation_on_the_source_fails(share: int) -> None:
     assert await sweep(0, share) > 100
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_every_operation_on_the_target_fails(share: int):
+async def test_every_operation_on_the_target_fails(share: int) -> None:
     """A broken target never takes the source with it."""
     assert await sweep(1, share) > 100
 
 
-async def test_every_copy_falls_short():
+async def test_every_copy_falls_short() -> None:
     for n in range(1, 200):
         fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"copy_from"}), nth=n)
         disks, manager, written, _ = await play_with(1, fault)

@@ -208,12 +208,12 @@ def test_what_three_controllers_and_three_brokers_bear(
     assert document["complaints"] in ([], late), err
     assert (gap_ms is None) == (scenario in ("broker-pause", "host-loss"))
     assert code == (1 if document["complaints"] else 0)
-    whats = [mark["what"] for mark in document["marks"]]
-    assert [what for what in whats if "is stopped" not in what] == [
+    stories = [mark["what"] for mark in document["marks"]]
+    assert [what for what in stories if "is stopped" not in what] == [
         *("injected", "noticed", "healed", "back", "in sync")
     ]
     if scenario == "rolling-restart":
-        assert len(whats) == 5 + 6, "three controllers and three brokers"
+        assert len(stories) == 5 + 6, "three controllers and three brokers"
     assert all(one["found"] >= one["acknowledged"] > 0 for one in document["partitions"])
     all_is_as_before(three_controllers)
 

@@ -44,7 +44,7 @@ def log_of(cluster: Cluster, broker: int, topic: str) -> Path:
 
 def test_nothing_is_missing_after_a_dead_disk_and_a_killed_broker(
     make_cluster: MakeCluster, tmp_path: Path
-):
+) -> None:
     cluster = make_cluster(brokers=3, dirs=3, config=SHORT_SESSIONS)
     cluster.create_topic("t", partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
 
@@ -80,7 +80,7 @@ def test_nothing_is_missing_after_a_dead_disk_and_a_killed_broker(
 
 def test_what_is_really_lost_or_damaged_is_found_and_nothing_else(
     make_cluster: MakeCluster, tmp_path: Path
-):
+) -> None:
     """The tail of the only replica of one topic is cut off its file, which its broker calls damage
     as it knows what was committed; and a byte of another topic's follower is turned round."""
     cluster = make_cluster(brokers=3, dirs=1, config=SHORT_SESSIONS)

@@ -75,7 +75,7 @@ def doctored(acknowledged: Path, path: Path, change: Callable[[list[Line]], Any]
 
 def test_a_sound_topic_passes_and_nothing_is_left_unchecked(
     audit: Callable[..., Any], acknowledged: Path
-):
+) -> None:
     code, printed = audit("--acknowledged", str(acknowledged), "--records-are-unique")
     records = len(acknowledged.read_text().splitlines())
     assert (code, printed["differences"], printed["unchecked"]) == (0, {}, [])
@@ -87,7 +87,7 @@ def test_a_sound_topic_passes_and_nothing_is_left_unchecked(
 
 def test_what_is_not_as_it_was_acknowledged_is_reported_and_fails(
     audit: Callable[..., Any], acknowledged: Path, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     def change(lines: list[Line]) -> None:
         first = [line for line in lines if line["partition"] == 0]
         first[1]["value_crc"] = 1
@@ -115,7 +115,7 @@ def test_what_is_not_as_it_was_acknowledged_is_reported_and_fails(
 
 def test_repetitions_count_unless_they_are_allowed(
     audit: Callable[..., Any], acknowledged: Path, tmp_path: Path
-):
+) -> None:
     def change(lines: list[Line]) -> None:
         # The second record is said to be the first one again, and the one behind it an older one.
         first = [line for line in lines if line["partition"] == 0]
@@ -131,7 +131,7 @@ def test_repetitions_count_unless_they_are_allowed(
 
 def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
     audit: Callable[..., Any], acknowledged: Path, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     places = spark.read.json(str(acknowledged)).select("topic", "partition", "offset")
     places.write.parquet(str(tmp_path / "acked"))
     code, printed = audit("--acknowledged", str(tmp_path / "acked"), "--no-replicas")
@@ -155,7 +155,7 @@ def test_an_audit_that_breaks_off_while_it_writes_is_no_good_news(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     """A report shows what the last whole audit found, and says that a later one did not end."""
     tables = tmp_path / "tables"
     publish(spark.createDataFrame([], SKEW), str(tables / "skew"))
@@ -185,7 +185,7 @@ def test_an_audit_that_breaks_off_while_it_writes_is_no_good_news(
 
 def test_trimmed_and_compacted_records_are_no_loss_and_are_reported(
     audit: Callable[..., Any], cluster: Cluster, tmp_path: Path
-):
+) -> None:
     cluster.create_topic("kept", cleanup_policy="compact")
     cluster.create_topic("trimmed")
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
@@ -224,7 +224,7 @@ def test_trimmed_and_compacted_records_are_no_loss_and_are_reported(
 )
 def test_an_error_says_what_was_wrong(
     audit: Callable[..., Any], tmp_path: Path, lines: str, options: list[str], says: str
-):
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(lines)
     code, printed = audit("--acknowledged", str(path), *options, fails=True)
@@ -233,7 +233,7 @@ def test_an_error_says_what_was_wrong(
 
 def test_lines_for_people_name_what_is_missing(
     cluster: Cluster, acknowledged: Path, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"topic": TOPIC, "partition": 0, "offset": 10**6}))
     options = ["--tables", str(tmp_path), "--acknowledged", str(path), "--no-replicas"]

@@ -28,7 +28,7 @@ LOGS = ClusterLogs(
 )
 
 
-def test_damage_of_the_only_replica_is_read_around():
+def test_damage_of_the_only_replica_is_read_around() -> None:
     damages = [
         Piece("single", 0, 20, 30),
         Piece("single", 0, 10, 12),
@@ -42,13 +42,13 @@ def test_damage_of_the_only_replica_is_read_around():
     ]
 
 
-def test_a_partition_with_too_many_damages_is_refused():
+def test_a_partition_with_too_many_damages_is_refused() -> None:
     damages = [Piece("single", 0, n, n + 1) for n in range(64)]
     with pytest.raises(OperatingError, match="single-0 is damaged in 64 places"):
         sound_pieces(LOGS, damages)
 
 
-def test_damages_are_those_of_leaders(spark: SparkSession):
+def test_damages_are_those_of_leaders(spark: SparkSession) -> None:
     held = batches(
         spark,
         batch(1, 0, 4),
@@ -59,6 +59,6 @@ def test_damages_are_those_of_leaders(spark: SparkSession):
     assert damaged_leaders(held) == [Piece("t", 0, 5, 10)]
 
 
-def test_of_nothing_nothing_is_read(spark: SparkSession):
+def test_of_nothing_nothing_is_read(spark: SparkSession) -> None:
     empty = read_records(spark, [], "localhost:1")
     assert empty.schema == AUDITED_COLUMNS and empty.count() == 0

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)
 
 def test_ranges_of_all_partitions_and_none_of_those_that_nobody_leads(
     make_cluster: MakeCluster,
-):
+) -> None:
     cluster = make_cluster(brokers=2, dirs=1)
     cluster.create_topic("compacted", assignments={0: [1]}, cleanup_policy="compact")
     cluster.create_topic("split", assignments={0: [1], 1: [2]})

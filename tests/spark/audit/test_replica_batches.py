@@ -94,7 +94,9 @@ def sound(*numbers: int) -> list[tuple[int, int, None]]:
     return [(n * PER_BATCH, n * PER_BATCH + PER_BATCH - 1, None) for n in numbers]
 
 
-def test_executors_read_every_replica_from_its_own_broker(cluster: Cluster, spark: SparkSession):
+def test_executors_read_every_replica_from_its_own_broker(
+    cluster: Cluster, spark: SparkSession
+) -> None:
     topic = make_topic(cluster)
     logs = logs_of(cluster, topic)
     assert logs.ranges == ((topic, 0, 0, BATCHES * PER_BATCH, False),)
@@ -118,7 +120,9 @@ def test_executors_read_every_replica_from_its_own_broker(cluster: Cluster, spar
     assert len({(row.base_offset, row.crc) for row in rows}) == BATCHES
 
 
-def test_a_damaged_batch_is_reported_and_passed_over_with_a_neighbour_s_help(cluster: Cluster):
+def test_a_damaged_batch_is_reported_and_passed_over_with_a_neighbour_s_help(
+    cluster: Cluster,
+) -> None:
     topic = make_topic(cluster)
     for broker, number in ((1, 3), (2, 5)):
         change(log_of(cluster, broker, topic), number, keeps_crc=True)
@@ -131,7 +135,7 @@ def test_a_damaged_batch_is_reported_and_passed_over_with_a_neighbour_s_help(clu
         assert read(cluster, own) == [*sound(*range(number)), damaged, *behind]
 
 
-def test_without_another_replica_the_end_of_a_damage_is_found_by_trying(cluster: Cluster):
+def test_without_another_replica_the_end_of_a_damage_is_found_by_trying(cluster: Cluster) -> None:
     topic = make_topic(cluster, brokers=(1,))
     path = log_of(cluster, 1, topic)
     at, _ = list(batches(path.read_bytes()))[3]
@@ -148,7 +152,7 @@ def test_without_another_replica_the_end_of_a_damage_is_found_by_trying(cluster:
 
 def test_what_was_changed_with_its_crc_shows_beside_the_others(
     cluster: Cluster, spark: SparkSession
-):
+) -> None:
     topic = make_topic(cluster)
     change(log_of(cluster, 3, topic), 7, keeps_crc=False)
     ranges = ranges_frame(spark, replica_ranges(logs_of(cluster, topic)))
@@ -163,7 +167,7 @@ def test_what_was_changed_with_its_crc_shows_beside_the_others(
     assert str(log_of(cluster, 3, topic).parent.parent) in found.detail
 
 
-def test_a_broker_that_is_gone_is_given_up_and_its_replicas_are_unread(cluster: Cluster):
+def test_a_broker_that_is_gone_is_given_up_and_its_replicas_are_unread(cluster: Cluster) -> None:
     topic = make_topic(cluster)
     rows = replica_ranges(logs_of(cluster, topic))
     cluster.stop_daemon(cluster.brokers[2])
@@ -178,7 +182,9 @@ def test_a_broker_that_is_gone_is_given_up_and_its_replicas_are_unread(cluster: 
         cluster.start_daemon(cluster.brokers[2])
 
 
-def test_records_that_went_meanwhile_are_unread_and_a_short_log_has_no_row(cluster: Cluster):
+def test_records_that_went_meanwhile_are_unread_and_a_short_log_has_no_row(
+    cluster: Cluster,
+) -> None:
     topic = make_topic(cluster)
     (*place, start, end), *_ = replica_ranges(logs_of(cluster, topic))
     assert (start, end) == (0, 60)

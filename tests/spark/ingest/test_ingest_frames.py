@@ -34,14 +34,16 @@ def judged(spark: SparkSession, *rows: tuple[Any, ...], at: datetime = NOON) -> 
     return spark.createDataFrame(made, INGESTED)
 
 
-def test_without_a_schema_and_a_limit_everything_is_good(spark: SparkSession):
+def test_without_a_schema_and_a_limit_everything_is_good(spark: SparkSession) -> None:
     values = [b"\xff", b"{", None]
     found = ingested(records(spark, *values), Judgement())
     assertDataFrameEqual(found, judged(spark, *((value, None, None, "good") for value in values)))
     assert found.schema.fieldNames() == INGESTED.fieldNames()
 
 
-def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(spark: SparkSession):
+def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(
+    spark: SparkSession,
+) -> None:
     good = [
         b'{"id": 1, "at": "2026-11-20T11:00:00Z", "tags": ["a"], "unknown": {}}',
         b' {"id": 1} \n',
@@ -74,7 +76,7 @@ def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(spark: S
 )
 def test_late_is_what_arrives_too_long_after_its_event_time(
     spark: SparkSession, field: str, template: bytes
-):
+) -> None:
     def value(time: datetime) -> bytes:
         if field == "at":
             return template % time.isoformat().encode()
@@ -96,7 +98,9 @@ def test_late_is_what_arrives_too_long_after_its_event_time(
     assertDataFrameEqual(found, judged(spark, *rows))
 
 
-def test_without_an_event_time_late_is_what_is_read_too_long_after_it_arrived(spark: SparkSession):
+def test_without_an_event_time_late_is_what_is_read_too_long_after_it_arrived(
+    spark: SparkSession,
+) -> None:
     old = ingested(records(spark, b"v"), Judgement(late_after_ms=60_000)).collect()[0]
     assert (old.status, old.event_time) == ("late", None)
     assert old.reason.endswith("ms after its time, more than 60000")
@@ -115,7 +119,7 @@ def test_without_an_event_time_late_is_what_is_read_too_long_after_it_arrived(sp
 )
 def test_an_event_time_must_be_a_time_of_the_schema(
     spark: SparkSession, schema: str | None, field: str, says: str
-):
+) -> None:
     parsed = None if schema is None else StructType.fromDDL(schema)
     with pytest.raises(ConfigError, match=says):
         Judgement(value_schema=parsed, event_time=field)

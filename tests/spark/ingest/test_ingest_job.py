@@ -63,7 +63,7 @@ def produce(cluster: Cluster, topic: str, *values: bytes, timestamp_ms: int = 0)
 
 def test_good_late_and_corrupt_records_lie_in_folders_of_one_table(
     cluster: Cluster, ingest: Ingest, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     cluster.create_topic("mixed")
     now_ms = time.time_ns() // 1_000_000
     values = [b'{"at": %d}' % now_ms, b'{"at": %d}' % (now_ms - 2 * HOUR_MS), b"\xff\x00 no JSON"]
@@ -90,7 +90,7 @@ def test_good_late_and_corrupt_records_lie_in_folders_of_one_table(
 
 def test_a_pattern_takes_topics_with_it_and_an_empty_one_gives_an_empty_table(
     cluster: Cluster, ingest: Ingest
-):
+) -> None:
     for topic in ("wide-1", "wide-2", "other"):
         cluster.create_topic(topic)
     assert ingest("--topics-pattern", "wide-.*", "--name", "wide")["rows"] == 0
@@ -120,11 +120,11 @@ def test_a_pattern_takes_topics_with_it_and_an_empty_one_gives_an_empty_table(
         (["--topics", "a", "--option", "kafka.no.such=1"], 'property: "no.such"'),
     ],
 )
-def test_an_error_says_what_was_wrong(ingest: Ingest, options: list[str], says: str):
+def test_an_error_says_what_was_wrong(ingest: Ingest, options: list[str], says: str) -> None:
     assert says in ingest(*options, fails=True)
 
 
-def test_a_schema_is_ddl_or_a_file_of_it(spark: SparkSession, tmp_path: Path):
+def test_a_schema_is_ddl_or_a_file_of_it(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "values.ddl"
     path.write_text("id BIGINT NOT NULL,\n  at TIMESTAMP\n")
     assert read_schema(str(path)) == read_schema("id BIGINT NOT NULL, at TIMESTAMP")
@@ -137,7 +137,7 @@ def test_a_schema_is_ddl_or_a_file_of_it(spark: SparkSession, tmp_path: Path):
 
 def test_a_kill_at_any_moment_costs_no_record_and_doubles_none(
     cluster: Cluster, ingest: Ingest, spark: SparkSession, tmp_path: Path
-):
+) -> None:
     """The job and its Java process die by SIGKILL while records come in; then it runs to the end.
     Table and acknowledgements are compared by the audit."""
     topic, seed = "killed", random.randrange(2**32)

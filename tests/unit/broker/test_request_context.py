@@ -10,7 +10,7 @@ from kraftjbod.broker.request_context import RequestContext
 from tests.unit.broker.broker_rig import CONNECTION, LISTENER
 
 
-def test_a_handler_cannot_change_what_it_is_given():
+def test_a_handler_cannot_change_what_it_is_given() -> None:
     context = RequestContext(connection=CONNECTION, api_version=1, client_id=None)
     assert context.listener_name == LISTENER
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -149,7 +149,7 @@ async def test_wrong_usage_is_exit_code_2() -> None:
         assert (await invoke(main, "--bootstrap-server", "127.0.0.1:1", *bad)).exit_code == 2
 
 
-def test_strays_are_a_line_each_or_one_document(capsys: pytest.CaptureFixture[str]):
+def test_strays_are_a_line_each_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     strays = (
         StrayReplica(
             topic="orders",

@@ -42,14 +42,14 @@ def format_it(config: str, *more: str) -> Result:
     return run("format", "-c", config, "-t", CLUSTER, *more)
 
 
-def test_random_uuid():
+def test_random_uuid() -> None:
     result = run("random-uuid")
     assert result.exit_code == 0
     assert Uuid.parse(result.output.strip())
     assert Uuid.parse(json.loads(run("random-uuid", "--json").output)["uuid"])
 
 
-def test_format_then_info(config: str, tmp_path: Path):
+def test_format_then_info(config: str, tmp_path: Path) -> None:
     result = format_it(config)
     assert result.exit_code == 0
     assert result.output.splitlines() == [
@@ -75,7 +75,7 @@ def test_format_then_info(config: str, tmp_path: Path):
     assert "error" in reported
 
 
-def test_format_names_keys_that_the_node_will_ignore(config: str):
+def test_format_names_keys_that_the_node_will_ignore(config: str) -> None:
     path = Path(config)
     path.write_text(path.read_text() + "log.retention.hurs=1\nnum.io.threads=8\n")
     lines = format_it(config).output.splitlines()
@@ -88,7 +88,7 @@ def test_format_names_keys_that_the_node_will_ignore(config: str):
     assert reported["ignoredKeys"] == ["log.retention.hurs", "num.io.threads"]
 
 
-def test_format_twice_needs_ignore_formatted(config: str, tmp_path: Path):
+def test_format_twice_needs_ignore_formatted(config: str, tmp_path: Path) -> None:
     format_it(config)
     again = format_it(config)
     assert again.exit_code == 1
@@ -98,7 +98,7 @@ def test_format_twice_needs_ignore_formatted(config: str, tmp_path: Path):
     assert ignored.output == "All of the log directories are already formatted.\n"
 
 
-def test_vanished_disk_is_not_formatted_again(config: str, tmp_path: Path):
+def test_vanished_disk_is_not_formatted_again(config: str, tmp_path: Path) -> None:
     format_it(config)
     shutil.rmtree(tmp_path / "b")
     (tmp_path / "b").mkdir()
@@ -108,7 +108,7 @@ def test_vanished_disk_is_not_formatted_again(config: str, tmp_path: Path):
     assert list((tmp_path / "b").iterdir()) == []
 
 
-def test_new_disk_is_formatted(config: str, tmp_path: Path):
+def test_new_disk_is_formatted(config: str, tmp_path: Path) -> None:
     format_it(config)
     path = Path(config)
     path.write_text(path.read_text().replace("/b\n", f"/b,{tmp_path}/c\n"))
@@ -116,7 +116,7 @@ def test_new_disk_is_formatted(config: str, tmp_path: Path):
     assert (tmp_path / "c" / "meta.properties").exists()
 
 
-def test_foreign_cluster_other_node_and_doubled_id_are_refused(config: str, tmp_path: Path):
+def test_foreign_cluster_other_node_and_doubled_id_are_refused(config: str, tmp_path: Path) -> None:
     format_it(config)
     other = run("format", "-c", config, "-t", "another", "-g")
     assert other.exit_code == 1
@@ -130,7 +130,7 @@ def test_foreign_cluster_other_node_and_doubled_id_are_refused(config: str, tmp_
     assert "Stored node id 1 doesn't match" in format_it(config, "-g").output
 
 
-def test_info_names_every_problem(config: str, tmp_path: Path):
+def test_info_names_every_problem(config: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").write_text("a file")
     result = run("info", "-c", config)
@@ -139,7 +139,7 @@ def test_info_names_every_problem(config: str, tmp_path: Path):
         assert f"  {tmp_path}/{problem}" in result.output
 
 
-def test_controller_gets_its_bootstrap_features(tmp_path: Path):
+def test_controller_gets_its_bootstrap_features(tmp_path: Path) -> None:
     config = tmp_path / "c.properties"
     base = f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
     config.write_text(base)
@@ -152,7 +152,9 @@ def test_controller_gets_its_bootstrap_features(tmp_path: Path):
     assert read_bootstrap(RealVfs(), f"{tmp_path}/c") == {"metadata.version": 17}
 
 
-def test_a_stopped_broker_forgets_the_metadata_that_it_followed(config: str, tmp_path: Path):
+def test_a_stopped_broker_forgets_the_metadata_that_it_followed(
+    config: str, tmp_path: Path
+) -> None:
     format_it(config)
     vfs, metadata_dir = RealVfs(), f"{tmp_path}/m"
     assert "remembers no metadata log" in run("forget-metadata", "-c", config).output
@@ -174,7 +176,7 @@ def test_a_stopped_broker_forgets_the_metadata_that_it_followed(config: str, tmp
     assert read_applied_metadata(vfs, metadata_dir) is None
 
 
-def test_a_stopped_controller_s_log_is_marked_for_another_id(config: str, tmp_path: Path):
+def test_a_stopped_controller_s_log_is_marked_for_another_id(config: str, tmp_path: Path) -> None:
     controller = tmp_path / "c.properties"
     controller.write_text(
         f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
@@ -194,7 +196,7 @@ def test_a_stopped_controller_s_log_is_marked_for_another_id(config: str, tmp_pa
 
 def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
     config: str, tmp_path: Path
-):
+) -> None:
     home = tmp_path / "controller" / "metadata"
     controller = tmp_path / "c.properties"
     controller.write_text(
@@ -242,19 +244,19 @@ def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
         (("-s",), "You can only use --standalone on a controller."),
     ],
 )
-def test_refused_flags(config: str, flags: tuple[str, ...], said: str):
+def test_refused_flags(config: str, flags: tuple[str, ...], said: str) -> None:
     result = format_it(config, *flags)
     assert result.exit_code == 1
     assert said in result.output
 
 
-def test_missing_config_is_one_line():
+def test_missing_config_is_one_line() -> None:
     result = run("info", "-c", "/nowhere/x.properties")
     assert result.exit_code == 1
     assert result.output.count("\n") == 1
 
 
-def test_dump_log(tmp_path: Path):
+def test_dump_log(tmp_path: Path) -> None:
     spoiled = bytearray(batch(1, base_offset=3))
     spoiled[-1] ^= 1
     path = tmp_path / "00000000000000000000.log"

@@ -10,7 +10,7 @@ from tests.unit.daemon.test_door_limits import broker
 
 
 @pytest.mark.parametrize("max_open_files", [1024, 65_536, -1])
-def test_broker_limits_divide_the_descriptors(max_open_files: int):
+def test_broker_limits_divide_the_descriptors(max_open_files: int) -> None:
     config = broker()
     limits = broker_limits(config, max_open_files)
     kept = limits["descriptors_not_for_clients"]
@@ -21,7 +21,7 @@ def test_broker_limits_divide_the_descriptors(max_open_files: int):
     assert limits["replicas"] == limits["open_segments"] < limits["descriptors"] * 3 // 4
 
 
-def test_broker_limits_are_those_of_the_configuration():
+def test_broker_limits_are_those_of_the_configuration() -> None:
     limits = broker_limits(
         broker(log_open_segments_max="77", log_index_cache_bytes="2000000", max_connections="1234"),
         65_536,

@@ -84,7 +84,7 @@ async def answers(reader: asyncio.StreamReader, count: int) -> list[int]:
     return [await answer_of(reader) for _ in range(count)]
 
 
-async def test_what_came_before_begins_in_its_order_and_as_who_it_is():
+async def test_what_came_before_begins_in_its_order_and_as_who_it_is() -> None:
     opens, handler = asyncio.Event(), Handler()
     async with serving(handler, **asking(opens)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -109,7 +109,7 @@ async def test_what_came_before_begins_in_its_order_and_as_who_it_is():
         writer.close()
 
 
-async def test_who_says_the_wrong_word_hears_so_and_nothing_of_it_begins():
+async def test_who_says_the_wrong_word_hears_so_and_nothing_of_it_begins() -> None:
     opens, handler = asyncio.Event(), Handler()
     opens.set()
     async with serving(handler, **asking(opens)) as server:
@@ -134,7 +134,7 @@ async def test_who_says_the_wrong_word_hears_so_and_nothing_of_it_begins():
 )
 async def test_nobody_unknown_may_hold_much_or_stay_long(
     limits: dict[str, int], sent: Callable[[], bytes], why: str
-):
+) -> None:
     handler = Handler()
     async with serving(handler, **asking(asyncio.Event(), **limits)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -41,7 +41,7 @@ def ledger(limits: MemoryLimits) -> Ledger:
     return MemoryBudget(limits).requests
 
 
-async def test_who_does_not_get_on_is_closed_and_who_is_slow_is_not():
+async def test_who_does_not_get_on_is_closed_and_who_is_slow_is_not() -> None:
     limits = MemoryLimits(receive_timeout_ms=10_000, min_progress_bytes=100)
     held, now_s = ledger(limits), asyncio.get_running_loop().time()
     still, dribbling, slow, kept = (Peer(n) for n in ("still", "dribbling", "slow", "kept"))
@@ -59,7 +59,7 @@ async def test_who_does_not_get_on_is_closed_and_who_is_slow_is_not():
     assert (slow.aborted, kept.aborted) == (None, None)
 
 
-async def test_the_slowest_go_when_others_wait_and_never_a_broker():
+async def test_the_slowest_go_when_others_wait_and_never_a_broker() -> None:
     limits = MemoryLimits(max_request_bytes=1000, grace_ms=5000)
     held, now_s = ledger(limits), asyncio.get_running_loop().time()
     peers = [Peer(f"{number}") for number in range(10)]
@@ -83,7 +83,7 @@ async def test_the_slowest_go_when_others_wait_and_never_a_broker():
     assert waiter.resumed == 1
 
 
-async def test_nobody_goes_as_long_as_nobody_waits():
+async def test_nobody_goes_as_long_as_nobody_waits() -> None:
     held = ledger(MemoryLimits(max_request_bytes=10, grace_ms=0))
     peer = Peer("large")
     held.hold(peer, 1000, 0)
@@ -143,7 +143,7 @@ async def ask(listener: Listener, frame: bytes) -> int:
     return int(size)
 
 
-async def test_half_sent_frames_do_not_keep_others_out():
+async def test_half_sent_frames_do_not_keep_others_out() -> None:
     """They fill the budget; a small frame comes by them at once, a large one after the grace."""
     limits = MemoryLimits(max_request_bytes=MIB, grace_ms=0)
     async with door(limits) as listener:
@@ -162,7 +162,7 @@ async def test_half_sent_frames_do_not_keep_others_out():
             writer.transport.abort()
 
 
-async def test_what_nobody_reads_is_bounded_and_keeps_nobody_from_reading():
+async def test_what_nobody_reads_is_bounded_and_keeps_nobody_from_reading() -> None:
     limits = MemoryLimits(max_answer_bytes=20 * MIB, grace_ms=0)
     async with door(limits, answer_bytes=8 * MIB) as listener:
         writers = []
@@ -183,7 +183,7 @@ async def test_what_nobody_reads_is_bounded_and_keeps_nobody_from_reading():
             writer.transport.abort()
 
 
-async def test_nothing_is_counted_any_more_when_all_have_gone():
+async def test_nothing_is_counted_any_more_when_all_have_gone() -> None:
     """Whatever they did before, in whatever order they left; :func:`door` asserts it."""
     chance = random.Random(7)
     limits = MemoryLimits(max_request_bytes=2 * MIB, max_answer_bytes=3 * MIB, grace_ms=0)

@@ -14,7 +14,7 @@ from kraftjbod.protocol.records import Record, build_batch
 KAFKAS = Path(__file__).parents[2] / "golden" / "kafka_transactions" / "00000000000000000004.log"
 
 
-def test_markers_are_kafkas_bytes():
+def test_markers_are_kafkas_bytes() -> None:
     data, told = KAFKAS.read_bytes(), []
     for position, header in batches(data):
         if not header.is_control:
@@ -43,12 +43,12 @@ def test_markers_are_kafkas_bytes():
         (b"\xff\xff\0\1", bytes(6)),
     ],
 )
-def test_other_control_records_end_nothing(key: bytes | None, value: bytes):
+def test_other_control_records_end_nothing(key: bytes | None, value: bytes) -> None:
     data = build_batch([Record(key=key, value=value)], producer_id=1, is_control=True)
     assert read_marker(data, 0, read_header(data)) is None
 
 
-def test_an_emptied_marker_ends_nothing():
+def test_an_emptied_marker_ends_nothing() -> None:
     marker = build_marker(
         TransactionMarker(True, 3), producer_id=1, producer_epoch=0, timestamp_ms=0
     )

@@ -42,7 +42,7 @@ def packed(compression: Compression, records: list[Record] | None = None) -> byt
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_every_compression_is_written_and_read_back(compression: Compression):
+def test_every_compression_is_written_and_read_back(compression: Compression) -> None:
     batch = packed(compression)
     header = read_header(batch)
     check_crc(batch, 0, header)
@@ -54,7 +54,7 @@ def test_every_compression_is_written_and_read_back(compression: Compression):
     assert [r.offset for r in found] == [40, 41, 42, 43]
 
 
-def test_lz4_and_gzip_are_what_others_read():
+def test_lz4_and_gzip_are_what_others_read() -> None:
     """Large enough for several blocks of lz4, some of which do not get smaller."""
     noise = bytes((i * i * 2654435761 >> 7) & 0xFF for i in range(70_000))
     records = [Record(key=b"k", value=noise), Record(key=b"l", value=bytes(200_000))]
@@ -64,7 +64,9 @@ def test_lz4_and_gzip_are_what_others_read():
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_a_thinned_batch_keeps_offsets_and_what_it_says_of_its_producer(compression: Compression):
+def test_a_thinned_batch_keeps_offsets_and_what_it_says_of_its_producer(
+    compression: Compression,
+) -> None:
     batch = packed(compression)
     header = read_header(batch)
     body = open_body(batch, 0, header)
@@ -83,7 +85,7 @@ def test_a_thinned_batch_keeps_offsets_and_what_it_says_of_its_producer(compress
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_a_horizon_changes_no_timestamp(compression: Compression):
+def test_a_horizon_changes_no_timestamp(compression: Compression) -> None:
     batch = packed(compression)
     header = read_header(batch)
     assert delete_horizon(header) == NO_HORIZON
@@ -101,7 +103,7 @@ def test_a_horizon_changes_no_timestamp(compression: Compression):
     assert [r.timestamp_ms for r in read_records(again)] == [r.timestamp_ms for r in RECORDS]
 
 
-def test_append_time_holds_for_all_that_is_left():
+def test_append_time_holds_for_all_that_is_left() -> None:
     batch = packed(Compression.NONE)
     header = read_header(batch)
     header = header._replace(attributes=header.attributes | 8, max_timestamp=77)
@@ -112,7 +114,7 @@ def test_append_time_holds_for_all_that_is_left():
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_an_empty_batch_says_what_the_full_one_said(compression: Compression):
+def test_an_empty_batch_says_what_the_full_one_said(compression: Compression) -> None:
     header = read_header(packed(compression))
     empty = empty_batch(header)
     after = read_header(empty)
@@ -126,14 +128,14 @@ def test_an_empty_batch_says_what_the_full_one_said(compression: Compression):
 
 
 @pytest.mark.parametrize("count", [3, 5])
-def test_a_wrong_number_of_records_is_noticed(count: int):
+def test_a_wrong_number_of_records_is_noticed(count: int) -> None:
     body = open_body(packed(Compression.NONE), 0, read_header(packed(Compression.NONE)))
     with pytest.raises(CorruptRecordError):
         list(raw_records(body, count))
 
 
 @given(st.binary(max_size=60), st.integers(1, 4))
-def test_rubbish_is_corrupt_and_nothing_else(body: bytes, count: int):
+def test_rubbish_is_corrupt_and_nothing_else(body: bytes, count: int) -> None:
     try:
         found = list(raw_records(body, count))
     except CorruptRecordError:

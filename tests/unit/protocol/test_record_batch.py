@@ -174,7 +174,7 @@ def test_header_is_a_plain_tuple_in_wire_order() -> None:
     assert BatchHeader._make(struct.unpack_from(">qiibIhiqqqhii", BATCH)) == read_header(BATCH)
 
 
-def test_batches_without_records_say_where_the_log_goes_on():
+def test_batches_without_records_say_where_the_log_goes_on() -> None:
     """What compaction leaves; behind a batch with records there is nothing to say."""
     full = build_batch([Record(key=b"a"), Record(key=b"b")], base_offset=4)
     empty = empty_batch(read_header(full))
@@ -185,7 +185,7 @@ def test_batches_without_records_say_where_the_log_goes_on():
     assert offset_after_empty(b"") is None
 
 
-def test_batches_are_placed_one_after_the_other():
+def test_batches_are_placed_one_after_the_other() -> None:
     data = build_batch([Record(), Record()]) + build_batch([Record()])
     headers = [header for _, header in batches(data)]
     buffers, placed = place_batches(data, headers, base_offset=40, leader_epoch=3)

@@ -26,7 +26,7 @@ def ensemble(**loaded: MetaProperties) -> MetaPropertiesEnsemble:
     return MetaPropertiesEnsemble(metadata_dir="a", loaded=loaded)
 
 
-def test_written_file_comes_back():
+def test_written_file_comes_back() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     assert read_meta_properties(vfs, "/d/meta.properties") is None
@@ -41,7 +41,7 @@ def test_written_file_comes_back():
     ]
 
 
-def test_version_0_has_a_broker_id():
+def test_version_0_has_a_broker_id() -> None:
     found = parse_meta_properties("version=0\nbroker.id=4\ncluster.id=x\n", "p")
     assert (found.node_id, found.directory_id, found.version) == (4, None, 0)
 
@@ -57,7 +57,7 @@ def test_version_0_has_a_broker_id():
         ("version=1\ncluster.id=x\nnode.id=1\ndirectory.id=z", "'z' is not a uuid"),
     ],
 )
-def test_refused_files_name_the_path(text: str, said: str):
+def test_refused_files_name_the_path(text: str, said: str) -> None:
     with pytest.raises(StartupError, match="the/path") as caught:
         parse_meta_properties(text, "the/path")
     assert said in str(caught.value)
@@ -79,13 +79,13 @@ def test_refused_files_name_the_path(text: str, said: str):
         ),
     ],
 )
-def test_contradictions_are_refused(found: MetaPropertiesEnsemble, said: str):
+def test_contradictions_are_refused(found: MetaPropertiesEnsemble, said: str) -> None:
     with pytest.raises(StartupError) as caught:
         found.verify(node_id=NODE_ID)
     assert said in str(caught.value)
 
 
-def test_agreeing_dirs_pass():
+def test_agreeing_dirs_pass() -> None:
     found = ensemble(a=properties(1), b=properties(2), c=properties(3, directory_id=None))
     found.verify(node_id=NODE_ID)
     assert found.cluster_id == CLUSTER_ID

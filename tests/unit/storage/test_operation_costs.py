@@ -93,7 +93,9 @@ SIZES = pytest.mark.parametrize("times", [1, 10, 100])
 
 
 @SIZES
-def test_truncate_one_record_reads_one_index_one_interval_and_since_the_snapshot(times: int):
+def test_truncate_one_record_reads_one_index_one_interval_and_since_the_snapshot(
+    times: int,
+) -> None:
     shape = larger_segments(times)
     cost = cost_of(lambda log: log.truncate_to(shape.end_offset - 1), shape)
     replayed = shape.snapshot_interval_bytes // shape.batch_bytes
@@ -102,7 +104,7 @@ def test_truncate_one_record_reads_one_index_one_interval_and_since_the_snapshot
 
 
 @SIZES
-def test_truncate_of_a_log_without_producers_reads_one_index_and_one_interval(times: int):
+def test_truncate_of_a_log_without_producers_reads_one_index_and_one_interval(times: int) -> None:
     shape = replace(larger_segments(times), producer_id=None)
     cost = cost_of(lambda log: log.truncate_to(shape.end_offset - 1), shape)
     assert cost.bytes_read <= allowed_bytes(shape)
@@ -110,7 +112,7 @@ def test_truncate_of_a_log_without_producers_reads_one_index_and_one_interval(ti
 
 
 @SIZES
-def test_roll_reads_and_writes_one_index(times: int):
+def test_roll_reads_and_writes_one_index(times: int) -> None:
     shape = larger_segments(times)
     cost = cost_of(lambda log: log.roll(), shape)
     assert cost.bytes_read <= allowed_bytes(shape)
@@ -124,7 +126,7 @@ def test_roll_reads_and_writes_one_index(times: int):
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
 def test_open_after_a_clean_stop_reads_one_interval_and_the_names(
     times: int, grown: Callable[[int], LargeLog]
-):
+) -> None:
     shape = grown(times)
     _, vfs = open_log(shape)
     names = 4 * shape.segments + 10
@@ -149,7 +151,7 @@ def steps_of(search: LogTimeSearch | MaxTimestampSearch, shape: LargeLog) -> lis
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
 def test_list_offsets_by_time_reads_one_index_in_a_turn_and_little_in_all(
     times: int, grown: Callable[[int], LargeLog]
-):
+) -> None:
     shape = grown(times)
     search = LogTimeSearch(shape.first_timestamp + shape.end_offset - 1)
     costs = steps_of(search, shape)
@@ -166,7 +168,7 @@ def test_list_offsets_by_time_reads_one_index_in_a_turn_and_little_in_all(
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
 def test_list_offsets_of_the_max_timestamp_reads_the_last_entries(
     times: int, grown: Callable[[int], LargeLog]
-):
+) -> None:
     shape = grown(times)
     search = MaxTimestampSearch()
     costs = steps_of(search, shape)
@@ -176,7 +178,7 @@ def test_list_offsets_of_the_max_timestamp_reads_the_last_entries(
     assert sum(cost.bytes_read for cost in costs) <= shape.segments * 4 * BLOCK_BYTES
 
 
-def test_list_offsets_remembers_the_largest_timestamps():
+def test_list_offsets_remembers_the_largest_timestamps() -> None:
     shape = more_segments(10)
     log, vfs = open_log(shape)
     for _ in range(2):
@@ -191,7 +193,7 @@ def test_list_offsets_remembers_the_largest_timestamps():
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
 def test_read_at_an_offset_reads_one_index_and_one_interval_more(
     times: int, grown: Callable[[int], LargeLog]
-):
+) -> None:
     shape = grown(times)
     asked = shape.batch_bytes * 4
     cost = cost_of(
@@ -205,7 +207,7 @@ def test_read_at_an_offset_reads_one_index_and_one_interval_more(
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
 def test_retention_reads_entries_and_renames_a_few_segments_in_a_step(
     times: int, grown: Callable[[int], LargeLog]
-):
+) -> None:
     shape = grown(times)
     log, vfs = open_log(shape, retention_ms=1)
     end, gone, steps = shape.end_offset, 0, 0
@@ -224,14 +226,16 @@ def test_retention_reads_entries_and_renames_a_few_segments_in_a_step(
 
 @SIZES
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
-def test_delete_records_touches_no_file(times: int, grown: Callable[[int], LargeLog]):
+def test_delete_records_touches_no_file(times: int, grown: Callable[[int], LargeLog]) -> None:
     shape = grown(times)
     assert cost_of(lambda log: log.start_at(shape.end_offset - 1), shape) == Cost(0, 0, 0)
 
 
 @SIZES
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
-def test_append_after_a_clean_start_reads_one_index(times: int, grown: Callable[[int], LargeLog]):
+def test_append_after_a_clean_start_reads_one_index(
+    times: int, grown: Callable[[int], LargeLog]
+) -> None:
     """Becoming a leader costs nothing else; becoming a follower costs a truncation."""
     shape = grown(times)
     data = batch(producer=(7, 0, shape.end_offset))
@@ -243,7 +247,7 @@ def test_append_after_a_clean_start_reads_one_index(times: int, grown: Callable[
 
 
 @pytest.mark.parametrize("producer_id", [None, 7])
-def test_recovery_reads_each_byte_of_a_segment_once(producer_id: int | None):
+def test_recovery_reads_each_byte_of_a_segment_once(producer_id: int | None) -> None:
     """One pass finds the end, both indexes, leader epochs and producers."""
     shape = replace(SMALL, producer_id=producer_id)
     mem = MemVfs()
@@ -272,7 +276,7 @@ async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[Counti
     return vfs, manager
 
 
-async def test_retention_and_purges_are_many_short_operations():
+async def test_retention_and_purges_are_many_short_operations() -> None:
     mem = MemVfs()
     shape = replace(SMALL, segments=40, first_timestamp=1)
     vfs, manager = await served(mem, shape, retention_ms=1, file_delete_delay_ms=0)
@@ -309,7 +313,7 @@ async def use_index(handle: LogHandle, by: str, shape: LargeLog) -> None:
 
 @SIZES
 @pytest.mark.parametrize("by", ["read", "time", "truncation", "retention"])
-async def test_lost_index_is_rebuilt_in_steps(times: int, by: str):
+async def test_lost_index_is_rebuilt_in_steps(times: int, by: str) -> None:
     """The request waits for it; operations of other requests come between."""
     mem = MemVfs()
     shape = replace(larger_segments(times), segments=2, first_timestamp=1)
@@ -331,7 +335,7 @@ async def test_lost_index_is_rebuilt_in_steps(times: int, by: str):
 @SIZES
 @pytest.mark.parametrize("by", ["read", "truncation"])
 @pytest.mark.parametrize("number", [0, 1])
-async def test_damaged_segment_is_surveyed_in_steps(times: int, by: str, number: int):
+async def test_damaged_segment_is_surveyed_in_steps(times: int, by: str, number: int) -> None:
     """Closed or active: records behind the damage can be read afterwards."""
     mem = MemVfs()
     shape = replace(larger_segments(times), segments=2)
@@ -364,7 +368,7 @@ def rot_header(mem: MemVfs, handle: LogHandle, shape: LargeLog, offset: int) -> 
 
 
 @SIZES
-async def test_append_to_a_segment_without_its_index_rolls_and_reads_nothing(times: int):
+async def test_append_to_a_segment_without_its_index_rolls_and_reads_nothing(times: int) -> None:
     """Appends keep their order without waiting: the index is rebuilt when a read needs it."""
     mem = MemVfs()
     shape = larger_segments(times)
@@ -398,7 +402,7 @@ async def without_index(
     return handle, count_steps(handle.log_dir, vfs, bytes_read), bytes_read, manager
 
 
-async def test_readers_that_lack_the_same_index_wait_for_one_rebuild():
+async def test_readers_that_lack_the_same_index_wait_for_one_rebuild() -> None:
     shape = replace(larger_segments(2), segments=2)
     handle, _, bytes_read, manager = await without_index(shape)
     end = shape.end_offset
@@ -408,7 +412,7 @@ async def test_readers_that_lack_the_same_index_wait_for_one_rebuild():
     await manager.close(1)
 
 
-async def test_rebuild_ends_when_its_segment_is_truncated():
+async def test_rebuild_ends_when_its_segment_is_truncated() -> None:
     shape = replace(larger_segments(2), segments=2)
     handle, steps, _, manager = await without_index(shape)
     read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))
@@ -420,7 +424,7 @@ async def test_rebuild_ends_when_its_segment_is_truncated():
     await manager.close(1)
 
 
-async def test_rebuild_continues_after_a_cancelled_caller():
+async def test_rebuild_continues_after_a_cancelled_caller() -> None:
     shape = replace(larger_segments(2), segments=2)
     handle, steps, bytes_read, manager = await without_index(shape)
     read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))
@@ -433,7 +437,7 @@ async def test_rebuild_continues_after_a_cancelled_caller():
     await manager.close(1)
 
 
-def test_sparse_log_on_a_real_disk_equals_the_generated_one(tmp_path: Path):
+def test_sparse_log_on_a_real_disk_equals_the_generated_one(tmp_path: Path) -> None:
     shape = LargeLog.of_size(4 * MIB, MIB, segments=2, producer_id=7)
     directory = write_sparse_log(str(tmp_path), shape, topic_partition=TP, topic_id=TOPIC_ID)
     for base in shape.bases():

@@ -25,7 +25,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Vfs, str]:
     return vfs, "/root"
 
 
-def test_write_read_truncate(place: tuple[Vfs, str]):
+def test_write_read_truncate(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     file = vfs.open(f"{root}/f", OpenMode.CREATE)
     file.write_at(0, [b"abc", bytearray(b"def"), memoryview(b"ghi")])
@@ -55,7 +55,7 @@ def test_created_files_are_not_readable_by_other_users(tmp_path: Path) -> None:
     assert modes == {"log": 0o640, "lock": 0o640, "notes": 0o640}
 
 
-def test_more_buffers_than_one_call_takes(place: tuple[Vfs, str]):
+def test_more_buffers_than_one_call_takes(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     file = vfs.open(f"{root}/f", OpenMode.CREATE)
     file.write_at(0, [b"x"] * 3000)
@@ -63,7 +63,7 @@ def test_more_buffers_than_one_call_takes(place: tuple[Vfs, str]):
     file.close()
 
 
-def test_names(place: tuple[Vfs, str]):
+def test_names(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     vfs.make_dirs(f"{root}/a/b")
     vfs.make_dirs(f"{root}/a/b")
@@ -89,7 +89,7 @@ def test_names(place: tuple[Vfs, str]):
     assert not vfs.exists(f"{root}/c")
 
 
-def test_list_dir_does_not_follow_symbolic_links(tmp_path: Path):
+def test_list_dir_does_not_follow_symbolic_links(tmp_path: Path) -> None:
     (tmp_path / "behind").mkdir()
     (tmp_path / "listed").mkdir()
     (tmp_path / "listed/dangling").symlink_to("nowhere")
@@ -106,7 +106,7 @@ def test_list_dir_does_not_follow_symbolic_links(tmp_path: Path):
 @pytest.mark.parametrize(("sized", "stats"), [(None, 0), (".log", 3), ("", 6)])
 def test_list_dir_reads_no_inode_but_for_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sized: str | None, stats: int
-):
+) -> None:
     """On a disk that is not in memory each inode is a seek."""
     asked: list[str] = []
 
@@ -135,7 +135,7 @@ def test_list_dir_reads_no_inode_but_for_sizes(
     assert len(asked) == stats
 
 
-def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path):
+def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path) -> None:
     """A cleaner thread renames files while a directory is listed."""
     for name in range(50):
         (tmp_path / f"{name}").touch()
@@ -158,7 +158,7 @@ def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path):
         renaming.join()
 
 
-def test_absent_is_an_error_unless_asked_for(place: tuple[Vfs, str]):
+def test_absent_is_an_error_unless_asked_for(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     for op in (
         lambda: vfs.open(f"{root}/no", OpenMode.READ_WRITE),
@@ -172,7 +172,7 @@ def test_absent_is_an_error_unless_asked_for(place: tuple[Vfs, str]):
             op()
 
 
-def test_lock_has_one_holder(place: tuple[Vfs, str]):
+def test_lock_has_one_holder(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     held = vfs.try_lock(f"{root}/.lock")
     assert held is not None
@@ -183,7 +183,7 @@ def test_lock_has_one_holder(place: tuple[Vfs, str]):
     again.close()
 
 
-def test_who_lets_go_frees_the_lock(place: tuple[Vfs, str]):
+def test_who_lets_go_frees_the_lock(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert vfs.try_lock(f"{root}/.lock") is not None
     vfs.let_go(root)
@@ -213,7 +213,7 @@ def no_free_descriptors() -> Iterator[None]:
             os.close(filler)
 
 
-def test_let_go_needs_no_descriptor(tmp_path: Path):
+def test_let_go_needs_no_descriptor(tmp_path: Path) -> None:
     vfs = RealVfs()
     assert vfs.try_lock(f"{tmp_path}/.lock") is not None
     file = vfs.open(f"{tmp_path}/f", OpenMode.CREATE)
@@ -226,7 +226,7 @@ def test_let_go_needs_no_descriptor(tmp_path: Path):
     again.close()
 
 
-def test_sync_dir_works_without_a_free_descriptor(tmp_path: Path):
+def test_sync_dir_works_without_a_free_descriptor(tmp_path: Path) -> None:
     """Earlier renames and removals must become durable even then."""
     vfs = RealVfs()
     with no_free_descriptors():
@@ -238,7 +238,7 @@ def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def test_close_let_go_gives_the_descriptors_back(tmp_path: Path):
+def test_close_let_go_gives_the_descriptors_back(tmp_path: Path) -> None:
     vfs = RealVfs()
     before = open_descriptors()
     files = [vfs.open(f"{tmp_path}/{n}", OpenMode.CREATE) for n in range(9)]
@@ -255,7 +255,7 @@ def test_close_let_go_gives_the_descriptors_back(tmp_path: Path):
     other.close()
 
 
-def test_a_file_that_was_given_up_stands_for_nothing(tmp_path: Path):
+def test_a_file_that_was_given_up_stands_for_nothing(tmp_path: Path) -> None:
     """Its number is given to no other file, or a straggler would write into that one."""
     vfs, healthy = RealVfs(), RealVfs()
     (tmp_path / "dead").mkdir()
@@ -286,7 +286,7 @@ def test_a_file_that_was_given_up_stands_for_nothing(tmp_path: Path):
     assert healthy.read_if_exists(path) == b"before"
 
 
-def test_space_and_stream(place: tuple[Vfs, str]):
+def test_space_and_stream(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert 0 < vfs.space(root).usable_bytes <= vfs.space(root).total_bytes
     write_atomically(vfs, f"{root}/f", b"text")
@@ -294,7 +294,7 @@ def test_space_and_stream(place: tuple[Vfs, str]):
         assert stream.read() == b"text"
 
 
-def test_the_kernel_copies_from_file_to_file(place: tuple[Vfs, str]):
+def test_the_kernel_copies_from_file_to_file(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     source = vfs.open(f"{root}/source", OpenMode.CREATE)
     source.write_at(0, [b"0123456789"])
@@ -310,7 +310,7 @@ def test_the_kernel_copies_from_file_to_file(place: tuple[Vfs, str]):
     assert bytes(target.read_at(0, 100)) == b"abc3456789"
 
 
-def test_a_file_that_may_be_gone(place: tuple[Vfs, str]):
+def test_a_file_that_may_be_gone(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert vfs.open_if_exists(f"{root}/f") is None
     vfs.open(f"{root}/f", OpenMode.CREATE).write_at(0, [b"abc"])

@@ -18,7 +18,7 @@ def load(partition: int, acks: list[Ack]) -> Acknowledgements:
     return made
 
 
-def test_each_acknowledged_batch_is_a_line_with_the_crcs_of_its_records(tmp_path: Path):
+def test_each_acknowledged_batch_is_a_line_with_the_crcs_of_its_records(tmp_path: Path) -> None:
     path = tmp_path / "acknowledged.jsonl"
     loads = [
         load(0, [Ack(at_s=0, offset=10, count=2), Ack(at_s=0, offset=14, count=1)]),

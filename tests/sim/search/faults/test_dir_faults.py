@@ -44,7 +44,7 @@ def test_disks_are_in_use_again_whatever_befell_them() -> None:
     play([Kind.LOST_END])
 
 
-def test_an_empty_disk_that_is_in_service_as_a_new_one_by_then_is_not_forgotten():
+def test_an_empty_disk_that_is_in_service_as_a_new_one_by_then_is_not_forgotten() -> None:
     """As after a kill between the controller's word and the operator's answer: with replicas on it
     that is refused, for ever."""
     notes: list[str] = []

@@ -64,7 +64,7 @@ async def lead_two(rig: BrokerRig) -> None:
     await rig.follow(topic(), *(partition(i, replicas=(1, 2)) for i in (0, 1)))
 
 
-async def test_only_what_has_news_is_reported_after_the_first_fetch():
+async def test_only_what_has_news_is_reported_after_the_first_fetch() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -76,7 +76,7 @@ async def test_only_what_has_news_is_reported_after_the_first_fetch():
         assert answered(quiet) == {}
 
 
-async def test_a_fetch_commits_what_the_follower_has_and_answers_the_producer():
+async def test_a_fetch_commits_what_the_follower_has_and_answers_the_producer() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -95,7 +95,7 @@ def high_watermark(rig: BrokerRig) -> int:
 
 
 @pytest.mark.parametrize(("replica_id", "epoch"), [(2, 77), (2, 0), (3, -1), (99, -1), (1, -1)])
-async def test_a_stranger_gets_nothing_and_moves_nothing(replica_id: int, epoch: int):
+async def test_a_stranger_gets_nothing_and_moves_nothing(replica_id: int, epoch: int) -> None:
     """Whoever says that it is a broker is one only in the epoch in which it is registered."""
     async with brokers() as (rig,):
         await lead_two(rig)
@@ -115,7 +115,7 @@ async def test_a_stranger_gets_nothing_and_moves_nothing(replica_id: int, epoch:
         assert high_watermark(rig) == 0
 
 
-async def test_a_fetch_that_may_be_late_counts_when_the_next_one_of_its_session_comes():
+async def test_a_fetch_that_may_be_late_counts_when_the_next_one_of_its_session_comes() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         await rig.ask(produce(batch(), acks=1), 9)
@@ -131,7 +131,7 @@ async def test_a_fetch_that_may_be_late_counts_when_the_next_one_of_its_session_
         assert high_watermark(rig) == 1
 
 
-async def test_a_session_belongs_to_the_follower_that_opened_it():
+async def test_a_session_belongs_to_the_follower_that_opened_it() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -140,7 +140,7 @@ async def test_a_session_belongs_to_the_follower_that_opened_it():
         assert (await rig.ask(other, VERSION)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_forgotten_partition_is_not_reported_of():
+async def test_a_forgotten_partition_is_not_reported_of() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -149,7 +149,7 @@ async def test_a_forgotten_partition_is_not_reported_of():
         assert answered(second) == {}
 
 
-async def test_a_diverging_log_is_answered_where_to_truncate():
+async def test_a_diverging_log_is_answered_where_to_truncate() -> None:
     """KIP-595: the follower's last epoch ended earlier here."""
     async with brokers() as (rig,):
         await lead_two(rig)
@@ -160,7 +160,7 @@ async def test_a_diverging_log_is_answered_where_to_truncate():
         assert (diverging.epoch, diverging.end_offset) == (0, 2)
 
 
-async def test_errors_and_unknown_topics_are_reported_at_once():
+async def test_errors_and_unknown_topics_are_reported_at_once() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         stale = await rig.ask(request(0, current_leader_epoch=9, max_wait_ms=60_000), VERSION)
@@ -170,13 +170,13 @@ async def test_errors_and_unknown_topics_are_reported_at_once():
         assert answered(await rig.ask(other, VERSION))[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_a_lost_session_is_reported_as_such():
+async def test_a_lost_session_is_reported_as_such() -> None:
     async with brokers() as (rig,):
         response = await rig.ask(request(session=(77, 3)), VERSION)
         assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_losing_the_leadership_ends_a_wait():
+async def test_losing_the_leadership_ends_a_wait() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -188,7 +188,7 @@ async def test_losing_the_leadership_ends_a_wait():
         assert answered(await waiting)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_a_dead_directory_is_reported_at_once():
+async def test_a_dead_directory_is_reported_at_once() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -202,7 +202,7 @@ async def test_a_dead_directory_is_reported_at_once():
         assert codes == {i: ErrorCode.KAFKA_STORAGE_ERROR for i in (0, 1)}
 
 
-async def test_what_a_hanging_directory_does_not_give_is_reported_when_it_does():
+async def test_what_a_hanging_directory_does_not_give_is_reported_when_it_does() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         directories = [[dir_of(1, n), dir_of(2, 1)] for n in (1, 2)]
@@ -251,7 +251,7 @@ async def test_a_directory_that_hung_once_already_is_not_waited_for_again() -> N
         assert all(len(p.records) for p in answered(await first).values())
 
 
-async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed():
+async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -264,7 +264,7 @@ async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed():
         assert (part.high_watermark, len(part.records) > 0) == (0, True)
 
 
-async def test_a_session_begun_anew_takes_the_place_of_the_old_one():
+async def test_a_session_begun_anew_takes_the_place_of_the_old_one() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -285,7 +285,7 @@ async def write(rig: BrokerRig, index: int, size: int) -> int:
     return len(records)
 
 
-async def test_what_comes_during_a_wait_does_not_overfill_the_answer():
+async def test_what_comes_during_a_wait_does_not_overfill_the_answer() -> None:
     """A second look at the session knows what the first one found."""
     async with brokers() as (rig,):
         await lead_two(rig)
@@ -313,7 +313,7 @@ async def test_what_comes_during_a_wait_does_not_overfill_the_answer():
         assert sizes(later)[1] > 0
 
 
-async def test_a_batch_that_does_not_fit_into_the_rest_of_an_answer_comes_in_the_next():
+async def test_a_batch_that_does_not_fit_into_the_rest_of_an_answer_comes_in_the_next() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         for index in (0, 1):
@@ -324,7 +324,7 @@ async def test_a_batch_that_does_not_fit_into_the_rest_of_an_answer_comes_in_the
         assert sizes(second) == {1: size}
 
 
-async def test_reads_from_disk_keep_to_the_space_of_the_answer_too():
+async def test_reads_from_disk_keep_to_the_space_of_the_answer_too() -> None:
     cold = FaultVfs(MemVfs())
     async with brokers(1, cold, MemVfs()) as (rig,):
         await lead_two(rig)
@@ -357,7 +357,7 @@ async def lead_two_throttled(rig: BrokerRig, *, isr: tuple[int, ...]) -> None:
     )
 
 
-async def test_an_overdrawn_throttle_leaves_out_listed_partitions_and_no_others():
+async def test_an_overdrawn_throttle_leaves_out_listed_partitions_and_no_others() -> None:
     async with brokers() as (rig,):
         await lead_two_throttled(rig, isr=(1,))
         size = await write(rig, 0, 100)
@@ -369,7 +369,7 @@ async def test_an_overdrawn_throttle_leaves_out_listed_partitions_and_no_others(
         assert {i: n for i, n in sizes(held).items() if n} == {1: size}
 
 
-async def test_a_throttle_that_is_lifted_lets_go_what_was_held_up():
+async def test_a_throttle_that_is_lifted_lets_go_what_was_held_up() -> None:
     async with brokers() as (rig,):
         await lead_two_throttled(rig, isr=(1,))
         size = await write(rig, 0, 100)
@@ -382,7 +382,7 @@ async def test_a_throttle_that_is_lifted_lets_go_what_was_held_up():
         assert sizes(freed) == {0: size}
 
 
-async def test_an_in_sync_follower_is_never_held_up():
+async def test_an_in_sync_follower_is_never_held_up() -> None:
     async with brokers() as (rig,):
         await lead_two_throttled(rig, isr=(1, 2))
         size = await write(rig, 0, 100)
@@ -393,7 +393,7 @@ async def test_an_in_sync_follower_is_never_held_up():
         assert rig.parts.quotas.leader.wait_ms(rig.around.clock.now_ms()) > 0  # It counts, though.
 
 
-async def test_a_follower_learns_that_offsets_may_be_missing():
+async def test_a_follower_learns_that_offsets_may_be_missing() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         handle = rig.logs.get(TP)

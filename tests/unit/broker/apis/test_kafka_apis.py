@@ -6,7 +6,7 @@ from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, RequestHeader, mes
 from tests.unit.broker.broker_rig import CONNECTION, brokers
 
 
-async def test_no_advertised_api_is_half_there():
+async def test_no_advertised_api_is_half_there() -> None:
     names = {
         key: "".join(word.capitalize() for word in key.name.split("_")) + "Request"
         for key in ApiKey

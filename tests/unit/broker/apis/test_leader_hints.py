@@ -31,7 +31,7 @@ def hints_of(rig: BrokerRig, listener: str = LISTENER, *, speaks: bool = True) -
     )
 
 
-async def test_another_leader_is_reported_once_with_where_it_is():
+async def test_another_leader_is_reported_once_with_where_it_is() -> None:
     async with brokers(2) as (rig, other):
         led = [partition(i, replicas=(1, 2), leader=2, epoch=3) for i in (0, 1)]
         await rig.follow(topic(), *led)
@@ -58,13 +58,13 @@ async def test_another_leader_is_reported_once_with_where_it_is():
 )
 async def test_nothing_is_reported_where_it_would_not_help(
     leader: int, code: ErrorCode, listener: str, speaks: bool
-):
+) -> None:
     async with brokers(2) as (rig, _):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=leader))
         hints = hints_of(rig, listener, speaks=speaks)
         assert hints.leader_of(TP, code) is None and hints.endpoints() == []
 
 
-async def test_of_a_partition_that_is_not_there_nothing_is_reported():
+async def test_of_a_partition_that_is_not_there_nothing_is_reported() -> None:
     async with brokers() as (rig,):
         assert hints_of(rig).leader_of(TP, WRONG) is None

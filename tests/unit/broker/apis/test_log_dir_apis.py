@@ -31,7 +31,7 @@ KIND = DescribeLogDirsRequest
 ALTER = AlterReplicaLogDirsRequest
 
 
-async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
+async def test_sizes_by_directory_and_an_offline_one_with_its_error_only() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         records = batch(3)
@@ -53,13 +53,13 @@ async def test_sizes_by_directory_and_an_offline_one_with_its_error_only():
         assert (online.directory_id, offline.directory_id) == (dir_of(1, 2), dir_of(1, 1))
 
 
-async def test_a_broker_says_which_one_it_is():
+async def test_a_broker_says_which_one_it_is() -> None:
     async with brokers() as (rig,):
         assert (await rig.ask(KIND(topics=None))).broker_id == 1
         assert (await rig.ask(KIND(topics=None), 1)).broker_id == -1
 
 
-async def test_a_replica_that_is_lost_for_all_is_reported_though_it_is_in_no_directory():
+async def test_a_replica_that_is_lost_for_all_is_reported_though_it_is_in_no_directory() -> None:
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
         rig.parts.publisher.open()
@@ -67,7 +67,7 @@ async def test_a_replica_that_is_lost_for_all_is_reported_though_it_is_in_no_dir
         assert list((await rig.ask(KIND(topics=[]), 1)).lost_replicas) == []
 
 
-async def test_a_cordoned_directory_is_reported_as_one():
+async def test_a_cordoned_directory_is_reported_as_one() -> None:
     async with brokers() as (rig,):
         rig.dirs[1].is_cordoned = True
         answered = await rig.ask(KIND(topics=None))
@@ -76,7 +76,7 @@ async def test_a_cordoned_directory_is_reported_as_one():
         assert not any(result.is_cordoned for result in older.results)
 
 
-async def test_how_a_directory_does():
+async def test_how_a_directory_does() -> None:
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
         rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=100, free_inodes=9)
         rig.parts.monitor.check()
@@ -100,7 +100,7 @@ async def test_how_a_directory_does():
         assert (alive.scrub_errors, dead.scrub_errors, dead.latency_ms) == (0, -1, -1)
 
 
-async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished():
+async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         monitor, (ours, others) = rig.parts.monitor, rig.dirs
@@ -131,7 +131,7 @@ async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished
         assert 0 < monitor.growth_bytes_per_second(ours) < before
 
 
-async def test_only_the_partitions_asked_for():
+async def test_only_the_partitions_asked_for() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         asked = KIND(topics=[KIND.DescribableLogDirTopic(topic="t", partitions=[1])])
@@ -140,7 +140,7 @@ async def test_only_the_partitions_asked_for():
         assert list(second.topics) == []
 
 
-async def test_a_future_copy_is_reported_as_one_with_its_lag_and_what_the_controller_has_to_learn():
+async def test_describe_log_dirs_reports_future_copy_with_lag_and_unassigned_directory() -> None:
     """An id for each path, so that metadata and disks can be compared by anybody."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -175,7 +175,7 @@ async def alter(rig: BrokerRig, path: str, tp: TopicPartition = TP) -> int:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool):
+async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         assert await alter(rig, f"dirid:{dir_of(1, 2)}" if by_id else "/d2") == 0
@@ -184,7 +184,7 @@ async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool):
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
-async def test_the_first_of_several_errors_is_reported_in_kafka_s_order():
+async def test_the_first_of_several_errors_is_reported_in_kafka_s_order() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         long, unknown = TopicPartition("x" * 249, 0), TopicPartition("nobody", 0)
@@ -200,7 +200,7 @@ async def test_the_first_of_several_errors_is_reported_in_kafka_s_order():
         assert await alter(rig, "/d1") == 0, "it is there already"
 
 
-async def test_a_wish_that_comes_before_the_replica_holds_until_it_is_taken_back():
+async def test_a_wish_that_comes_before_the_replica_holds_until_it_is_taken_back() -> None:
     async with brokers() as (rig,):
         for n in (0, 1):
             wished = TopicPartition("t", n)
@@ -213,7 +213,7 @@ async def test_a_wish_that_comes_before_the_replica_holds_until_it_is_taken_back
 
 
 @pytest.mark.parametrize("how", ["any", "/d1"])
-async def test_any_and_the_directory_where_it_is_end_a_move(how: str):
+async def test_any_and_the_directory_where_it_is_end_a_move(how: str) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.controller.may_answer.clear()
@@ -227,7 +227,7 @@ async def test_any_and_the_directory_where_it_is_end_a_move(how: str):
         assert rig.logs.futures() == []
 
 
-async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_after_it():
+async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_after_it() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
         await rig.follow(topic(), partition())
@@ -244,7 +244,7 @@ async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_
         assert handle is not None and handle.log_dir is rig.dirs[0]
 
 
-async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
+async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own() -> None:
     """A move out of a directory that is being drained can be cancelled."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -266,7 +266,7 @@ async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own():
         assert handle is not None and handle.log_dir is rig.dirs[0]
 
 
-async def test_a_move_is_distinguished_from_the_moment_that_it_is_ordered():
+async def test_a_move_is_distinguished_from_the_moment_that_it_is_ordered() -> None:
     """Before its copy has a directory; a tool would take the move for over otherwise."""
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
@@ -281,7 +281,7 @@ async def test_a_move_is_distinguished_from_the_moment_that_it_is_ordered():
         ]
 
 
-async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_replica():
+async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_replica() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         await fill(rig.dirs[0])
@@ -297,7 +297,7 @@ async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_
         assert await alter(rig, "/d1") == 0, "that is where it is"
 
 
-async def test_strays_are_reported_to_whoever_asks_for_them():
+async def test_strays_are_reported_to_whoever_asks_for_them() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(3)), 9)

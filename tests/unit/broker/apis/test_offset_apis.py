@@ -39,7 +39,7 @@ async def listed(rig: BrokerRig, timestamp: int, version: int = 8, **more: Any) 
     return (await rig.ask(request, version)).topics[0].partitions[0]
 
 
-async def test_ends_of_the_log_and_offsets_by_time():
+async def test_ends_of_the_log_and_offsets_by_time() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2, timestamp=1_000)), 9)
@@ -55,7 +55,7 @@ async def test_ends_of_the_log_and_offsets_by_time():
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_the_epoch_of_the_first_record_is_said_and_before_there_is_one_that_of_the_leader():
+async def test_earliest_offset_has_epoch_of_first_record_or_of_the_leader() -> None:
     """Without it a consumer that begins there cannot find out that its log was cut (KIP-320)."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(epoch=3))
@@ -73,7 +73,7 @@ async def test_the_epoch_of_the_first_record_is_said_and_before_there_is_one_tha
         assert (first.offset, first.leader_epoch) == (3, 5)
 
 
-async def test_what_asks_for_remote_storage_finds_nothing_and_older_versions_cannot_ask():
+async def test_what_asks_for_remote_storage_finds_nothing_and_older_versions_cannot_ask() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2)), 9)
@@ -91,7 +91,7 @@ async def test_what_asks_for_remote_storage_finds_nothing_and_older_versions_can
             assert too_old.error_code == ErrorCode.UNSUPPORTED_VERSION, spec
 
 
-async def test_nobody_is_reported_more_than_what_is_committed():
+async def test_nobody_is_reported_more_than_what_is_committed() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(3), acks=1), 9)
@@ -99,7 +99,7 @@ async def test_nobody_is_reported_more_than_what_is_committed():
         assert (await listed(rig, LATEST, replica_id=2)).offset == 0, "nobody can know that it is"
 
 
-async def test_a_new_leader_does_not_guess_what_is_committed():
+async def test_a_new_leader_does_not_guess_what_is_committed() -> None:
     """KIP-207; clients that do not know the code are answered that there is no leader."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
@@ -109,7 +109,7 @@ async def test_a_new_leader_does_not_guess_what_is_committed():
         assert (await listed(rig, LATEST, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def test_where_epochs_ended():
+async def test_where_epochs_ended() -> None:
     async def ended(rig: BrokerRig, epoch: int, current: int = -1) -> tuple[int, int, int]:
         part = EPOCHS.OffsetForLeaderPartition(
             partition=0, current_leader_epoch=current, leader_epoch=epoch
@@ -129,7 +129,7 @@ async def test_where_epochs_ended():
         assert (await ended(rig, 0, current=4))[0] == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_a_directory_that_hangs_costs_its_own_partitions_only():
+async def test_a_directory_that_hangs_costs_its_own_partitions_only() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))

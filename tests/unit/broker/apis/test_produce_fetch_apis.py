@@ -14,6 +14,7 @@ from kraftjbod.core.errors import ConnectionLostError, ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
+from kraftjbod.protocol.kafka_codec import Message
 from kraftjbod.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
@@ -36,7 +37,7 @@ from tests.unit.broker.impaired_dirs import fill
 BY_NAME = 12
 
 
-async def test_what_is_produced_is_fetched():
+async def test_what_is_produced_is_fetched() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         for base_offset, sent in ((0, batch(3)), (3, batch(2))):
@@ -47,7 +48,7 @@ async def test_what_is_produced_is_fetched():
         assert [h.base_offset for h in headers_of(read.records)] == [0, 3]
 
 
-async def test_topics_are_named_by_id_in_new_versions():
+async def test_topics_are_named_by_id_in_new_versions() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         request = produce(batch())
@@ -60,7 +61,7 @@ async def test_topics_are_named_by_id_in_new_versions():
         assert only(await rig.ask(request, 16)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_each_partition_has_an_error_of_its_own():
+async def test_each_partition_has_an_error_of_its_own() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         request = produce(batch())
@@ -70,7 +71,7 @@ async def test_each_partition_has_an_error_of_its_own():
         assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_records_that_are_damaged_are_refused():
+async def test_records_that_are_damaged_are_refused() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         damaged = bytearray(batch())
@@ -81,14 +82,14 @@ async def test_records_that_are_damaged_are_refused():
         assert only(await rig.ask(produce(None), 9)).error_code == ErrorCode.INVALID_RECORD
 
 
-async def test_meaningless_acks_are_refused():
+async def test_meaningless_acks_are_refused() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         bad = only(await rig.ask(produce(batch(), acks=2), BY_NAME))
         assert bad.error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-async def test_acks_0_gets_no_answer_and_writes():
+async def test_acks_0_gets_no_answer_and_writes() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         connection = await rig.connect()
@@ -101,7 +102,7 @@ async def test_acks_0_gets_no_answer_and_writes():
         assert answered.base_offset == 1
 
 
-async def test_acks_0_produce_that_fails_closes_the_connection():
+async def test_acks_0_produce_that_fails_closes_the_connection() -> None:
     """The client learns of it in no other way, and would keep sending to a broker that lost the
     partition until its metadata expires."""
     with capture_logs() as logged:
@@ -116,7 +117,7 @@ async def test_acks_0_produce_that_fails_closes_the_connection():
     assert (event["partition"], event["code"]) == ("absent-0", "UNKNOWN_TOPIC_OR_PARTITION")
 
 
-async def test_a_fetch_waits_for_bytes_and_ends_when_they_come():
+async def test_a_fetch_waits_for_bytes_and_ends_when_they_come() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
@@ -126,14 +127,14 @@ async def test_a_fetch_waits_for_bytes_and_ends_when_they_come():
         assert only(await waiting).records
 
 
-async def test_a_fetch_without_news_ends_at_its_deadline():
+async def test_a_fetch_without_news_ends_at_its_deadline() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         read = only(await rig.ask(fetch(max_wait_ms=1), BY_NAME))
         assert (read.error_code, bytes(read.records)) == (0, b"")
 
 
-async def test_the_first_batch_comes_even_if_it_is_larger_than_the_limit():
+async def test_the_first_batch_comes_even_if_it_is_larger_than_the_limit() -> None:
     """KIP-74."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -143,21 +144,21 @@ async def test_the_first_batch_comes_even_if_it_is_larger_than_the_limit():
         assert len(only(await rig.ask(request, BY_NAME)).records) > 500
 
 
-async def test_an_offset_outside_of_the_log_is_reported_at_once():
+async def test_an_offset_outside_of_the_log_is_reported_at_once() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         read = only(await rig.ask(fetch(7, max_wait_ms=60_000), BY_NAME))
         assert read.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def in_session(session_id: int, epoch: int, *named: FetchRequest, max_wait_ms: int = 0):
+def in_session(session_id: int, epoch: int, *named: FetchRequest, max_wait_ms: int = 0) -> Message:
     request = fetch(max_wait_ms=max_wait_ms)
     request.topics = [topic for each in named for topic in each.topics]
     request.session_id, request.session_epoch = session_id, epoch
     return request
 
 
-async def test_in_a_session_a_consumer_names_and_is_answered_what_changed():
+async def test_in_a_session_a_consumer_names_and_is_answered_what_changed() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         other = TopicPartition(TP.topic, 1)
@@ -191,7 +192,7 @@ async def test_in_a_session_a_consumer_names_and_is_answered_what_changed():
         assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_session_that_is_another_one_is_refused():
+async def test_a_session_that_is_another_one_is_refused() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         session = (await rig.ask(in_session(0, 0, fetch()), BY_NAME)).session_id
@@ -208,7 +209,7 @@ async def test_a_session_that_is_another_one_is_refused():
         assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_an_idempotent_retry_is_answered_with_its_first_offset():
+async def test_an_idempotent_retry_is_answered_with_its_first_offset() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         records = batch(2, producer=(9, 0, 0))
@@ -219,7 +220,7 @@ async def test_an_idempotent_retry_is_answered_with_its_first_offset():
         assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_a_directory_that_does_not_answer_costs_its_own_partitions_only():
+async def test_a_directory_that_does_not_answer_costs_its_own_partitions_only() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[rig.dirs[1].directory_id]))
@@ -238,7 +239,7 @@ async def test_a_directory_that_does_not_answer_costs_its_own_partitions_only():
 COLD = Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"}))
 
 
-async def test_what_is_cold_is_read_in_the_directory_s_thread():
+async def test_what_is_cold_is_read_in_the_directory_s_thread() -> None:
     cold = FaultVfs(MemVfs())
     async with brokers(1, cold, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -248,7 +249,7 @@ async def test_what_is_cold_is_read_in_the_directory_s_thread():
         assert [header.base_offset for header in headers_of(read.records)] == [0]
 
 
-async def test_a_cold_read_that_hangs_leaves_its_partition_empty_and_the_others_full():
+async def test_a_cold_read_that_hangs_leaves_its_partition_empty_and_the_others_full() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[rig.dirs[1].directory_id]))
@@ -264,7 +265,7 @@ async def test_a_cold_read_that_hangs_leaves_its_partition_empty_and_the_others_
             assert [(p.error_code, len(p.records) > 0) for p in parts] == [(0, False), (0, True)]
 
 
-async def test_a_consumer_is_woken_by_what_is_committed_and_not_by_what_is_written():
+async def test_a_consumer_is_woken_by_what_is_committed_and_not_by_what_is_written() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
@@ -275,7 +276,7 @@ async def test_a_consumer_is_woken_by_what_is_committed_and_not_by_what_is_writt
         assert only(await waiting).high_watermark == 1
 
 
-async def test_requests_of_one_connection_are_written_in_their_order():
+async def test_requests_of_one_connection_are_written_in_their_order() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         connection = await rig.connect()
@@ -289,7 +290,7 @@ async def test_requests_of_one_connection_are_written_in_their_order():
         assert [(p.error_code, p.base_offset) for p in written] == [(0, n) for n in range(30)]
 
 
-async def test_a_fetch_of_a_topic_that_is_deleted_ends_at_once():
+async def test_a_fetch_of_a_topic_that_is_deleted_ends_at_once() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
@@ -298,7 +299,7 @@ async def test_a_fetch_of_a_topic_that_is_deleted_ends_at_once():
         assert only(await waiting).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_cold_read_that_fails_when_nobody_waits_any_more_costs_its_directory_only():
+async def test_a_cold_read_that_fails_when_nobody_waits_any_more_costs_its_directory_only() -> None:
     """The rig takes what the loop complains of for a bug, as the daemon does."""
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="20") as (rig,):
@@ -313,7 +314,7 @@ async def test_a_cold_read_that_fails_when_nobody_waits_any_more_costs_its_direc
 
 
 @pytest.mark.parametrize("version", [9, 10, 12])
-async def test_a_producer_that_asks_the_wrong_broker_hears_of_the_right_one(version: int):
+async def test_a_producer_that_asks_the_wrong_broker_hears_of_the_right_one(version: int) -> None:
     """KIP-951, since version 10."""
     async with brokers(2) as (rig, other):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
@@ -332,7 +333,7 @@ async def test_a_producer_that_asks_the_wrong_broker_hears_of_the_right_one(vers
 @pytest.mark.parametrize(("version", "says"), [(11, (0, 0)), (12, (1, 0)), (16, (1, 1))])
 async def test_a_consumer_that_asks_the_wrong_broker_hears_of_the_right_one(
     version: int, says: tuple[int, int]
-):
+) -> None:
     """KIP-951: the leader since version 12, and where it is since version 16."""
     async with brokers(2) as (rig, _):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
@@ -346,7 +347,9 @@ async def test_a_consumer_that_asks_the_wrong_broker_hears_of_the_right_one(
 
 
 @pytest.mark.parametrize("version", [12, 16])
-async def test_a_follower_serves_only_those_who_say_that_they_compare_replicas(version: int):
+async def test_a_follower_serves_only_those_who_say_that_they_compare_replicas(
+    version: int,
+) -> None:
     async with brokers(2) as (rig, _):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
         for replica_id, code in (
@@ -363,7 +366,7 @@ async def test_a_follower_serves_only_those_who_say_that_they_compare_replicas(v
             assert only(await rig.ask(request, version)).error_code == code
 
 
-async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says_why():
+async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says_why() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         await fill(rig.dirs[0])
@@ -375,7 +378,7 @@ async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says
         assert "saturated" in full.error_message and full.base_offset == -1
 
 
-async def test_what_is_cold_fits_the_answer_however_often_it_is_asked_for():
+async def test_what_is_cold_fits_the_answer_however_often_it_is_asked_for() -> None:
     cold = FaultVfs(MemVfs())
     sent = batch()
     async with brokers(1, cold, MemVfs(), fetch_max_bytes="1024") as (rig,):
@@ -392,7 +395,7 @@ async def test_what_is_cold_fits_the_answer_however_often_it_is_asked_for():
             request.max_bytes = 512
 
 
-async def test_produce_beyond_the_partition_limit_is_refused_per_partition():
+async def test_produce_beyond_the_partition_limit_is_refused_per_partition() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         request = produce(batch())
@@ -406,7 +409,7 @@ async def test_produce_beyond_the_partition_limit_is_refused_per_partition():
         assert answers[-1].error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_fetch_beyond_the_partition_limit_reads_each_partition_in_turn():
+async def test_fetch_beyond_the_partition_limit_reads_each_partition_in_turn() -> None:
     """INVALID_REQUEST for the rest would be fatal to a Java consumer; and a consumer that names
     its partitions in the same order each time must not starve the last ones."""
     async with brokers() as (rig,):
@@ -444,7 +447,7 @@ async def test_fetch_beyond_the_partition_limit_reads_each_partition_in_turn():
 )
 async def test_storage_error_for_old_clients_is_not_leader_or_follower(
     request_: Any, version: int, code: ErrorCode
-):
+) -> None:
     """KIP-112: a code that they do not know is fatal to them; by this one they find the leader."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -453,7 +456,7 @@ async def test_storage_error_for_old_clients_is_not_leader_or_follower(
         assert only(await rig.ask(request_, version)).error_code == code
 
 
-async def test_a_produce_that_comes_with_a_request_that_needs_a_task_begins_after_it():
+async def test_a_produce_that_comes_with_a_request_that_needs_a_task_begins_after_it() -> None:
     """Both come in one read, so that the task of the first has not begun yet."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())

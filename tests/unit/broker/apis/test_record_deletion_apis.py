@@ -57,7 +57,7 @@ def log_of(rig: BrokerRig) -> LogHandle:
     return handle
 
 
-async def test_the_log_starts_where_it_was_reported_to():
+async def test_the_log_starts_where_it_was_reported_to() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(5)), 9)
@@ -73,7 +73,7 @@ async def test_the_log_starts_where_it_was_reported_to():
         assert log_of(rig).log_end_offset == 11
 
 
-async def test_what_cannot_be_deleted_is_refused():
+async def test_what_cannot_be_deleted_is_refused() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(5), acks=1), 9)
@@ -92,7 +92,7 @@ async def test_what_cannot_be_deleted_is_refused():
         assert (await deleted(rig, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_replica_that_changes_its_directory_is_waited_for():
+async def test_a_replica_that_changes_its_directory_is_waited_for() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(5)), 9)
@@ -106,7 +106,7 @@ async def test_a_replica_that_changes_its_directory_is_waited_for():
         assert (await asked).low_watermark == 4
 
 
-async def test_followers_take_the_new_start_over():
+async def test_followers_take_the_new_start_over() -> None:
     async with brokers(2) as rigs:
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2)))
@@ -121,7 +121,7 @@ async def test_followers_take_the_new_start_over():
         assert log_of(rigs[1]).log_end_offset == 9
 
 
-async def test_no_crash_brings_back_what_the_answer_said_is_deleted():
+async def test_no_crash_brings_back_what_the_answer_said_is_deleted() -> None:
     """Power is lost everywhere as soon as it is answered, and whoever is back first leads."""
     async with brokers(2) as rigs:
         for rig in rigs:
@@ -140,7 +140,7 @@ async def test_no_crash_brings_back_what_the_answer_said_is_deleted():
                 assert handle.log_start_offset == offset, rig.broker_id
 
 
-async def test_a_full_directory_gets_its_space_back_at_once():
+async def test_a_full_directory_gets_its_space_back_at_once() -> None:
     vfs = MemVfs()
     async with brokers(1, vfs) as (rig,):
         await rig.follow(topic(), partition())
@@ -219,7 +219,7 @@ async def begun(rig: BrokerRig, offset: int) -> asyncio.Task[Any]:
     return asked
 
 
-async def test_the_answer_waits_for_the_start_of_every_live_follower():
+async def test_the_answer_waits_for_the_start_of_every_live_follower() -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)
@@ -239,7 +239,7 @@ async def test_the_answer_waits_for_the_start_of_every_live_follower():
         assert (await asked).low_watermark == 3
 
 
-async def test_the_answer_does_not_wait_for_ever():
+async def test_the_answer_does_not_wait_for_ever() -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         for timeout_ms in (100, 0):
@@ -262,7 +262,7 @@ FULL = (ImpairedLogDir(directory_id=dir_of(2, 1), state=LogDirState.SATURATED),)
     ],
     ids=["fenced", "directory offline", "directory full"],
 )
-async def test_who_cannot_lead_is_not_waited_for(change: dict[str, Any]):
+async def test_who_cannot_lead_is_not_waited_for(change: dict[str, Any]) -> None:
     """It was in sync, then eligible: as long as it could begin to lead it is."""
     async with brokers() as (rig,):
         await five_on_both(rig)
@@ -279,7 +279,7 @@ async def test_who_cannot_lead_is_not_waited_for(change: dict[str, Any]):
         assert (await asked).low_watermark == 3
 
 
-async def test_who_still_has_what_was_deleted_does_not_join():
+async def test_who_still_has_what_was_deleted_does_not_join() -> None:
     """It was away when that was answered, and is caught up by its first fetch."""
     async with brokers() as (rig,):
         await rig.follow(second(rig), topic(), partition(replicas=(1, 2), isr=(1,)))
@@ -305,7 +305,9 @@ async def test_who_still_has_what_was_deleted_does_not_join():
     ],
     ids=["follower taken away", "led elsewhere"],
 )
-async def test_a_change_of_roles_ends_the_wait(record: Record, code: ErrorCode, low_watermark: int):
+async def test_a_change_of_roles_ends_the_wait(
+    record: Record, code: ErrorCode, low_watermark: int
+) -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)
@@ -314,7 +316,7 @@ async def test_a_change_of_roles_ends_the_wait(record: Record, code: ErrorCode, 
         assert (answered.error_code, answered.low_watermark) == (code, low_watermark)
 
 
-async def test_a_directory_that_dies_ends_the_wait():
+async def test_a_directory_that_dies_ends_the_wait() -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)
@@ -323,7 +325,7 @@ async def test_a_directory_that_dies_ends_the_wait():
         assert (await asked).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_followers_are_reported_at_once_though_nothing_is_written():
+async def test_followers_are_reported_at_once_though_nothing_is_written() -> None:
     """Their fetch would wait for records much longer than the request waits for them."""
     async with brokers(2, replica_fetch_wait_max_ms="20000") as rigs:
         for rig in rigs:
@@ -336,7 +338,7 @@ async def test_followers_are_reported_at_once_though_nothing_is_written():
         assert [log_of(rig).log_start_offset for rig in rigs] == [3, 3]
 
 
-async def test_records_of_coordinators_are_not_for_clients_to_delete():
+async def test_records_of_coordinators_are_not_for_clients_to_delete() -> None:
     """As Kafka: whoever leads it, and whatever its cleanup policy says."""
     async with brokers() as (rig,):
         await rig.follow(topic("__consumer_offsets"), partition())

@@ -70,7 +70,7 @@ def answer(request: RpcRequest) -> RpcResponse:
             return accept(request)
 
 
-async def test_create_topics_response_contains_topic_configs():
+async def test_create_topics_response_contains_topic_configs() -> None:
     """KIP-525: from version 5 on, sorted by name, each value with where it comes from."""
 
     def created(request: RpcRequest) -> RpcResponse:
@@ -112,7 +112,7 @@ async def test_create_topics_response_contains_topic_configs():
         assert (await rig.ask(request, 4)).topics[0].name == "a"
 
 
-async def test_topics_are_created_and_a_name_given_twice_is_refused():
+async def test_topics_are_created_and_a_name_given_twice_is_refused() -> None:
     def asked(name: str) -> object:
         return CREATE.CreatableTopic(name=name, num_partitions=3, replication_factor=1)
 
@@ -152,7 +152,7 @@ async def test_what_a_broker_s_file_says_of_new_topics_counts_where_nobody_says_
         assert made == {"by-asking": expected, "by-order": expected, "said": (7, 1)}
 
 
-async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_new_ones():
+async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_new_ones() -> None:
     async with brokers(answer=answer) as (rig,):
         old = await rig.ask(DELETE(topic_names=["a"], timeout_ms=5_000), 3)
         new = await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="a")], timeout_ms=5_000))
@@ -265,7 +265,7 @@ async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: st
         assert asked == (disabled_by == "controller")
 
 
-async def test_partitions_are_added():
+async def test_partitions_are_added() -> None:
     async with brokers(answer=answer) as (rig,):
         request = GROW(
             topics=[GROW.CreatePartitionsTopic(name="a", count=4, assignments=None)],
@@ -283,7 +283,7 @@ async def test_partitions_are_added():
     ],
     ids=["create", "delete", "grow"],
 )
-async def test_an_error_of_the_call_is_the_error_of_each_topic(request_: object):
+async def test_an_error_of_the_call_is_the_error_of_each_topic(request_: object) -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("no", code=ErrorCode.POLICY_VIOLATION)
 
@@ -294,7 +294,7 @@ async def test_an_error_of_the_call_is_the_error_of_each_topic(request_: object)
         assert (one.name, one.error_code) == ("a", ErrorCode.POLICY_VIOLATION)
 
 
-async def test_every_producer_gets_an_id_of_its_own_from_blocks():
+async def test_every_producer_gets_an_id_of_its_own_from_blocks() -> None:
     blocks = iter([5_000, 9_000])
 
     def count_blocks(request: RpcRequest) -> RpcResponse:
@@ -306,7 +306,7 @@ async def test_every_producer_gets_an_id_of_its_own_from_blocks():
         assert ids == [5_000, 5_001, 9_000]
 
 
-async def test_no_controller_means_ask_again():
+async def test_no_controller_means_ask_again() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("no", code=ErrorCode.STALE_BROKER_EPOCH)
 
@@ -327,7 +327,7 @@ TOO_MANY = MAX_ITEMS_PER_REQUEST + 1
     ],
     ids=["create", "delete", "grow"],
 )
-async def test_items_beyond_the_limit_are_refused_and_the_connection_stays(request_: Any):
+async def test_items_beyond_the_limit_are_refused_and_the_connection_stays(request_: Any) -> None:
     request_.timeout_ms = 60_000
     async with brokers(answer=answer) as (rig,):
         connection = await rig.connect()
@@ -344,7 +344,7 @@ async def test_items_beyond_the_limit_are_refused_and_the_connection_stays(reque
         assert connection.is_open
 
 
-async def test_partitions_of_one_request_are_counted_before_it_is_split():
+async def test_partitions_of_one_request_are_counted_before_it_is_split() -> None:
     asked = [
         CREATE.CreatableTopic(name=f"t{n}", num_partitions=1 + MAX_FORWARDED_ITEMS)
         for n in range(MAX_PARTITIONS_MADE_PER_REQUEST // MAX_FORWARDED_ITEMS)
@@ -355,7 +355,7 @@ async def test_partitions_of_one_request_are_counted_before_it_is_split():
         assert not rig.controller.seen
 
 
-async def test_names_without_end_are_created_on_the_way_in_parts():
+async def test_names_without_end_are_created_on_the_way_in_parts() -> None:
     names = [f"t{number}" for number in range(TOO_MANY)]
     request = METADATA(
         topics=[METADATA.MetadataRequestTopic(name=name) for name in names],

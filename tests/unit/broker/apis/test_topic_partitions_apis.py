@@ -43,7 +43,7 @@ async def _pages(rig: BrokerRig, *names: str, limit: int) -> list[list[tuple[str
         )
 
 
-async def test_who_is_eligible_and_who_led_last():
+async def test_who_is_eligible_and_who_led_last() -> None:
     """KIP-966."""
     async with brokers(2) as (rig, _):
         elr = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_VERSION, feature_level=1)
@@ -76,7 +76,7 @@ async def test_page_by_page_everything_is_reported_once_and_in_order(
         assert all(len(page) <= max(1, limit) for page in pages)
 
 
-async def test_a_cursor_may_point_at_what_was_deleted_meanwhile():
+async def test_a_cursor_may_point_at_what_was_deleted_meanwhile() -> None:
     async with brokers() as (rig,):
         await _two_topics(rig)
         gone = KIND.Cursor(topic_name="aa", partition_index=7)
@@ -96,7 +96,7 @@ async def test_a_cursor_that_points_nowhere_is_refused(name: str, index: int) ->
         assert (answered.name, answered.error_code) == ("a", ErrorCode.INVALID_REQUEST)
 
 
-async def test_what_does_not_exist_is_reported_where_it_was_asked_for():
+async def test_what_does_not_exist_is_reported_where_it_was_asked_for() -> None:
     async with brokers() as (rig,):
         await _two_topics(rig)
         answer = await rig.ask(_asking("nope", "a", "a b"))

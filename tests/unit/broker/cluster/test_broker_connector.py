@@ -15,7 +15,7 @@ from kraftjbod.metadata.records import Listener, RegisterBrokerRecord
 from tests.unit.broker.broker_rig import TIMEOUT_MS, brokers, fetch, partition, topic
 
 
-async def test_it_leads_through_the_listener_that_is_named():
+async def test_it_leads_through_the_listener_that_is_named() -> None:
     async with brokers() as (rig,):
         closed = Listener(name="PLAINTEXT", host="127.0.0.1", port=9)
         inner = replace(closed, name="INNER", port=rig.door.port)

@@ -133,7 +133,7 @@ def log_end(rig: BrokerRig, tp: TopicPartition = TP) -> int:
 # --- reattach ------------------------------------------------------------------------------------
 
 
-async def test_a_directory_comes_back_with_its_replicas():
+async def test_a_directory_comes_back_with_its_replicas() -> None:
     async with registered() as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
         await appended(rig)
@@ -164,7 +164,7 @@ async def test_a_directory_comes_back_with_its_replicas():
         assert set(last.log_dirs) == {TWO, ONE}
 
 
-async def test_what_cannot_come_back_is_refused_and_nothing_has_changed():
+async def test_what_cannot_come_back_is_refused_and_nothing_has_changed() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         said = await refused(rig, "reattach", "/d2")
@@ -197,7 +197,7 @@ async def test_what_cannot_come_back_is_refused_and_nothing_has_changed():
         assert (await perform(rig, "reattach", f"dirid:{TWO}")).state == "online"
 
 
-async def test_a_directory_that_still_hangs_is_not_opened_beside_itself():
+async def test_a_directory_that_still_hangs_is_not_opened_beside_itself() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs, io_timeout_ms="2000") as rig:
         vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
@@ -213,7 +213,7 @@ async def test_a_directory_that_still_hangs_is_not_opened_beside_itself():
             await asyncio.sleep(0.01)
 
 
-async def test_of_one_directory_there_is_one_operation_at_a_time():
+async def test_of_one_directory_there_is_one_operation_at_a_time() -> None:
     def slow(request: RpcRequest) -> RpcResponse:
         return in_order(request)
 
@@ -230,7 +230,7 @@ async def test_of_one_directory_there_is_one_operation_at_a_time():
         assert rig.logs.dirs()[1].state is LogDirState.ONLINE
 
 
-async def test_a_directory_that_dies_again_on_the_way_is_offline_as_before():
+async def test_a_directory_that_dies_again_on_the_way_is_offline_as_before() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
@@ -245,7 +245,7 @@ async def test_a_directory_that_dies_again_on_the_way_is_offline_as_before():
         assert log_end(rig) == 0
 
 
-async def test_a_copy_that_has_a_home_meanwhile_is_set_aside():
+async def test_a_copy_that_has_a_home_meanwhile_is_set_aside() -> None:
     """Re-created elsewhere and served there: the one that comes back is old."""
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
@@ -266,7 +266,7 @@ async def test_a_copy_that_has_a_home_meanwhile_is_set_aside():
         assert [name.endswith("-stray") for name in names] == [True]
 
 
-async def test_a_topic_that_was_deleted_and_made_anew_is_not_served_from_the_old_copy():
+async def test_a_topic_that_was_deleted_and_made_anew_is_not_served_from_the_old_copy() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
@@ -282,7 +282,7 @@ async def test_a_topic_that_was_deleted_and_made_anew_is_not_served_from_the_old
         assert [name.endswith("-stray") for name in names] == [True]
 
 
-async def test_a_copy_of_a_deleted_topic_whose_name_is_served_goes_after_a_while():
+async def test_a_copy_of_a_deleted_topic_whose_name_is_served_goes_after_a_while() -> None:
     """It is set aside by metadata that does not know its topic, and says so."""
     log_id = Uuid(b"l" * 16)
     async with registered() as rig:
@@ -302,7 +302,9 @@ async def test_a_copy_of_a_deleted_topic_whose_name_is_served_goes_after_a_while
         )
 
 
-async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_directory_comes():
+async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_directory_comes() -> (
+    None
+):
     """The dead disk may hold the only copy; being new to this broker is no excuse for long."""
     new = MemVfs()
     new.make_dirs("/d3")
@@ -318,7 +320,7 @@ async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_direc
         assert log_end(rig) == 3
 
 
-async def test_the_loop_tries_again_and_reports_a_reason_once():
+async def test_the_loop_tries_again_and_reports_a_reason_once() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await die(rig)
@@ -340,7 +342,7 @@ async def test_the_loop_tries_again_and_reports_a_reason_once():
 # --- add -----------------------------------------------------------------------------------------
 
 
-async def test_a_new_disk_is_named_remembered_and_used():
+async def test_a_new_disk_is_named_remembered_and_used() -> None:
     new = MemVfs()
     new.make_dirs("/d3")
     async with registered() as rig:
@@ -357,7 +359,7 @@ async def test_a_new_disk_is_named_remembered_and_used():
         assert len(rig.logs.handles_in(rig.logs.dirs()[2])) == 2
 
 
-async def test_a_formatted_disk_keeps_its_id():
+async def test_a_formatted_disk_keeps_its_id() -> None:
     new = MemVfs()
     format_dir(new, "/d3", 99)
     async with registered() as rig:
@@ -365,7 +367,7 @@ async def test_a_formatted_disk_keeps_its_id():
         assert (await perform(rig, "add", "/d3")).directory_id == directory_id(99)
 
 
-async def test_what_may_not_be_added():
+async def test_what_may_not_be_added() -> None:
     full, foreign, twin = MemVfs(), MemVfs(), MemVfs()
     full.make_dirs("/full/something")
     foreign.make_dirs("/foreign")
@@ -397,7 +399,7 @@ async def test_what_may_not_be_added():
         assert len(rig.logs.dirs()) == 2
 
 
-async def test_one_disk_is_added_at_a_time():
+async def test_one_disk_is_added_at_a_time() -> None:
     async with registered() as rig:
         for path in ("/d3", "/d4"):
             new = MemVfs()
@@ -413,7 +415,7 @@ async def test_one_disk_is_added_at_a_time():
         assert (await perform(rig, "add", "/d4")).state == "online"
 
 
-async def test_who_leaves_while_it_is_refused_ends_no_broker():
+async def test_who_leaves_while_it_is_refused_ends_no_broker() -> None:
     """A refusal that nobody takes is what a loop complains of, and a daemon ends with."""
     async with registered() as rig:
         rig.disks_at["/d3"] = MemVfs()
@@ -431,7 +433,7 @@ async def test_who_leaves_while_it_is_refused_ends_no_broker():
         rig.controller.may_answer.set()
 
 
-async def test_a_disk_that_the_controller_refuses_is_not_remembered():
+async def test_a_disk_that_the_controller_refuses_is_not_remembered() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         if isinstance(request, BrokerRegistrationRequest) and len(request.log_dirs) > 2:
             raise OperatingError("not in this cluster", code=ErrorCode.INVALID_REQUEST)
@@ -454,7 +456,7 @@ async def test_a_disk_that_the_controller_refuses_is_not_remembered():
 # --- forget --------------------------------------------------------------------------------------
 
 
-async def test_a_lost_directory_is_released_and_its_replicas_made_anew():
+async def test_a_lost_directory_is_released_and_its_replicas_made_anew() -> None:
     async with registered() as rig:
         await rig.follow(
             topic(), partition(replicas=[1, 2], leader=2, isr=[2], directories=[TWO, dir_of(2, 1)])
@@ -473,7 +475,7 @@ async def test_a_lost_directory_is_released_and_its_replicas_made_anew():
         assert handle.log_dir.directory_id == ONE
 
 
-async def test_a_release_that_metadata_reports_later_finds_the_replica_a_home_too():
+async def test_a_release_that_metadata_reports_later_finds_the_replica_a_home_too() -> None:
     """Another directory is offline, so nothing is made anew before metadata says unassigned."""
     disks = [FaultVfs(MemVfs()) for _ in range(3)]
     async with registered(*disks) as rig:
@@ -495,7 +497,7 @@ async def test_a_release_that_metadata_reports_later_finds_the_replica_a_home_to
         assert log_end(rig) == 0
 
 
-async def test_the_last_copy_is_kept_unless_it_may_be_lost():
+async def test_the_last_copy_is_kept_unless_it_may_be_lost() -> None:
     async with registered() as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
         assert "is online and holds 1 replicas: drain it first" in await refused(
@@ -516,7 +518,7 @@ async def test_the_last_copy_is_kept_unless_it_may_be_lost():
         await perform(rig, "forget", "/d2", force=True)
 
 
-async def test_an_empty_directory_is_closed_and_leaves():
+async def test_an_empty_directory_is_closed_and_leaves() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         assert "own metadata" in await refused(rig, "forget", "/d1")
@@ -529,7 +531,7 @@ async def test_an_empty_directory_is_closed_and_leaves():
         assert "cannot be given up" in await refused(rig, "forget", "/d1")
 
 
-async def test_an_empty_directory_that_the_cluster_keeps_stays():
+async def test_an_empty_directory_that_the_cluster_keeps_stays() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         if isinstance(request, BrokerRegistrationRequest) and request.forgotten_log_dirs:
             raise OperatingError("keep it", code=ErrorCode.INVALID_REQUEST)
@@ -544,7 +546,7 @@ async def test_an_empty_directory_that_the_cluster_keeps_stays():
         assert rig.logs.get(TP) is not None
 
 
-async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless():
+async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless() -> None:
     async with registered(log_dir_registration_timeout_ms="50") as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
         rig.controller.may_answer.clear()
@@ -563,7 +565,7 @@ async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless
         }
 
 
-async def test_a_directory_that_dies_while_it_is_registered_is_reported_to_be_dead():
+async def test_a_directory_that_dies_while_it_is_registered_is_reported_to_be_dead() -> None:
     """The registration may have come through, though its answer is lost."""
 
     def lossy(request: RpcRequest) -> RpcResponse:
@@ -582,7 +584,7 @@ async def test_a_directory_that_dies_while_it_is_registered_is_reported_to_be_de
         await until(lambda: not rig.parts.lifecycle.unacknowledged_dirs)
 
 
-async def test_the_next_start_opens_what_was_added():
+async def test_the_next_start_opens_what_was_added() -> None:
     """The same opener as the daemon's."""
     disk, new = MemVfs(), MemVfs()
     new.make_dirs("/d3")
@@ -606,7 +608,7 @@ async def test_the_next_start_opens_what_was_added():
         log_dir.close()
 
 
-async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_reported():
+async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_reported() -> None:
     async with brokers(1, MemVfs(), MemVfs(), opens=False) as (rig,):
         rig.replay(
             topic(),

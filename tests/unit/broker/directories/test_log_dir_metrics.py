@@ -21,7 +21,7 @@ def figures(rig: BrokerRig, path: str = "/d1") -> dict[str, float]:
     }
 
 
-async def test_space_replicas_and_operations():
+async def test_space_replicas_and_operations() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         records = batch(3)
@@ -43,7 +43,7 @@ async def test_space_replicas_and_operations():
         assert figures(rig, "/d2")["ReplicaCount"] == 0
 
 
-async def test_states():
+async def test_states() -> None:
     names = ("Offline", "Saturated", "Stalled")
     counts = [f"{state}LogDirectoryCount" for state in ("Impaired", "Saturated", "Stalled")]
     async with brokers() as (rig,):
@@ -68,7 +68,7 @@ async def test_states():
         assert "TotalBytes" not in figures(rig)
 
 
-async def test_how_long_a_failure_has_not_been_heard():
+async def test_how_long_a_failure_has_not_been_heard() -> None:
     name = "OldestUnacknowledgedLogDirectoryFailureMs"
     async with brokers() as (rig,):
         state = rig.parts.lifecycle._state
@@ -81,7 +81,7 @@ async def test_how_long_a_failure_has_not_been_heard():
         assert rig.around.metrics.snapshot()[name] == 0
 
 
-async def test_what_the_scrub_did():
+async def test_what_the_scrub_did() -> None:
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
         rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
         await until(lambda: figures(rig).get("ScrubPasses"))
@@ -90,7 +90,7 @@ async def test_what_the_scrub_did():
         assert found["ScrubDamagesFound"] == found["ScrubReplicasRepaired"] == 0
 
 
-async def test_a_slow_directory():
+async def test_a_slow_directory() -> None:
     async with brokers(log_dir_slow_min_ms="5", log_dir_slow_factor="2") as (rig,):
         rig.dirs[1].statistics.latency_ms = 10.0
         for _ in range(9):
@@ -100,7 +100,7 @@ async def test_a_slow_directory():
         assert figures(rig, "/d2")["LatencyMs"] == 10
 
 
-async def test_what_cannot_be_cleaned_is_counted_by_directory():
+async def test_what_cannot_be_cleaned_is_counted_by_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(3)), 9)

@@ -63,7 +63,7 @@ def handler_of(
     )
 
 
-async def test_its_replicas_end_and_the_other_directory_goes_on():
+async def test_its_replicas_end_and_the_other_directory_goes_on() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
@@ -78,7 +78,7 @@ async def test_its_replicas_end_and_the_other_directory_goes_on():
         assert alive.error_code == 0
 
 
-async def test_the_last_directory_cannot_be_lost():
+async def test_the_last_directory_cannot_be_lost() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig)
         rig.tasks.start(handler.run(), "handler")
@@ -88,7 +88,7 @@ async def test_the_last_directory_cannot_be_lost():
             await handler.lost()
 
 
-async def test_the_metadata_directory_cannot_be_lost():
+async def test_the_metadata_directory_cannot_be_lost() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig, metadata_dir="/d1")
         rig.tasks.start(handler.run(), "handler")
@@ -97,7 +97,7 @@ async def test_the_metadata_directory_cannot_be_lost():
             await handler.lost()
 
 
-async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler_goes_on():
+async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler_goes_on() -> None:
     """KAFKA-19289: a handler that dies silently leaves a broker leading dead partitions."""
     async with brokers() as (rig,):
         handler = handler_of(rig)
@@ -116,7 +116,7 @@ async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler
             await asyncio.sleep(0)
 
 
-async def test_a_follower_s_loops_end_and_its_other_directory_goes_on_following():
+async def test_a_follower_s_loops_end_and_its_other_directory_goes_on_following() -> None:
     async with brokers(2) as (leader, rig):
         rig.tasks.start(handler_of(rig).run(), "handler")
         records = [
@@ -184,7 +184,7 @@ async def read_end(rig: BrokerRig) -> int:
     return int(answered.high_watermark) if answered.records else 0
 
 
-async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back():
+async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
@@ -201,7 +201,7 @@ async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back():
         assert "log_dir_replicas_impaired" in events and "log_dir_replicas_recovered" in events
 
 
-async def test_a_stalled_directory_gives_consumers_nothing_for_now_and_comes_back():
+async def test_a_stalled_directory_gives_consumers_nothing_for_now_and_comes_back() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition())
@@ -217,7 +217,7 @@ async def test_a_stalled_directory_gives_consumers_nothing_for_now_and_comes_bac
         assert await write(rig) == 0
 
 
-async def test_a_follower_in_a_full_directory_fetches_no_more_and_catches_up_when_there_is_space():
+async def test_follower_in_full_directory_stops_fetching_until_there_is_space() -> None:
     async with brokers(2) as (leader, rig):
         rig.tasks.start(handler_of(rig).run(), "handler")
         for one in (leader, rig):
@@ -242,7 +242,7 @@ async def test_a_follower_in_a_full_directory_fetches_no_more_and_catches_up_whe
         assert state_of(rig) is ReplicaState.ONLINE
 
 
-async def test_what_was_written_before_is_acknowledged_when_the_followers_have_it():
+async def test_what_was_written_before_is_acknowledged_when_the_followers_have_it() -> None:
     async with brokers(2) as (rig, follower):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(replicas=(1, 2)))
@@ -259,7 +259,7 @@ async def test_what_was_written_before_is_acknowledged_when_the_followers_have_i
         assert only(await waiting).error_code == 0
 
 
-async def test_a_broker_whose_last_directory_is_full_or_stalled_lives_on():
+async def test_a_broker_whose_last_directory_is_full_or_stalled_lives_on() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig, metadata_dir="/d1")
         rig.tasks.start(handler.run(), "handler")
@@ -278,7 +278,7 @@ async def test_a_broker_whose_last_directory_is_full_or_stalled_lives_on():
         assert state_of(rig) is ReplicaState.OFFLINE, "offline from any state"
 
 
-async def test_a_replica_that_no_directory_takes_is_made_when_there_is_space_again():
+async def test_a_replica_that_no_directory_takes_is_made_when_there_is_space_again() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await fill(rig.dirs[0])
@@ -293,7 +293,7 @@ async def test_a_replica_that_no_directory_takes_is_made_when_there_is_space_aga
         assert await write(rig) == 0
 
 
-async def test_the_controller_hears_of_it_at_once_and_when_it_is_over():
+async def test_the_controller_hears_of_it_at_once_and_when_it_is_over() -> None:
     def controller(request: RpcRequest) -> RpcResponse:
         match request:
             case BrokerRegistrationRequest():

@@ -87,7 +87,7 @@ def events(reported: list[Any]) -> list[str]:
     return [line["event"] for line in reported]
 
 
-async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_the_rest():
+async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_the_rest() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         sound = contents(rigs[0])
@@ -109,7 +109,7 @@ async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_
         await until(lambda: figures.replicas_repaired == 1)
 
 
-async def test_a_follower_out_of_sync_is_truncated_at_once():
+async def test_a_follower_out_of_sync_is_truncated_at_once() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs, isr=[1])
         sound = contents(rigs[0])
@@ -122,7 +122,7 @@ async def test_a_follower_out_of_sync_is_truncated_at_once():
         assert LOST_DIR not in assigned(rigs[1])
 
 
-async def test_a_damaged_leader_with_company_steps_down():
+async def test_a_damaged_leader_with_company_steps_down() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
@@ -132,7 +132,7 @@ async def test_a_damaged_leader_with_company_steps_down():
         assert {"log_damage_found_by_scrub", "damaged_leader_steps_down"} <= set(events(logged))
 
 
-async def test_a_lone_leader_says_so_once_however_often_it_is_scrubbed():
+async def test_a_lone_leader_says_so_once_however_often_it_is_scrubbed() -> None:
     async with brokers(**SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
@@ -147,7 +147,7 @@ async def test_a_lone_leader_says_so_once_however_often_it_is_scrubbed():
         assert end(rigs[0]) == BATCHES
 
 
-async def test_a_leader_that_gets_company_is_asked_to_step_down_by_a_later_pass():
+async def test_a_leader_that_gets_company_is_asked_to_step_down_by_a_later_pass() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         for rig in rigs:
@@ -162,7 +162,9 @@ async def test_a_leader_that_gets_company_is_asked_to_step_down_by_a_later_pass(
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-async def test_directories_that_come_are_scrubbed_and_those_that_died_are_not(is_enabled: bool):
+async def test_directories_that_come_are_scrubbed_and_those_that_died_are_not(
+    is_enabled: bool,
+) -> None:
     switch = str(is_enabled).lower()
     async with brokers(log_dir_scrub_enable=switch, **SCRUBBED) as (rig,):
         running = asyncio.ensure_future(rig.parts.scrubs.run())

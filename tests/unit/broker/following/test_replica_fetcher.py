@@ -45,7 +45,7 @@ async def host(rigs: list[BrokerRig]) -> None:
         await rig.follow(topic(), partition(replicas=(1, 2)))
 
 
-async def test_acks_all_is_answered_once_the_follower_has_the_records():
+async def test_acks_all_is_answered_once_the_follower_has_the_records() -> None:
     async with brokers(2) as rigs:
         await host(rigs)
         written = await rigs[0].ask(produce(batch(3)), 9)
@@ -57,7 +57,7 @@ async def test_acks_all_is_answered_once_the_follower_has_the_records():
         await until(lambda: replica.partition is not None and replica.partition.high_watermark == 4)
 
 
-async def test_a_follower_truncations_what_the_leader_does_not_have():
+async def test_a_follower_truncations_what_the_leader_does_not_have() -> None:
     """Broker 2 led alone for a while; what only it has goes when broker 1 leads again."""
     async with brokers(2) as rigs:
         await host(rigs)
@@ -74,7 +74,7 @@ async def test_a_follower_truncations_what_the_leader_does_not_have():
         assert [h.partition_leader_epoch for h in headers_of(read.records)] == [0, 2]
 
 
-async def test_a_follower_far_after_starts_where_the_leaders_log_starts():
+async def test_a_follower_far_after_starts_where_the_leaders_log_starts() -> None:
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
         leader = rigs[0].logs.get(TP)
@@ -96,7 +96,7 @@ async def test_a_follower_far_after_starts_where_the_leaders_log_starts():
         assert "replica_truncated" not in [line["event"] for line in logged]
 
 
-async def test_new_follower_copies_batch_that_begins_before_leader_log_start():
+async def test_new_follower_copies_batch_that_begins_before_leader_log_start() -> None:
     """DeleteRecords cut the leader's log in the middle of a batch (KAFKA-6975)."""
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
@@ -115,7 +115,7 @@ async def test_new_follower_copies_batch_that_begins_before_leader_log_start():
         assert [(h.base_offset, h.last_offset) for h in headers_of(read.records)] == [(10, 19)]
 
 
-async def test_follower_backs_off_longer_each_time_the_same_append_fails():
+async def test_follower_backs_off_longer_each_time_the_same_append_fails() -> None:
     """Each answer of the leader is fine; only what the follower makes of it fails."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
@@ -136,7 +136,7 @@ async def test_follower_backs_off_longer_each_time_the_same_append_fails():
         assert failures()[:3] == [1, 2, 3]
 
 
-async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_once():
+async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_once() -> None:
     async with brokers(2) as rigs:
         leader = rigs[0].registration()
         nowhere = (dataclasses.replace(leader.listeners[0], port=1),)
@@ -154,7 +154,7 @@ async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_on
         assert fetches == ["replica_fetch_failed", "replica_fetch_resumed"]
 
 
-async def test_a_new_replica_joins_a_poll_that_is_under_way():
+async def test_a_new_replica_joins_a_poll_that_is_under_way() -> None:
     async with brokers(2, replica_fetch_wait_max_ms="29000") as rigs:
         await host(rigs)
         await rigs[0].ask(produce(batch(1)), 9)
@@ -165,7 +165,7 @@ async def test_a_new_replica_joins_a_poll_that_is_under_way():
         assert written.responses[0].partition_responses[0].error_code == 0
 
 
-async def test_a_write_that_failed_without_the_directory_is_tried_again():
+async def test_a_write_that_failed_without_the_directory_is_tried_again() -> None:
     """EINVAL says something about the call, not about the disk, so nobody else takes over."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
@@ -190,7 +190,7 @@ def bytes_of(rig: BrokerRig) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_after_any_row_of_leaders_the_logs_are_the_same_to_the_byte(seed: int):
+async def test_after_any_row_of_leaders_the_logs_are_the_same_to_the_byte(seed: int) -> None:
     """KIP-101, KIP-279: each leads alone for a while and writes what nobody else may keep."""
     rng = random.Random(seed)
     async with brokers(3) as rigs:
@@ -230,7 +230,9 @@ async def write_if_it_leads(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leaders(seed: int):
+async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leaders(
+    seed: int,
+) -> None:
     """Producers write all the time, brokers hear of leaders in any order, one disk is slow."""
     rng = random.Random(seed)
     slow = FaultVfs(MemVfs())
@@ -260,7 +262,7 @@ async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leader
 @pytest.mark.parametrize(
     ("kind", "path"), [("truncate", "*.log"), ("write_at", "*/recovery-point-offset-checkpoint*")]
 )
-async def test_a_log_that_is_being_truncated_leads_when_that_is_done(kind: str, path: str):
+async def test_a_log_that_is_being_truncated_leads_when_that_is_done(kind: str, path: str) -> None:
     """What is to go when it begins to lead does not count as its own, and takes nothing along."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
@@ -293,7 +295,7 @@ async def test_a_log_that_is_being_truncated_leads_when_that_is_done(kind: str, 
         assert only(await rigs[0].ask(produce(batch(1), acks=1), 9)).base_offset == 2
 
 
-async def test_a_log_that_is_being_appended_to_leads_when_that_is_done():
+async def test_a_log_that_is_being_appended_to_leads_when_that_is_done() -> None:
     """What comes late from the former leader is below where it begins, and goes to the others."""
     sick = FaultVfs(MemVfs())
     async with brokers(3, sick, MemVfs()) as rigs:
@@ -316,7 +318,7 @@ async def test_a_log_that_is_being_appended_to_leads_when_that_is_done():
         await until(lambda: replica.partition is not None and replica.partition.high_watermark == 2)
 
 
-async def test_a_log_that_could_not_be_truncated_is_not_fetched_into():
+async def test_a_log_that_could_not_be_truncated_is_not_fetched_into() -> None:
     """It does not agree with the leader's yet, whatever the leader would find out later."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
@@ -373,7 +375,7 @@ async def host_throttled(rigs: list[BrokerRig], listed: str, *, isr: tuple[int, 
     await rigs[1].follow(topic(), *settings, *parts)
 
 
-async def test_a_throttled_replica_waits_and_its_neighbour_does_not():
+async def test_a_throttled_replica_waits_and_its_neighbour_does_not() -> None:
     async with brokers(2) as rigs:
         await host_throttled(rigs, "0:2", isr=(1,))
         # The first bytes overdraw the quota for longer than this test takes.
@@ -390,7 +392,7 @@ async def test_a_throttled_replica_waits_and_its_neighbour_does_not():
         await until(lambda: end_of(rigs[1], TP) == 2)
 
 
-async def test_throttled_replicas_take_turns():
+async def test_throttled_replicas_take_turns() -> None:
     """One byte per second and one turn at a time: who was not served yet comes first."""
     async with brokers(
         2, replica_fetch_max_bytes="1000", replica_fetch_response_max_bytes="1000"
@@ -401,7 +403,7 @@ async def test_throttled_replicas_take_turns():
         await until(lambda: end_of(rigs[1], TP) + end_of(rigs[1], OTHER) == 2)
 
 
-async def test_an_in_sync_follower_is_never_held_up():
+async def test_an_in_sync_follower_is_never_held_up() -> None:
     async with brokers(2) as rigs:
         await host_throttled(rigs, "*", isr=(1, 2))
         for _ in range(3):

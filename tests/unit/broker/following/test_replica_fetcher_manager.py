@@ -9,7 +9,7 @@ def loops(rig: BrokerRig) -> float:
     return rig.around.metrics.snapshot()["ReplicaFetcherCount"]
 
 
-async def test_one_loop_per_leader_and_directory():
+async def test_one_loop_per_leader_and_directory() -> None:
     async with brokers(3) as (_, second, _third):
         await second.follow(
             topic(),
@@ -21,7 +21,7 @@ async def test_one_loop_per_leader_and_directory():
         assert loops(second) == 3
 
 
-async def test_a_replica_moves_to_the_loop_of_its_new_leader_and_an_empty_loop_ends():
+async def test_a_replica_moves_to_the_loop_of_its_new_leader_and_an_empty_loop_ends() -> None:
     async with brokers(3) as (_, second, _third):
         await second.follow(topic(), partition(replicas=(1, 2, 3)))
         assert loops(second) == 1
@@ -31,7 +31,7 @@ async def test_a_replica_moves_to_the_loop_of_its_new_leader_and_an_empty_loop_e
         assert loops(second) == 0
 
 
-async def test_a_dead_directory_ends_its_loops_at_once():
+async def test_a_dead_directory_ends_its_loops_at_once() -> None:
     async with brokers(2) as (_, second):
         await second.follow(
             topic(),

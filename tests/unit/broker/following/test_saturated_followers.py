@@ -48,7 +48,7 @@ async def delete(rig: BrokerRig, offset: int) -> None:
     assert log_of(rig).log_start_offset == offset
 
 
-async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of():
+async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -62,7 +62,7 @@ async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of():
         assert log_of(follower).log_end_offset == 6
 
 
-async def test_one_that_is_after_the_start_begins_anew():
+async def test_one_that_is_after_the_start_begins_anew() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -83,7 +83,7 @@ async def test_one_that_is_after_the_start_begins_anew():
         await until(lambda: log.log_end_offset == 10)
 
 
-async def test_nothing_goes_that_is_not_known_to_be_committed():
+async def test_nothing_goes_that_is_not_known_to_be_committed() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -94,7 +94,7 @@ async def test_nothing_goes_that_is_not_known_to_be_committed():
         assert log_of(follower).log_start_offset == 3
 
 
-async def test_a_directory_that_has_space_is_left_to_the_fetchers():
+async def test_a_directory_that_has_space_is_left_to_the_fetchers() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -104,7 +104,7 @@ async def test_a_directory_that_has_space_is_left_to_the_fetchers():
         assert log_of(follower).log_start_offset == 0
 
 
-async def test_a_leader_that_cannot_be_asked_is_asked_again():
+async def test_a_leader_that_cannot_be_asked_is_asked_again() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -121,7 +121,7 @@ async def test_a_leader_that_cannot_be_asked_is_asked_again():
         assert log_of(follower).log_start_offset == 2
 
 
-async def test_what_the_directory_does_not_do_now_is_done_next_time():
+async def test_what_the_directory_does_not_do_now_is_done_next_time() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)

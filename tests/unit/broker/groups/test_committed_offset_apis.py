@@ -68,7 +68,9 @@ async def test_what_is_committed_is_fetched(version: int) -> None:
         ({"version": 10}, E.UNKNOWN_TOPIC_ID),
     ],
 )
-async def test_what_is_wrong_with_a_partition_is_its_own(more: dict[str, Any], code: ErrorCode):
+async def test_what_is_wrong_with_a_partition_is_its_own(
+    more: dict[str, Any], code: ErrorCode
+) -> None:
     async with coordinator() as rig:
         assert await committing(rig, 1, **more) == code
         assert await fetched(rig) == {}

@@ -91,7 +91,7 @@ async def test_groups_that_are_not_here_and_groups_that_are_none() -> None:
     named = {"protocol_type": "consumer", "protocol_name": "range"}
     async with brokers() as (rig,):
         for kind in kinds:
-            more = named if kind is SyncGroupRequest else {}
+            more: dict[str, object] = {**named} if kind is SyncGroupRequest else {}
             if kind is JoinGroupRequest:
                 more = {"session_timeout_ms": 10_000}
             answer = await rig.ask(kind(group_id="g", **more))

@@ -57,14 +57,14 @@ def end_of(rig: BrokerRig, index: int = 0) -> int:
     return handle.log_end_offset
 
 
-async def test_to_itself():
+async def test_to_itself() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         await sender(rig).to_topic(within())
         assert end_of(rig) == 2
 
 
-async def test_to_another_broker_on_one_connection():
+async def test_to_another_broker_on_one_connection() -> None:
     async with brokers(2) as rigs:
         for rig in rigs:
             await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
@@ -76,7 +76,7 @@ async def test_to_another_broker_on_one_connection():
         one.close()
 
 
-async def test_each_broker_has_its_partition():
+async def test_each_broker_has_its_partition() -> None:
     async with brokers() as (rig,):
         parts = [partition(index, topic_id=ID) for index in range(2)]
         await rig.follow(topic(TOPIC, ID), *parts)
@@ -84,7 +84,7 @@ async def test_each_broker_has_its_partition():
         assert (end_of(rig, 0), end_of(rig, 1)) == (0, 2)
 
 
-async def test_a_leader_that_comes_in_time_gets_it():
+async def test_a_leader_that_comes_in_time_gets_it() -> None:
     async with brokers() as (rig,):
         sending = asyncio.ensure_future(sender(rig).to_topic(within()))
         await asyncio.sleep(0.02)
@@ -95,7 +95,7 @@ async def test_a_leader_that_comes_in_time_gets_it():
         assert end_of(rig) == 2
 
 
-async def test_a_directory_that_answers_in_time_takes_it():
+async def test_a_directory_that_answers_in_time_takes_it() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         stall(rig.dirs[0])
@@ -106,7 +106,7 @@ async def test_a_directory_that_answers_in_time_takes_it():
         assert end_of(rig) == 2
 
 
-async def test_the_next_leader_gets_what_the_last_one_did_not():
+async def test_the_next_leader_gets_what_the_last_one_did_not() -> None:
     async with brokers(2) as rigs:
         for rig in rigs:
             await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), leader=2, topic_id=ID))
@@ -131,7 +131,9 @@ async def test_the_next_leader_gets_what_the_last_one_did_not():
     ],
     ids=["no topic", "no leader"],
 )
-async def test_when_the_time_is_up_the_last_trouble_is_reported(records: list, code: ErrorCode):
+async def test_when_the_time_is_up_the_last_trouble_is_reported(
+    records: list, code: ErrorCode
+) -> None:
     async with brokers() as (rig,):
         await rig.follow(*records)
         with pytest.raises(OperatingError) as found:
@@ -139,7 +141,7 @@ async def test_when_the_time_is_up_the_last_trouble_is_reported(records: list, c
         assert found.value.code is code
 
 
-async def test_a_leader_that_is_fenced_is_not_reached():
+async def test_a_leader_that_is_fenced_is_not_reached() -> None:
     async with brokers(2) as (rig, other):
         await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
         await rig.follow(other.registration(fenced=True))
@@ -157,7 +159,7 @@ async def append(rig: BrokerRig, epoch: int, timeout_ms: int = LONG_MS) -> Error
     return (await appending).code
 
 
-async def test_what_is_appended_in_an_epoch_is_appended_in_no_other():
+async def test_what_is_appended_in_an_epoch_is_appended_in_no_other() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID, epoch=4))
         assert await append(rig, 4) is ErrorCode.NONE
@@ -166,14 +168,14 @@ async def test_what_is_appended_in_an_epoch_is_appended_in_no_other():
         assert end_of(rig) == 2
 
 
-async def test_followers_are_waited_for_until_the_time_is_up():
+async def test_followers_are_waited_for_until_the_time_is_up() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), topic_id=ID))
         assert await append(rig, 0, timeout_ms=30) is ErrorCode.REQUEST_TIMED_OUT
         assert end_of(rig) == 2
 
 
-async def test_a_directory_that_does_not_answer_is_not_waited_for():
+async def test_a_directory_that_does_not_answer_is_not_waited_for() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         stall(rig.dirs[0])

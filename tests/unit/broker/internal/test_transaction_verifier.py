@@ -82,7 +82,7 @@ def verifier(coordinator: Coordinator, clock: ManualClock | None = None) -> Tran
     )
 
 
-async def test_what_is_asked_while_a_request_is_on_its_way_goes_together_with_the_next():
+async def test_what_is_asked_while_a_request_is_on_its_way_goes_together_with_the_next() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator)
     first = asks.verify(ONE, 1, 0, OLD)
@@ -102,7 +102,7 @@ async def test_what_is_asked_while_a_request_is_on_its_way_goes_together_with_th
         assert await one is ErrorCode.TRANSACTION_ABORTABLE
 
 
-async def test_the_older_of_two_incarnations_is_fenced_whichever_comes_first():
+async def test_the_older_of_two_incarnations_is_fenced_whichever_comes_first() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator)
     asks.verify(ONE, 9, 0, OLD)
@@ -116,7 +116,7 @@ async def test_the_older_of_two_incarnations_is_fenced_whichever_comes_first():
     assert await new is ErrorCode.NONE
 
 
-async def test_a_transaction_that_is_just_ending_is_asked_about_again_for_a_while():
+async def test_a_transaction_that_is_just_ending_is_asked_about_again_for_a_while() -> None:
     coordinator, clock = Coordinator(), ManualClock()
     asks = verifier(coordinator, clock)
     adding = asks.verify(ONE, 1, 0, NEW)
@@ -133,7 +133,7 @@ async def test_a_transaction_that_is_just_ending_is_asked_about_again_for_a_whil
     assert await verifying is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-async def test_every_question_ends():
+async def test_every_question_ends() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator)
     lost = asks.verify(ONE, 1, 0, OLD)

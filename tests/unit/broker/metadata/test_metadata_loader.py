@@ -39,7 +39,7 @@ def entry(offset: int, *records: Record) -> MetadataEntry:
     return MetadataEntry(offset=offset, epoch=1, payload=payload)
 
 
-async def test_entries_take_effect_in_order_and_each_once():
+async def test_entries_take_effect_in_order_and_each_once() -> None:
 
     entries = [entry(10, topic(), partition()), entry(11, CONFIG)]
 
@@ -63,7 +63,7 @@ async def test_entries_take_effect_in_order_and_each_once():
         assert rig.logs.get(TP) is not None
 
 
-async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it():
+async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it() -> None:
     """They are in the state, so no later answer brings them: the replica was never created."""
     damaged = MetadataEntry(offset=11, epoch=1, payload=b"no records")
     entries = (entry(10, topic(), partition()), damaged)
@@ -84,7 +84,7 @@ async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it(
         assert rig.logs.get(TP) is not None
 
 
-async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
+async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect() -> None:
     whole = encode_entry([topic(), partition(), CONFIG], LATEST_METADATA_VERSION)
     said: list[tuple[int | None, int | None]] = []
 
@@ -116,7 +116,9 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect():
 
 
 @pytest.mark.parametrize("controllers", [2, 1])
-async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(controllers):
+async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(
+    controllers: int,
+) -> None:
     """Controllers write the state in different orders, and rewrite a damaged file."""
     records = [topic(), partition(), CONFIG, topic("u", TopicId(b"u" * 16))]
     wholes = {
@@ -151,7 +153,7 @@ async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(contr
         assert sorted(rig.parts.cache.state.topic_ids) == ["t", "u"]
 
 
-async def test_a_poll_that_fails_is_reported_and_tried_again():
+async def test_a_poll_that_fails_is_reported_and_tried_again() -> None:
     fails = [True]
 
     def answer(request: RpcRequest) -> RpcResponse:
@@ -170,7 +172,7 @@ async def test_a_poll_that_fails_is_reported_and_tried_again():
         assert events.index("metadata_fetch_failed") < events.index("metadata_fetch_resumed")
 
 
-def test_the_difference_is_what_replay_would_have_noted():
+def test_the_difference_is_what_replay_would_have_noted() -> None:
     before, after = MetadataState(), MetadataState()
     gone = TopicId(b"g" * 16)
     first = [topic(), partition(), topic("gone", gone), partition(topic_id=gone)]
@@ -190,7 +192,7 @@ def test_the_difference_is_what_replay_would_have_noted():
     assert TOPIC_ID not in found.created_topics
 
 
-async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on():
+async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on() -> None:
     """A controller that is formatted anew while the broker runs, and grows past what it knows."""
     ours, other = Uuid(b"l" * 16), Uuid(b"o" * 16)
     logs: dict[Uuid, list[MetadataEntry]] = {
@@ -258,7 +260,7 @@ async def test_that_the_metadata_is_refused_is_heard_after_the_session_as_well(
         assert loader.refusal is None
 
 
-async def test_a_log_that_ends_before_what_was_followed_is_refused():
+async def test_a_log_that_ends_before_what_was_followed_is_refused() -> None:
     """The same log, restored from a backup; noticed even of a controller from before log ids."""
     ours = Uuid(b"l" * 16)
 

@@ -108,7 +108,7 @@ def logged(lines: list[Any], event: str) -> list[Any]:
 # --- all the way ----------------------------------------------------------------------------------
 
 
-async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there():
+async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there() -> None:
     async with one_broker() as rig:
         with capture_logs() as lines:
             begin(rig)
@@ -125,7 +125,7 @@ async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there():
         assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsPartitionCount"] == 0
 
 
-async def test_writes_go_on_while_a_replica_moves_there_and_back():
+async def test_writes_go_on_while_a_replica_moves_there_and_back() -> None:
     """Whatever was acknowledged is there afterwards, in order and once."""
     async with one_broker() as rig:
         stop = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_writes_go_on_while_a_replica_moves_there_and_back():
         assert assigned(rig) == [D2, D3, D1]
 
 
-async def test_copying_goes_on_until_the_controller_agrees():
+async def test_copying_goes_on_until_the_controller_agrees() -> None:
     """KIP-858: the metadata is not ahead of the disk for longer than it takes."""
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
@@ -197,7 +197,7 @@ def test_a_move_that_waits_for_the_controller_asks_its_disks_less_and_less(
         cluster.wait_for(lambda: not rooms.replicas.moves.moves(), "the move is over")
 
 
-async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it():
+async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it() -> None:
     slow = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), slow) as rig:
         with Gate(slow, "rename", "/d2/*-future") as gate:
@@ -215,7 +215,7 @@ async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it
         assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
 
 
-async def test_an_assignment_that_was_on_its_way_before_does_not_stop_the_move():
+async def test_an_assignment_that_was_on_its_way_before_does_not_stop_the_move() -> None:
     async with brokers(1, MemVfs(), MemVfs(), MemVfs()) as (rig,):
         rig.controller.may_answer.clear()
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
@@ -232,7 +232,7 @@ async def test_an_assignment_that_was_on_its_way_before_does_not_stop_the_move()
 # --- cancelled ------------------------------------------------------------------------------------
 
 
-async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing():
+async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing() -> None:
     slow = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), slow) as rig:
         with Gate(slow, "copy_from") as gate:
@@ -246,7 +246,7 @@ async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing():
         assert assigned(rig) == []
 
 
-async def test_a_disk_that_dies_when_nobody_waits_for_it_any_more_crashes_nothing():
+async def test_a_disk_that_dies_when_nobody_waits_for_it_any_more_crashes_nothing() -> None:
     """A stop in a hurry cancels twice; found by seed 48 of the simulator."""
     unheard: list[dict[str, Any]] = []
     dies = asyncio.Event()
@@ -270,7 +270,7 @@ async def test_a_disk_that_dies_when_nobody_waits_for_it_any_more_crashes_nothin
     assert unheard == []
 
 
-async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_back():
+async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_back() -> None:
     """Also if the controller agreed meanwhile: its answer belongs to a move that is over."""
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
@@ -284,7 +284,7 @@ async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_bac
         assert rig.logs.future(TP) is None
 
 
-async def test_the_late_success_of_a_cancelled_move_does_not_let_the_next_one_swap():
+async def test_the_late_success_of_a_cancelled_move_does_not_let_the_next_one_swap() -> None:
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -299,7 +299,7 @@ async def test_the_late_success_of_a_cancelled_move_does_not_let_the_next_one_sw
         assert names(rig, 2) == [] or all(n.endswith("-delete") for n in names(rig, 2))
 
 
-async def test_a_cancelled_move_may_begin_again_at_once():
+async def test_a_cancelled_move_may_begin_again_at_once() -> None:
     async with one_broker() as rig:
         for _ in range(5):
             begin(rig)
@@ -310,7 +310,7 @@ async def test_a_cancelled_move_may_begin_again_at_once():
         assert where(rig) is rig.dirs[1]
 
 
-async def test_a_move_that_is_cancelled_before_its_first_step_ends_too():
+async def test_a_move_that_is_cancelled_before_its_first_step_ends_too() -> None:
     async with one_broker() as rig:
         begin(rig)
         rig.parts.moves.cancel(TP)
@@ -318,7 +318,7 @@ async def test_a_move_that_is_cancelled_before_its_first_step_ends_too():
         assert rig.parts.moves.moves() == [] and rig.logs.futures() == []
 
 
-async def test_to_where_it_is_already_is_the_end_of_a_move():
+async def test_to_where_it_is_already_is_the_end_of_a_move() -> None:
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -331,7 +331,7 @@ async def test_to_where_it_is_already_is_the_end_of_a_move():
         assert rig.parts.moves.moves() == []
 
 
-async def test_a_topic_that_is_deleted_ends_its_moves():
+async def test_a_topic_that_is_deleted_ends_its_moves() -> None:
     """Nothing of it stays: no copy, no pause, no move."""
     for at_swap in (False, True):
         slow = FaultVfs(MemVfs())
@@ -356,7 +356,7 @@ async def test_a_topic_that_is_deleted_ends_its_moves():
 # --- impaired directories -------------------------------------------------------------------------
 
 
-async def test_a_target_that_fills_up_ends_the_move_and_gets_its_space_back():
+async def test_a_target_that_fills_up_ends_the_move_and_gets_its_space_back() -> None:
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
         begin(rig)
@@ -375,7 +375,7 @@ async def test_a_target_that_fills_up_ends_the_move_and_gets_its_space_back():
         assert where(rig) is rig.dirs[0] and await read_values(rig) == 4
 
 
-async def test_a_target_that_is_full_at_the_last_bytes_keeps_the_replica_where_it_is():
+async def test_a_target_that_is_full_at_the_last_bytes_keeps_the_replica_where_it_is() -> None:
     """The swap fails by itself, and the move ends with it."""
     tight = MemVfs()
     async with one_broker(MemVfs(), tight) as rig:
@@ -393,7 +393,7 @@ async def test_a_target_that_is_full_at_the_last_bytes_keeps_the_replica_where_i
         assert await read_values(rig) == 204
 
 
-async def test_a_replica_moves_out_of_a_full_directory():
+async def test_a_replica_moves_out_of_a_full_directory() -> None:
     async with one_broker() as rig, with_handler(rig):
         await fill(rig.dirs[0])
         begin(rig)
@@ -404,7 +404,7 @@ async def test_a_replica_moves_out_of_a_full_directory():
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int):
+async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int) -> None:
     async with one_broker() as rig, with_handler(rig):
         stalled = rig.dirs[number - 1]
         stall(stalled)
@@ -419,7 +419,9 @@ async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_what_the_controller_agreed_to_is_taken_back_while_a_directory_stalls(number: int):
+async def test_what_the_controller_agreed_to_is_taken_back_while_a_directory_stalls(
+    number: int,
+) -> None:
     """Else it thinks a replica healthy in the target that is served, or not, from the source."""
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
@@ -446,7 +448,7 @@ async def with_handler(rig: BrokerRig) -> AsyncIterator[None]:
     task.cancel()
 
 
-async def test_a_target_that_dies_leaves_the_replica_where_it_is():
+async def test_a_target_that_dies_leaves_the_replica_where_it_is() -> None:
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
         begin(rig)
@@ -463,7 +465,7 @@ async def test_a_target_that_dies_leaves_the_replica_where_it_is():
         assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsFailedPartitionsCount"] == 1
 
 
-async def test_a_source_that_dies_reports_the_controller_where_the_replica_was():
+async def test_a_source_that_dies_reports_the_controller_where_the_replica_was() -> None:
     """KIP-858: else the controller would take the replica for a healthy one in the target."""
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
@@ -484,7 +486,7 @@ async def test_a_source_that_dies_reports_the_controller_where_the_replica_was()
 @pytest.mark.parametrize(("slowly", "copies_left"), [("copy_from", 1), ("make_dirs", 0)])
 async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back(
     slowly: str, copies_left: int
-):
+) -> None:
     """What comes to be after its move has ended is of no use; seed 700142 of the simulator."""
     slow = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), slow) as rig, with_handler(rig):
@@ -501,7 +503,7 @@ async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back(
         assert (rig.logs.future(TP) is not None) == (copies_left == 1)
 
 
-async def test_a_target_that_dies_at_the_last_rename_costs_nothing():
+async def test_a_target_that_dies_at_the_last_rename_costs_nothing() -> None:
     sick = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), sick) as rig, with_handler(rig):
         sick.inject(Fault(kinds=frozenset({"rename"}), path="/d2/*-future"))
@@ -514,7 +516,7 @@ async def test_a_target_that_dies_at_the_last_rename_costs_nothing():
         assert await read_values(rig) == 4 and not hosted(rig).gate.is_closed
 
 
-async def test_a_source_that_dies_at_the_first_rename_is_reported_of():
+async def test_a_source_that_dies_at_the_first_rename_is_reported_of() -> None:
     sick = FaultVfs(MemVfs())
     async with one_broker(sick, FaultVfs(MemVfs())) as rig, with_handler(rig):
         sick.inject(Fault(kinds=frozenset({"rename"}), path="/d1/t-0"))
@@ -525,7 +527,7 @@ async def test_a_source_that_dies_at_the_first_rename_is_reported_of():
         assert assigned(rig) == [D2, D1] and not hosted(rig).gate.is_closed
 
 
-async def test_a_target_that_is_too_busy_is_tried_again():
+async def test_a_target_that_is_too_busy_is_tried_again() -> None:
     async with one_broker() as rig:
         moves = rig.parts.moves
         with capture_logs() as lines:
@@ -537,7 +539,7 @@ async def test_a_target_that_is_too_busy_is_tried_again():
         assert not logged(lines, "replica_move_failed") and moves.moves() == []
 
 
-async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_again():
+async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_again() -> None:
     """A mover that lacks file handles, say: neither disk is to blame."""
     sick = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), sick) as rig:
@@ -552,7 +554,7 @@ async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_
 # --- roles ----------------------------------------------------------------------------------------
 
 
-async def test_a_leader_change_during_a_move_does_not_stop_it():
+async def test_a_leader_change_during_a_move_does_not_stop_it() -> None:
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -565,7 +567,7 @@ async def test_a_leader_change_during_a_move_does_not_stop_it():
         assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
 
 
-async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory():
+async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory() -> None:
     async with brokers(2) as (leader, follower):
         both = partition(replicas=(1, 2), isr=(1, 2))
         for rig in (leader, follower):
@@ -582,7 +584,9 @@ async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory():
         assert assigned(follower) == [dir_of(2, 2)]
 
 
-async def test_a_leader_that_becomes_a_follower_at_the_gate_says_so_at_once_and_follows_after_it():
+async def test_leader_that_becomes_follower_during_a_swap_resigns_at_once_and_follows_later() -> (
+    None
+):
     slow = FaultVfs(MemVfs())
     async with brokers(2, FaultVfs(MemVfs()), slow) as (first, second):
         for rig in (first, second):
@@ -607,7 +611,7 @@ async def test_a_leader_that_becomes_a_follower_at_the_gate_says_so_at_once_and_
         assert where(first) is first.dirs[1]
 
 
-async def test_a_follower_whose_source_dies_while_its_copies_change_places_follows_on():
+async def test_a_follower_whose_source_dies_while_its_copies_change_places_follows_on() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(2, FaultVfs(MemVfs()), slow) as (follower, leader), with_handler(follower):
         for rig in (leader, follower):
@@ -643,7 +647,7 @@ async def stopped_in_a_move(disks: tuple[MemVfs, ...]) -> None:
         await until(lambda: future.log_end_offset == 3)
 
 
-async def test_an_interrupted_move_is_resumed():
+async def test_an_interrupted_move_is_resumed() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -655,7 +659,7 @@ async def test_an_interrupted_move_is_resumed():
         assert assigned(rig) == [D2] and await read_values(rig) == 3
 
 
-async def test_a_move_that_the_controller_had_agreed_to_is_finished_without_asking_again():
+async def test_a_move_that_the_controller_had_agreed_to_is_finished_without_asking_again() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -666,7 +670,7 @@ async def test_a_move_that_the_controller_had_agreed_to_is_finished_without_aski
         assert await read_values(rig) == 3
 
 
-async def test_a_copy_whose_topic_is_gone_is_removed_at_start():
+async def test_a_copy_whose_topic_is_gone_is_removed_at_start() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -675,7 +679,7 @@ async def test_a_copy_whose_topic_is_gone_is_removed_at_start():
         assert rig.logs.futures() == [] and rig.logs.handles() == []
 
 
-async def test_a_resumed_move_that_is_cancelled_at_once_leaves_no_copy():
+async def test_a_resumed_move_that_is_cancelled_at_once_leaves_no_copy() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -692,7 +696,7 @@ def without_source(disks: tuple[MemVfs, ...]) -> None:
     disks[0].remove_tree("/d1/t-0")
 
 
-async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync():
+async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync() -> None:
     """KIP-113, "Handle failure": if there is no bad directory."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
@@ -709,7 +713,9 @@ async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync
 
 
 @pytest.mark.parametrize("made_in", [1, 2])
-async def test_a_future_copy_that_comes_while_the_log_is_made_anew_goes_on_or_goes(made_in: int):
+async def test_a_future_copy_that_comes_while_the_log_is_made_anew_goes_on_or_goes(
+    made_in: int,
+) -> None:
     """Its directory came back at that moment: nobody had it to adopt, nor a log to move."""
     slow = FaultVfs(MemVfs()), FaultVfs(MemVfs())
     disks = (*(vfs.inner for vfs in slow), MemVfs())
@@ -762,7 +768,7 @@ async def test_future_copy_of_former_topic_is_removed_while_new_log_is_created()
         assert "future" not in " ".join(names(rig, 2))
 
 
-async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_loss():
+async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_loss() -> None:
     """It may hold a part of what was acknowledged: an unfinished move, and its source is gone."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
@@ -805,7 +811,7 @@ async def started_without_target(rig: BrokerRig) -> None:
     await rig.parts.assignments.idle()
 
 
-async def test_the_source_of_a_move_whose_target_died_before_the_broker_came_back_serves():
+async def test_the_source_of_a_move_whose_target_died_before_the_broker_came_back_serves() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     for _ in range(2):  # The controller may never have heard, and the broker may stop again.
@@ -815,7 +821,7 @@ async def test_the_source_of_a_move_whose_target_died_before_the_broker_came_bac
             assert await read_values(rig) == 3
 
 
-async def test_a_target_that_died_under_a_broker_that_could_not_take_its_move_back_costs_nothing():
+async def test_dead_target_of_a_move_that_could_not_be_undone_costs_no_replica() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     async with one_broker(*disks) as rig:
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
@@ -829,7 +835,7 @@ async def test_a_target_that_died_under_a_broker_that_could_not_take_its_move_ba
         assert where(rig) is rig.dirs[0] and assigned(rig) == [D1]
 
 
-async def test_an_old_copy_that_came_back_waits_for_the_dead_directory_that_is_named():
+async def test_an_old_copy_that_came_back_waits_for_the_dead_directory_that_is_named() -> None:
     """It looks the same, but nobody noted that a move from there was under way."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
@@ -840,7 +846,7 @@ async def test_an_old_copy_that_came_back_waits_for_the_dead_directory_that_is_n
         assert names(rig, 1) == ["t-0"]
 
 
-async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_any_more():
+async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_any_more() -> None:
     """The source died, another log took its place, that died in turn, and the source is back."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     async with one_broker(*disks) as rig:
@@ -863,7 +869,7 @@ async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_a
         assert note["moves"] == []
 
 
-async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_offline():
+async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_offline() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -879,7 +885,7 @@ async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_of
 # --- rate, order, alarms --------------------------------------------------------------------------
 
 
-async def test_moves_beyond_the_threads_wait_in_order():
+async def test_moves_beyond_the_threads_wait_in_order() -> None:
     slow = FaultVfs(MemVfs())
     many = [TopicPartition("t", n) for n in range(4)]
     async with brokers(1, FaultVfs(MemVfs()), slow, num_replica_alter_log_dirs_threads="1") as (
@@ -902,7 +908,7 @@ async def test_moves_beyond_the_threads_wait_in_order():
         assert {h.log_dir for h in rig.logs.handles()} == {rig.dirs[1]}
 
 
-async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go():
+async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go() -> None:
     async with one_broker(replica_alter_log_dirs_io_max_bytes_per_second="1") as rig:
         begin(rig)
         await until(lambda: any(m.copied_bytes for m in rig.parts.moves.moves()))
@@ -914,7 +920,7 @@ async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go():
         assert where(rig) is rig.dirs[1]
 
 
-async def test_a_move_that_stands_still_is_reported_once():
+async def test_a_move_that_stands_still_is_reported_once() -> None:
     """A future copy that never catches up, or a controller that never answers, is not silent."""
     async with one_broker() as rig:
         rig.controller.may_answer.clear()

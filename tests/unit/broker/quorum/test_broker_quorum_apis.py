@@ -99,7 +99,7 @@ async def test_endpoints_that_no_answer_could_carry_are_refused(
     assert words in response.error_message
 
 
-async def test_a_controller_is_forgotten_as_it_was_found():
+async def test_a_controller_is_forgotten_as_it_was_found() -> None:
     """Asked again, the controller knows whether another one has come in between."""
     incarnation = Uuid(b"i" * 16)
     known = RegisterControllerRecord(

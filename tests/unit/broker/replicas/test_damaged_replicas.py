@@ -68,7 +68,7 @@ async def hosted(rigs: Sequence[BrokerRig], **more: Any) -> None:
         await rig.follow(topic(), partition(replicas=(1, 2), **more))
 
 
-async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is():
+async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is() -> None:
     async with brokers(2) as rigs:
         await hosted(rigs)
         await write(rigs[0])
@@ -95,7 +95,9 @@ async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is():
 
 @pytest.mark.parametrize("at", [16, 80])
 @pytest.mark.parametrize("number", [0, 3, BATCHES - 1])
-async def test_a_leader_that_stepped_down_truncates_the_damage_and_heals(number: int, at: int):
+async def test_a_leader_that_stepped_down_truncates_the_damage_and_heals(
+    number: int, at: int
+) -> None:
     async with brokers(2) as rigs:
         await hosted(rigs)
         await write(rigs[0])
@@ -122,7 +124,7 @@ async def test_a_leader_that_stepped_down_truncates_the_damage_and_heals(number:
         await until(lambda: end(rigs[0]) == BATCHES + 1)
 
 
-async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound():
+async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await write(rig)
@@ -142,7 +144,7 @@ async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound():
         assert LOST_DIR not in assigned(rig)
 
 
-async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_check():
+async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_check() -> None:
     """Pages in memory are sent unchecked; that the follower asks again for the same is the sign."""
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
@@ -165,7 +167,7 @@ async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_check():
         await until(lambda: LOST_DIR in assigned(rigs[0]))
 
 
-async def test_a_follower_that_asks_again_for_what_is_sound_gets_it_again():
+async def test_a_follower_that_asks_again_for_what_is_sound_gets_it_again() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await write(rig, acks=1)
@@ -177,7 +179,7 @@ async def test_a_follower_that_asks_again_for_what_is_sound_gets_it_again():
         assert not replica.partition.is_sent_again(replica.partition.replicas[0], 3)
 
 
-async def test_before_directories_nobody_can_be_reported_so_the_leader_stays():
+async def test_before_directories_nobody_can_be_reported_so_the_leader_stays() -> None:
     async with brokers(2) as rigs:
         await hosted(rigs)
         await write(rigs[0])

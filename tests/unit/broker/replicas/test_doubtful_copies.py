@@ -32,7 +32,7 @@ MARKS = [f"/d{n}/{CLEAN_SHUTDOWN_FILE}" for n in (1, 2)]
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_a_replica_that_is_found_elsewhere_is_whole_if_its_disk_was_closed_cleanly(
     is_clean: bool,
-):
+) -> None:
     """KIP-858: the partition might have been moved while the broker was offline.
 
     Else the controller does not hear that it may lack records: it judges what metadata has there.
@@ -54,7 +54,7 @@ async def test_a_replica_that_is_found_elsewhere_is_whole_if_its_disk_was_closed
         assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
 
 
-async def test_a_copy_that_may_lack_records_leads_nothing_and_closes_unclean_before_that_is_known():
+async def test_doubtful_copy_leads_nothing_and_its_directory_closes_unclean() -> None:
     disks = (MemVfs(), MemVfs())
     both = {"replicas": (1, 2), "isr": (1, 2), "directories": [dir_of(1, 2), dir_of(2, 1)]}
     async with brokers(1, *disks) as (rig,):
@@ -84,7 +84,7 @@ async def test_a_copy_that_may_lack_records_leads_nothing_and_closes_unclean_bef
     assert disks[0].exists(MARKS[0])
 
 
-async def test_a_move_that_was_agreed_to_goes_on_though_its_source_was_not_closed_cleanly():
+async def test_a_move_that_was_agreed_to_goes_on_though_its_source_was_not_closed_cleanly() -> None:
     disks = (MemVfs(), MemVfs())
     before, after = ([dir_of(1, n), dir_of(2, 1)] for n in (1, 2))
     both = {"replicas": (1, 2), "isr": (1, 2), "leader": 2}
@@ -106,7 +106,7 @@ async def test_a_move_that_was_agreed_to_goes_on_though_its_source_was_not_close
 @pytest.mark.parametrize("batches_left", [0, 2])
 async def test_copy_without_flushed_records_is_lost_despite_clean_shutdown_mark(
     batches_left: int,
-):
+) -> None:
     vfs = MemVfs()
     both = {"replicas": (1, 2), "isr": (1, 2)}
     async with brokers(1, vfs) as (rig,):
@@ -128,7 +128,7 @@ async def test_copy_without_flushed_records_is_lost_despite_clean_shutdown_mark(
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_leads(
     has_heir: bool, is_clean: bool
-):
+) -> None:
     vfs = MemVfs()
     both = {"replicas": (1, 2), "isr": (1, 2) if has_heir else (1,)}
     small = ConfigRecord(
@@ -163,7 +163,7 @@ async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_lead
             assert only(await rig.ask(fetch(1), 12)).error_code == ErrorCode.NONE
 
 
-async def test_a_copy_that_took_its_place_while_the_broker_stopped_is_as_whole_as_what_was_served():
+async def test_copy_promoted_while_the_broker_stops_is_not_doubtful() -> None:
     """No clean stop came before this one, and nobody serves the copy any more."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):

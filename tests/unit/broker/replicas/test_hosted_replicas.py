@@ -14,7 +14,7 @@ from kraftjbod.core.ids import TopicId, TopicPartition
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
 
 
-async def test_what_a_request_is_reported_when_there_is_no_replica_to_serve_it():
+async def test_what_a_request_is_reported_when_there_is_no_replica_to_serve_it() -> None:
     async with brokers(2) as (rig, _):
         rig.replay(topic(), partition(), partition(1, replicas=(2,), leader=2))
         hosted = rig.parts.hosted
@@ -33,7 +33,7 @@ async def test_what_a_request_is_reported_when_there_is_no_replica_to_serve_it()
             replica.require_open()
 
 
-async def test_topics_are_named_by_id():
+async def test_topics_are_named_by_id() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic())
         assert rig.parts.hosted.topic_name(TOPIC_ID) == "t"
@@ -41,7 +41,7 @@ async def test_topics_are_named_by_id():
             rig.parts.hosted.topic_name(TopicId(b"?" * 16))
 
 
-async def test_the_figures_are_kafkas():
+async def test_the_figures_are_kafkas() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, replicas=(1, 2), isr=[1]))
         figures = rig.around.metrics.snapshot()

@@ -56,7 +56,7 @@ async def heard(rig: BrokerRig, members: tuple[int, ...]) -> None:
     )
 
 
-async def test_a_follower_that_has_caught_up_is_let_in():
+async def test_a_follower_that_has_caught_up_is_let_in() -> None:
     async with brokers(2) as rigs:
         rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
         for rig in rigs:
@@ -66,7 +66,7 @@ async def test_a_follower_that_has_caught_up_is_let_in():
         assert wishes(rigs[0])[0] == (1, 2)
 
 
-async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed():
+async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed() -> None:
     async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
         rig.tasks.start(rig.parts.isr.run(), "isr")
         rig.tasks.start(rig.parts.isr.watch(), "watch")
@@ -79,7 +79,7 @@ async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed(
         assert isr(rig) == (1,)
 
 
-async def test_check_looks_for_lag_in_a_part_of_the_partitions_without_under_replication():
+async def test_check_looks_for_lag_in_a_part_of_the_partitions_without_under_replication() -> None:
     """Each partition is looked at four times in replica.lag.time.max.ms."""
     async with brokers(1) as (rig,):
         await rig.follow(topic(), *(partition(n, replicas=(1, 2)) for n in range(15)))
@@ -94,7 +94,7 @@ async def test_check_looks_for_lag_in_a_part_of_the_partitions_without_under_rep
         assert counts == [1] * 15
 
 
-async def test_a_follower_that_was_refused_once_is_found_by_looking():
+async def test_a_follower_that_was_refused_once_is_found_by_looking() -> None:
     """It is caught up and idle, so no fetch of its own will show it."""
     refused = [True]
 
@@ -123,7 +123,7 @@ async def test_a_follower_that_was_refused_once_is_found_by_looking():
         assert len(wishes(rigs[0])) == 2
 
 
-async def test_a_wish_that_was_not_delivered_is_sent_again():
+async def test_a_wish_that_was_not_delivered_is_sent_again() -> None:
     fails = [True]
 
     def answer(request: RpcRequest) -> RpcResponse:
@@ -162,7 +162,7 @@ async def test_isr_change_behind_settled_ones_is_sent(monkeypatch: pytest.Monkey
         assert wishes(rig) == [(1,)]
 
 
-async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata():
+async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata() -> None:
     """The refused change stays pending: who it added is waited for until metadata comes."""
 
     def answer(request: RpcRequest) -> RpcResponse:
@@ -190,7 +190,7 @@ async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata()
         assert wishes(rigs[0]) == [(1, 2)]
 
 
-async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out():
+async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out() -> None:
     async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         waiting = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=4_000), 9))

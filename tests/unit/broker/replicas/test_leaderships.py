@@ -45,7 +45,7 @@ def listening(rig: BrokerRig) -> Listening:
     return Listening(rig.parts.leaderships)
 
 
-async def test_metadata_brings_and_takes_them():
+async def test_metadata_brings_and_takes_them() -> None:
     async with brokers() as (rig,):
         heard = listening(rig)
         both: dict[str, Any] = {"replicas": (1, 2)}
@@ -60,7 +60,7 @@ async def test_metadata_brings_and_takes_them():
         assert len(rig.parts.leaderships) == 0
 
 
-async def test_a_topic_that_takes_over_a_name_is_another():
+async def test_a_topic_that_takes_over_a_name_is_another() -> None:
     other = TopicId(b"u" * 16)
     async with brokers() as (rig,):
         heard = listening(rig)
@@ -73,7 +73,7 @@ async def test_a_topic_that_takes_over_a_name_is_another():
         assert heard.taken() == ["+0@7", "-0@7", "+0@2"]
 
 
-async def test_a_disk_that_dies_ends_them_and_one_that_hangs_does_not():
+async def test_a_disk_that_dies_ends_them_and_one_that_hangs_does_not() -> None:
     async with brokers() as (rig,):
         heard = listening(rig)
         at_second = [dir_of(1, 2)]
@@ -91,7 +91,7 @@ async def test_a_disk_that_dies_ends_them_and_one_that_hangs_does_not():
         assert len(rig.parts.leaderships) == 2
 
 
-async def test_a_copy_that_takes_the_place_of_a_dead_one_is_led_anew():
+async def test_a_copy_that_takes_the_place_of_a_dead_one_is_led_anew() -> None:
     async with brokers() as (rig,):
         heard = listening(rig)
         await rig.follow(topic(), partition())
@@ -104,7 +104,7 @@ async def test_a_copy_that_takes_the_place_of_a_dead_one_is_led_anew():
         assert heard.taken() == ["-0@0", "+0@0"]
 
 
-async def test_a_subscriber_that_fails_keeps_nobody_else_from_hearing():
+async def test_a_subscriber_that_fails_keeps_nobody_else_from_hearing() -> None:
     async with brokers() as (rig,):
         rig.parts.leaderships.subscribe(None)  # Knows nothing of elections.
         heard = listening(rig)

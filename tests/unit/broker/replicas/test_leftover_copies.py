@@ -53,7 +53,7 @@ async def disks_with_a_doomed_copy() -> tuple[MemVfs, MemVfs]:
     return disks
 
 
-async def test_a_copy_on_its_way_out_comes_back_if_metadata_means_it():
+async def test_a_copy_on_its_way_out_comes_back_if_metadata_means_it() -> None:
     """The other rename of a swap never came, and the move had been taken back."""
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -67,7 +67,7 @@ async def test_a_copy_on_its_way_out_comes_back_if_metadata_means_it():
         assert handle is not None and handle.log_end_offset == 1
 
 
-async def test_a_copy_on_its_way_out_stays_while_the_named_directory_is_away():
+async def test_a_copy_on_its_way_out_stays_while_the_named_directory_is_away() -> None:
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[GONE]))
@@ -88,7 +88,7 @@ async def test_a_copy_on_its_way_out_stays_while_the_named_directory_is_away():
     ],
     ids=["no-topic", "another-topic", "not-here", "not-in-sync", "elsewhere"],
 )
-async def test_a_copy_on_its_way_out_that_nobody_needs_goes(records: tuple[object, ...]):
+async def test_a_copy_on_its_way_out_that_nobody_needs_goes(records: tuple[object, ...]) -> None:
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(*records)
@@ -96,7 +96,7 @@ async def test_a_copy_on_its_way_out_that_nobody_needs_goes(records: tuple[objec
         assert not rig.logs.orphans and rig.logs.get(TP) is None
 
 
-async def test_beside_a_replica_only_a_copy_of_its_own_topic_stays_on_its_way_out():
+async def test_beside_a_replica_only_a_copy_of_its_own_topic_stays_on_its_way_out() -> None:
     """The directory has come while another topic of that name is served, or being made."""
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -110,7 +110,9 @@ async def test_beside_a_replica_only_a_copy_of_its_own_topic_stays_on_its_way_ou
         assert not rig.logs.orphans
 
 
-async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_up_the_start():
+async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_up_the_start() -> (
+    None
+):
     disks = await disks_with_a_doomed_copy()
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, FaultVfs(disks[1]), opens=False) as (rig,):
@@ -141,7 +143,7 @@ def take_turns(rig: BrokerRig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_others_with_it(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     """The second one was not there to be removed any more, and the broker ended with an error."""
     for records in ((), (topic(), partition(), partition(1))):
         disks = await disks_with_a_doomed_copy()
@@ -161,7 +163,7 @@ async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_othe
             assert not rig.logs.orphans
 
 
-async def test_of_two_copies_the_one_that_metadata_names_is_served():
+async def test_of_two_copies_the_one_that_metadata_names_is_served() -> None:
     disks = (MemVfs(), MemVfs())
     for n in (1, 2):
         async with brokers(1, *disks, opens=False) as (rig,):
@@ -177,7 +179,7 @@ async def test_of_two_copies_the_one_that_metadata_names_is_served():
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
-async def test_of_two_copies_one_of_an_earlier_topic_of_that_name_is_none():
+async def test_of_two_copies_one_of_an_earlier_topic_of_that_name_is_none() -> None:
     """However long it is, and though metadata names neither directory yet."""
     disks = (MemVfs(), MemVfs())
     old = TopicId(b"o" * 16)
@@ -209,7 +211,7 @@ async def disks_with_two_copies(*tps: TopicPartition) -> tuple[MemVfs, MemVfs]:
     return disks
 
 
-async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start():
+async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start() -> None:
     disks = await disks_with_two_copies(TP)
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, disks[1], opens=False) as (rig,):
@@ -227,7 +229,7 @@ async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_s
 @pytest.mark.parametrize("sick", [1, 2])
 async def test_a_directory_that_dies_over_one_second_copy_takes_its_others_with_it(
     sick: int, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """It was still to be the one that stays of the next, and the broker ended with an error."""
     tps = [TP, TopicPartition("t", 1)]
     disks = await disks_with_two_copies(*tps)
@@ -290,7 +292,7 @@ def reported_lost(rig: BrokerRig) -> bool:
 @pytest.mark.parametrize("named", [dir_of(1, 1), UNASSIGNED_DIR])
 async def test_a_stray_of_another_life_comes_back_as_what_it_was(
     named: DirectoryId, namesake: bool
-):
+) -> None:
     """The metadata by which it was set aside did not know the topic: that was not this metadata.
 
     There may even have been another topic of that name; and the controller may have been lost
@@ -323,7 +325,7 @@ async def test_a_stray_of_another_life_comes_back_as_what_it_was(
 )
 async def test_a_stray_that_may_lack_something_is_not_in_sync(
     because: tuple[Record, ...], says: Record
-):
+) -> None:
     """It left and was to come back, or is not where metadata has the replica: LOST, and only then
     a follower that has something to begin with.
     """
@@ -342,7 +344,7 @@ async def test_a_stray_that_may_lack_something_is_not_in_sync(
         assert handle.log_end_offset == 1
 
 
-async def test_of_two_strays_of_one_replica_none_is_taken_for_the_one_in_sync():
+async def test_of_two_strays_of_one_replica_none_is_taken_for_the_one_in_sync() -> None:
     disks = await disks_with_a_stray()
     # What lies there does not say what it is, and is set aside while the broker starts.
     disks[0].make_dirs("/d1/t-0")
@@ -354,7 +356,7 @@ async def test_of_two_strays_of_one_replica_none_is_taken_for_the_one_in_sync():
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-async def test_a_stray_from_before_marks_counts_in_the_epoch_of_its_last_record(epoch: int):
+async def test_a_stray_from_before_marks_counts_in_the_epoch_of_its_last_record(epoch: int) -> None:
     disks = await disks_with_a_stray()
     async with brokers(1, *disks, opens=False) as (rig,):
         (stray,) = rig.logs.strays.all()
@@ -366,7 +368,7 @@ async def test_a_stray_from_before_marks_counts_in_the_epoch_of_its_last_record(
         assert reported_lost(rig) == (epoch != 0)
 
 
-async def test_the_last_replica_in_sync_waits_beside_a_stray_that_is_not_it():
+async def test_the_last_replica_in_sync_waits_beside_a_stray_that_is_not_it() -> None:
     """An empty log in its place would be one that nobody ever wrote to."""
     disks = await disks_with_a_stray(topic(), partition(replicas=(2,), leader=2))
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -376,7 +378,7 @@ async def test_the_last_replica_in_sync_waits_beside_a_stray_that_is_not_it():
         assert len(rig.logs.strays.all()) == 1
 
 
-async def test_a_replica_that_returns_to_its_broker_begins_with_what_was_set_aside():
+async def test_a_replica_that_returns_to_its_broker_begins_with_what_was_set_aside() -> None:
     disks = await disks_with_a_stray(topic(), partition(replicas=(2,), leader=2))
     async with brokers(1, *disks, opens=False) as (rig,):
         await come_up(rig, topic(), partition(replicas=(2,), leader=2))
@@ -392,7 +394,7 @@ async def test_a_replica_that_returns_to_its_broker_begins_with_what_was_set_asi
         assert not rig.logs.strays.all()
 
 
-async def test_a_directory_that_dies_over_a_stray_does_not_hold_up_the_start():
+async def test_a_directory_that_dies_over_a_stray_does_not_hold_up_the_start() -> None:
     disks = await disks_with_a_stray()
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, disks[1], opens=False) as (rig,):

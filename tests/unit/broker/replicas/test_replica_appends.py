@@ -58,7 +58,7 @@ def appends_of(
     )
 
 
-async def test_appends_that_are_queued_before_any_wait_keep_their_order():
+async def test_appends_that_are_queued_before_any_wait_keep_their_order() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -83,7 +83,7 @@ def in_transaction(sequence: int) -> bytes:
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_row_of_batches_keeps_its_order_however_late_its_transactions_are_verified(
     seed: int,
-):
+) -> None:
     """Each is sent while those before it wait for the disk, the coordinator, or both."""
     rng = random.Random(seed)
     loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ async def test_a_row_of_batches_keeps_its_order_however_late_its_transactions_ar
             assert ended.code is ErrorCode.NONE
 
 
-async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge():
+async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge() -> None:
     """Checked again after the wait: what it wrote may be cut off by the new leader."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
@@ -125,7 +125,7 @@ async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge():
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_an_append_takes_effect_even_if_nobody_waits_any_more():
+async def test_an_append_takes_effect_even_if_nobody_waits_any_more() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -139,7 +139,7 @@ async def test_an_append_takes_effect_even_if_nobody_waits_any_more():
             await asyncio.sleep(0.001)
 
 
-async def test_too_few_in_sync_replicas_are_reported_before_anything_is_written():
+async def test_too_few_in_sync_replicas_are_reported_before_anything_is_written() -> None:
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         appends = appends_of(rig)
@@ -148,14 +148,14 @@ async def test_too_few_in_sync_replicas_are_reported_before_anything_is_written(
         assert (await appends.append(TP, batch(), acks=1, timeout_ms=1_000)).base_offset == 0
 
 
-async def test_without_a_follower_an_acks_all_write_ends_at_its_deadline():
+async def test_without_a_follower_an_acks_all_write_ends_at_its_deadline() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=1)
         assert (await pending).code is ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it():
+async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it() -> None:
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2, 3), isr=[1, 2]))
         pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
@@ -166,7 +166,7 @@ async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it():
         assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_reported_too():
+async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_reported_too() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs(), min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1, 2]))
@@ -177,7 +177,9 @@ async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_reported_t
         assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_first_try_did():
+async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_first_try_did() -> (
+    None
+):
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         appends, records = appends_of(rig), batch(2, producer=(9, 0, 0))
@@ -193,7 +195,7 @@ async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_
         assert [(o.code, o.base_offset) for o in outcomes] == [(ErrorCode.NONE, 0)] * 2
 
 
-async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
+async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -204,7 +206,7 @@ async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing():
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_write_that_reached_a_directory_in_its_last_moment_fails_as_the_disk_did():
+async def test_a_write_that_reached_a_directory_in_its_last_moment_fails_as_the_disk_did() -> None:
     """The client shall learn that the disk is gone, not that another broker leads."""
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
@@ -216,7 +218,7 @@ async def test_a_write_that_reached_a_directory_in_its_last_moment_fails_as_the_
         assert (await pending).code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions():
+async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
         await rig.follow(topic(), partition(), partition(1))
@@ -229,7 +231,7 @@ async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partit
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
 
 
-async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same():
+async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -244,7 +246,7 @@ async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same():
         assert rig.dirs[0].is_online
 
 
-async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_written():
+async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_written() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
@@ -260,7 +262,7 @@ async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_wr
         assert [one.base_offset for one in outcomes] == [0, 1, 2]
 
 
-async def test_an_append_at_the_gate_is_refused_if_the_replica_left_meanwhile():
+async def test_an_append_at_the_gate_is_refused_if_the_replica_left_meanwhile() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
@@ -276,7 +278,7 @@ LARGE = [Record(value=bytes(1000))] * 2000
 """More than is checked on the loop, as soon as it is compressed."""
 
 
-async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_only():
+async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_only() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         appends, other = appends_of(rig), TP._replace(partition=1)
@@ -290,7 +292,9 @@ async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_on
         appends.close()
 
 
-async def test_batches_are_compressed_aside_as_the_topic_wants_them_and_known_when_sent_again():
+async def test_batches_are_compressed_aside_as_the_topic_wants_them_and_known_when_sent_again() -> (
+    None
+):
     async with brokers() as (rig,):
         wish = ConfigRecord(
             resource_type=ResourceType.TOPIC,
@@ -320,7 +324,7 @@ async def test_batches_are_compressed_aside_as_the_topic_wants_them_and_known_wh
         appends.close()
 
 
-async def test_a_large_batch_that_is_refused_lets_those_after_it_pass():
+async def test_a_large_batch_that_is_refused_lets_those_after_it_pass() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -334,7 +338,7 @@ async def test_a_large_batch_that_is_refused_lets_those_after_it_pass():
         appends.close()
 
 
-async def test_what_was_given_up_while_it_was_checked_is_not_written():
+async def test_what_was_given_up_while_it_was_checked_is_not_written() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -350,7 +354,7 @@ async def test_what_was_given_up_while_it_was_checked_is_not_written():
         appends.close()
 
 
-async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing():
+async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         appends = appends_of(rig)
@@ -364,7 +368,7 @@ async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing():
         appends.close()
 
 
-async def test_what_waits_to_be_checked_is_bounded():
+async def test_what_waits_to_be_checked_is_bounded() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         appends = appends_of(rig, max_checking_bytes=1)
@@ -377,7 +381,7 @@ async def test_what_waits_to_be_checked_is_bounded():
         appends.close()
 
 
-def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too():
+def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too() -> None:
     """There a timer that is due is none: it is called in the next turn, and knows no time."""
 
     async def scene() -> None:
@@ -405,7 +409,7 @@ def _pending() -> set[int]:
     return {id(one) for one in gc.get_objects() if isinstance(one, PendingAppend)}
 
 
-async def test_an_append_that_has_ended_leaves_its_records_to_nobody():
+async def test_an_append_that_has_ended_leaves_its_records_to_nobody() -> None:
     """Not even to the garbage collector, which would come for megabytes as late as for bytes."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())

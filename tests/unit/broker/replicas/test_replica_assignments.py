@@ -20,7 +20,7 @@ from tests.unit.broker.moves.test_alter_log_dirs_manager import (
 )
 
 
-async def test_what_was_taken_back_and_is_not_known_yet_is_asked_for_again():
+async def test_what_was_taken_back_and_is_not_known_yet_is_asked_for_again() -> None:
     """Metadata names the target still: simulator, seed 12300069."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
@@ -36,7 +36,7 @@ async def test_what_was_taken_back_and_is_not_known_yet_is_asked_for_again():
         assert where(rig) is rig.dirs[1] and assigned(rig) == [D1, D2]
 
 
-async def test_a_late_answer_to_what_was_taken_back_does_not_hold_against_the_move():
+async def test_a_late_answer_to_what_was_taken_back_does_not_hold_against_the_move() -> None:
     slow = FaultVfs(MemVfs())
     async with one_broker(slow, FaultVfs(MemVfs())) as rig:
         with Gate(slow, "rename", "/d1/t-0") as gate:

@@ -27,14 +27,14 @@ def place_of(rig: BrokerRig) -> str:
     return handle.log_dir.path
 
 
-async def test_without_a_place_of_its_own_a_replica_is_made_where_there_is_space():
+async def test_without_a_place_of_its_own_a_replica_is_made_where_there_is_space() -> None:
     async with brokers() as (rig,):
         await fill(rig.dirs[0])
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
         assert (place_of(rig), state_of(rig)) == ("/d2", ReplicaState.ONLINE)
 
 
-async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is_not():
+async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is_not() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         await fill(rig.dirs[0])
@@ -49,7 +49,7 @@ async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is
         assert place_of(rig) == "/d2"
 
 
-async def test_a_wish_for_a_full_directory_is_no_reason_to_wait():
+async def test_a_wish_for_a_full_directory_is_no_reason_to_wait() -> None:
     async with brokers() as (rig,):
         rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         await fill(rig.dirs[1])
@@ -58,7 +58,7 @@ async def test_a_wish_for_a_full_directory_is_no_reason_to_wait():
 
 
 @pytest.mark.parametrize("where", ["wished", "named"])
-async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str):
+async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str) -> None:
     """KIP-1066: it takes no new replicas, whoever said so when it did."""
     async with brokers() as (rig,):
         wished = UNASSIGNED_DIR if where == "wished" else dir_of(1, 2)
@@ -70,7 +70,7 @@ async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str):
         assert place_of(rig) == "/d1"
 
 
-async def test_replica_waits_while_all_online_directories_are_cordoned():
+async def test_replica_waits_while_all_online_directories_are_cordoned() -> None:
     """KIP-1066: a cordoned directory takes no new replicas, also if it is the last one."""
     async with brokers() as (rig,):
         await fill(rig.dirs[0])
@@ -83,7 +83,7 @@ async def test_replica_waits_while_all_online_directories_are_cordoned():
         assert place_of(rig) == "/d2"
 
 
-async def test_replica_waits_while_all_directories_are_cordoned():
+async def test_replica_waits_while_all_directories_are_cordoned() -> None:
     """It was placed before the controller knew."""
     async with brokers() as (rig,):
         for log_dir in rig.dirs:
@@ -92,7 +92,7 @@ async def test_replica_waits_while_all_directories_are_cordoned():
         assert state_of(rig) is ReplicaState.HELD_BACK
 
 
-async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies():
+async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         await fill(rig.dirs[0])
@@ -105,7 +105,7 @@ async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies()
 
 async def test_a_directory_that_healed_before_its_refusal_was_heard_is_simply_tried_again(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     """Nobody would look again: that it is all right was reported already."""
     async with brokers() as (rig,):
         create, refusals = rig.logs.create, [rig.dirs[0].impaired_error()]

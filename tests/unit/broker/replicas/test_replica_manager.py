@@ -48,7 +48,7 @@ from tests.unit.broker.impaired_dirs import fill, heal
 UNKNOWN_DIR = DirectoryId(b"u" * 16)
 
 
-async def test_a_replica_is_made_where_metadata_says():
+async def test_a_replica_is_made_where_metadata_says() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(directories=[dir_of(1, 2)]))
         handle = rig.logs.get(TP)
@@ -57,7 +57,7 @@ async def test_a_replica_is_made_where_metadata_says():
         assert assigned(rig) == []
 
 
-async def test_a_replica_without_a_directory_is_placed_and_reported():
+async def test_a_replica_without_a_directory_is_placed_and_reported() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
         handle = rig.logs.get(TP)
@@ -66,7 +66,7 @@ async def test_a_replica_without_a_directory_is_placed_and_reported():
         assert assigned(rig) == [handle.log_dir.directory_id]
 
 
-async def test_a_cluster_from_before_directories_hears_of_them_once_it_knows_the_broker_s():
+async def test_a_cluster_from_before_directories_hears_of_them_once_it_knows_the_broker_s() -> None:
     """Assignments are not sent where they would be refused, nor forgotten (KIP-858, Migration)."""
     async with brokers() as (rig,):
         level = FeatureLevelRecord(name="metadata.version", feature_level=14)
@@ -82,7 +82,7 @@ async def test_a_cluster_from_before_directories_hears_of_them_once_it_knows_the
         assert len(assigned(rig)) == 1
 
 
-async def test_a_deleted_topic_is_gone_at_once_and_may_come_again():
+async def test_a_deleted_topic_is_gone_at_once_and_may_come_again() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
@@ -97,7 +97,7 @@ async def test_a_deleted_topic_is_gone_at_once_and_may_come_again():
         assert (handle.topic_id, handle.log_end_offset) == (again, 0)
 
 
-async def test_a_topics_own_limits_hold_from_the_next_request_on():
+async def test_a_topics_own_limits_hold_from_the_next_request_on() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.follow(
@@ -111,7 +111,7 @@ async def test_a_topics_own_limits_hold_from_the_next_request_on():
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_them():
+async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_them() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         producing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
@@ -134,7 +134,7 @@ async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_
 
 async def test_who_leads_in_a_dead_directory_is_asked_when_that_matters(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     """KIP-858, log.dir.failure.timeout.ms: a controller that does not know gives it more to lead,
     and a replica that has another log by now is led from there."""
     async with brokers() as (rig,):
@@ -158,7 +158,7 @@ async def test_who_leads_in_a_dead_directory_is_asked_when_that_matters(
         assert leads(), "it has become the leader since"
 
 
-async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_replica():
+async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_replica() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         rig.dirs[0].go_offline("test")
@@ -167,7 +167,7 @@ async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_r
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it():
+async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
         sick.inject(Fault(path="*/t-0*"))
@@ -180,7 +180,7 @@ async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it():
         assert "replica_creation_failed" in [line["event"] for line in logged]
 
 
-async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew():
+async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew() -> None:
     """KIP-858: the healthy disks must not fill with copies of what the dead one holds."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
@@ -197,7 +197,7 @@ async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew()
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_an_in_sync_replica_without_a_directory_is_reported_lost():
+async def test_an_in_sync_replica_without_a_directory_is_reported_lost() -> None:
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[UNASSIGNED_DIR]))
         rig.dirs[0].go_offline("test")
@@ -206,7 +206,7 @@ async def test_an_in_sync_replica_without_a_directory_is_reported_lost():
         assert assigned(rig) == [LOST_DIR]
 
 
-async def test_copies_nobody_knows_are_set_aside_and_never_served():
+async def test_copies_nobody_knows_are_set_aside_and_never_served() -> None:
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
@@ -217,7 +217,7 @@ async def test_copies_nobody_knows_are_set_aside_and_never_served():
     assert "stray_replica_set_aside" in [line["event"] for line in logged]
 
 
-async def test_a_removal_from_a_dying_directory_is_only_reported():
+async def test_a_removal_from_a_dying_directory_is_only_reported() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[0].go_offline("test")
@@ -226,7 +226,9 @@ async def test_a_removal_from_a_dying_directory_is_only_reported():
         assert "replica_removal_failed" in [line["event"] for line in logged]
 
 
-async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_log_of_its_own():
+async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_log_of_its_own() -> (
+    None
+):
     slow = FaultVfs(MemVfs())
     again = TopicId(b"2" * 16)
     async with brokers(1, slow, MemVfs()) as (rig,):
@@ -242,7 +244,7 @@ async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_l
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
 
 
-async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing():
+async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         with Gate(slow, "make_dirs", "*/t-0*") as gate:
@@ -255,7 +257,7 @@ async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing():
         assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
-async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_reported():
+async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_reported() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         with capture_logs() as logged:
@@ -267,7 +269,7 @@ async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_repor
         assert "replica_removal_failed" in [line["event"] for line in logged]
 
 
-async def test_a_removal_waits_while_too_much_waits_for_the_directory():
+async def test_a_removal_waits_while_too_much_waits_for_the_directory() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -287,7 +289,7 @@ async def test_a_removal_waits_while_too_much_waits_for_the_directory():
         assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
-async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start():
+async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start() -> None:
     """The disk was away when the topic was deleted and made anew."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
@@ -308,7 +310,7 @@ async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start():
         assert [name.endswith("-stray") for name in names if name.startswith("t-0.")] == [True]
 
 
-async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_else():
+async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_else() -> None:
     """The failure is not handled yet, so the dead log is still there to be found."""
     disks = (MemVfs(), MemVfs())
     where = [dir_of(2, 1), UNASSIGNED_DIR]
@@ -342,7 +344,7 @@ def events(reported: list[Any]) -> list[str]:
 )
 async def test_a_replica_that_counts_and_whose_disk_was_replaced_is_lost_before_it_is_made_anew(
     counted: dict[str, Any],
-):
+) -> None:
     """It must not be elected before it has fetched anything."""
     both = {"replicas": (1, 2), "directories": [UNKNOWN_DIR, dir_of(2, 1)], "leader": 2}
     async with brokers(opens=False) as (rig,):
@@ -363,7 +365,7 @@ async def test_a_replica_that_counts_and_whose_disk_was_replaced_is_lost_before_
         assert replica is not None and not replica.is_offline
 
 
-async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_operator():
+async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_operator() -> None:
     """Better no leader than an empty one that pretends to be whole."""
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
@@ -386,7 +388,7 @@ async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_op
         assert handle is not None and assigned(rig) == [handle.log_dir.directory_id]
 
 
-async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin_empty():
+async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin_empty() -> None:
     """Somebody removed its directory, or a check of the file system did."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
@@ -404,7 +406,7 @@ async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin
         assert rig.logs.get(TP) is None
 
 
-async def test_a_log_that_a_crash_kept_from_being_made_is_made_at_the_next_start():
+async def test_a_log_that_a_crash_kept_from_being_made_is_made_at_the_next_start() -> None:
     """It never took a record: without anybody's word, though it is the only one in sync."""
     for directory in (dir_of(1, 1), UNASSIGNED_DIR):
         async with brokers(opens=False) as (rig,):
@@ -415,7 +417,7 @@ async def test_a_log_that_a_crash_kept_from_being_made_is_made_at_the_next_start
             assert handle is not None and LOST_DIR not in assigned(rig)
 
 
-async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_dead_disk():
+async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_dead_disk() -> None:
     """No dead disk can hold what this broker never had."""
     async with brokers() as (rig,):
         elsewhere = partition(replicas=(2,), leader=2)
@@ -433,7 +435,7 @@ async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_
 # --- wishes ---------------------------------------------------------------------------------------
 
 
-async def test_a_replica_is_made_where_somebody_asked_for_before_it_came():
+async def test_a_replica_is_made_where_somebody_asked_for_before_it_came() -> None:
     async with brokers() as (rig,):
         rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
@@ -443,7 +445,7 @@ async def test_a_replica_is_made_where_somebody_asked_for_before_it_came():
         assert assigned(rig) == [dir_of(1, 2)]
 
 
-async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten():
+async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten() -> None:
     async with brokers() as (rig,):
         rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         rig.parts.manager.prefer_directory(TP, None)
@@ -454,7 +456,7 @@ async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten()
         assert {handle.log_dir for handle in rig.logs.handles()} == {rig.dirs[0]}
 
 
-async def test_wishes_are_bounded_and_the_oldest_go():
+async def test_wishes_are_bounded_and_the_oldest_go() -> None:
     async with brokers() as (rig,):
         for n in range(MAX_WISHED_DIRECTORIES + 1):
             rig.parts.manager.prefer_directory(TopicPartition("t", n), dir_of(1, 2))
@@ -468,7 +470,7 @@ async def test_wishes_are_bounded_and_the_oldest_go():
 # --- the end of a move ----------------------------------------------------------------------------
 
 
-async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_again():
+async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_again() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         replica = rig.parts.hosted.get(TP)
@@ -481,7 +483,7 @@ async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_agai
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
 
 
-async def test_a_promoted_copy_whose_directory_died_at_once_is_offline():
+async def test_a_promoted_copy_whose_directory_died_at_once_is_offline() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         replica = rig.parts.hosted.get(TP)
@@ -491,7 +493,7 @@ async def test_a_promoted_copy_whose_directory_died_at_once_is_offline():
         assert replica.is_offline and replica.handle is None
 
 
-async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s():
+async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         replica = rig.parts.hosted.get(TP)
@@ -502,7 +504,7 @@ async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s():
         assert rig.parts.hosted.get(TP) is None
 
 
-async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_anew():
+async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_anew() -> None:
     """What the former life was building is nothing to adopt."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())

@@ -36,7 +36,7 @@ def follower_from(offset: int, replica_id: int = 2) -> FetchFrom:
     return FetchFrom(TP, offset, 1000, 0, replica_id=BrokerId(replica_id), speaker=Speaker())
 
 
-async def test_consumers_see_what_is_committed_and_followers_everything():
+async def test_consumers_see_what_is_committed_and_followers_everything() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(), acks=1), 9)
@@ -46,7 +46,7 @@ async def test_consumers_see_what_is_committed_and_followers_everything():
         assert (len(consumer.records) > 0, len(follower.records) > 0) == (False, True)
 
 
-async def test_a_request_without_space_learns_that_something_is_left_out():
+async def test_a_request_without_space_learns_that_something_is_left_out() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
@@ -56,7 +56,7 @@ async def test_a_request_without_space_learns_that_something_is_left_out():
         assert reads.read(wanted, min_one_batch=True, is_first_read=True).records
 
 
-async def test_what_is_not_in_memory_comes_from_the_disk():
+async def test_what_is_not_in_memory_comes_from_the_disk() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2)), 9)
@@ -66,7 +66,7 @@ async def test_what_is_not_in_memory_comes_from_the_disk():
         assert gone.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE)
 
 
-async def test_a_follower_outside_of_the_isr_is_reported_and_a_stranger_is_refused():
+async def test_a_follower_outside_of_the_isr_is_reported_and_a_stranger_is_refused() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         reads = reads_of(rig)
@@ -79,7 +79,7 @@ async def test_a_follower_outside_of_the_isr_is_reported_and_a_stranger_is_refus
         assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked():
+async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(2), acks=1), 9)
@@ -96,7 +96,7 @@ async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked(
             assert reads.read(again, min_one_batch=True, is_first_read=True).is_in_memory
 
 
-async def test_damage_is_reported_with_the_range_of_the_log_and_met_once_per_read():
+async def test_damage_is_reported_with_the_range_of_the_log_and_met_once_per_read() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         for _ in range(2):
@@ -118,7 +118,7 @@ async def test_damage_is_reported_with_the_range_of_the_log_and_met_once_per_rea
         assert len(met) == 3
 
 
-async def test_a_full_directory_is_read_by_everybody():
+async def test_a_full_directory_is_read_by_everybody() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         await rig.ask(produce(batch(), acks=1), 9)
@@ -130,7 +130,9 @@ async def test_a_full_directory_is_read_by_everybody():
             assert cached.records and cold.records
 
 
-async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_followers_an_error():
+async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_followers_an_error() -> (
+    None
+):
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         await rig.ask(produce(batch(), acks=1), 9)
@@ -148,7 +150,7 @@ async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_follower
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_consumer_is_read_on_to_where_there_are_records_again():
+async def test_a_consumer_is_read_on_to_where_there_are_records_again() -> None:
     """Compaction leaves batches without records; librdkafka takes an answer of nothing else for
     one that is too small, and gives up after some. A follower gets them as they are."""
     async with brokers() as (rig,):
@@ -168,7 +170,9 @@ async def test_a_consumer_is_read_on_to_where_there_are_records_again():
         assert [h.base_offset for h in headers_of(data.records)] == [0]
 
 
-async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is_committed():
+async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is_committed() -> (
+    None
+):
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
         handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)
@@ -187,7 +191,7 @@ async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is
         assert consumer.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_compares_replicas_hears_of_a_follower_s_damage_and_of_another_epoch():
+async def test_who_compares_replicas_hears_of_a_follower_s_damage_and_of_another_epoch() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
         handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)

@@ -16,7 +16,7 @@ from tests.unit.broker.gates import Gate
 from tests.unit.broker.impaired_dirs import answer, fill, stall
 
 
-async def test_a_name_is_taken_until_both_copies_are_gone():
+async def test_a_name_is_taken_until_both_copies_are_gone() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
@@ -30,7 +30,7 @@ async def test_a_name_is_taken_until_both_copies_are_gone():
         assert rig.logs.handles() == [] and rig.logs.futures() == []
 
 
-async def test_a_topic_that_goes_again_while_its_first_life_is_removed():
+async def test_a_topic_that_goes_again_while_its_first_life_is_removed() -> None:
     """The copy that a move was building goes with its replica, and not a second time."""
     slow, other = FaultVfs(MemVfs()), TopicId(b"u" * 16)
     async with brokers(1, slow, MemVfs()) as (rig,):
@@ -49,7 +49,7 @@ async def test_a_topic_that_goes_again_while_its_first_life_is_removed():
         assert [line for line in logged if line["event"] in bad] == []
 
 
-async def test_a_stray_is_kept_under_another_name():
+async def test_a_stray_is_kept_under_another_name() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.parts.removals.begin(TP)
@@ -60,7 +60,7 @@ async def test_a_stray_is_kept_under_another_name():
         assert any(name.endswith("-stray") for name in names) and "t-0" not in names
 
 
-async def test_a_future_copy_that_cannot_be_removed_is_reported():
+async def test_a_future_copy_that_cannot_be_removed_is_reported() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
         await rig.follow(topic(), partition())
@@ -75,7 +75,7 @@ async def test_a_future_copy_that_cannot_be_removed_is_reported():
 
 
 @pytest.mark.parametrize("what", ["current", "future"])
-async def test_what_lies_in_a_stalled_directory_goes_when_that_answers_again(what: str):
+async def test_what_lies_in_a_stalled_directory_goes_when_that_answers_again(what: str) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
@@ -94,7 +94,7 @@ async def test_what_lies_in_a_stalled_directory_goes_when_that_answers_again(wha
         assert rig.logs.futures() == [] and len(rig.logs.handles()) == (what == "future")
 
 
-async def test_a_full_directory_lets_go_of_what_it_has():
+async def test_a_full_directory_lets_go_of_what_it_has() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))

@@ -43,7 +43,7 @@ def disk_with(shape: LargeLog) -> CountingVfs:
 @SIZES
 async def test_become_leader_touches_no_file_of_the_log(
     times: int, grown: Callable[[int], LargeLog]
-):
+) -> None:
     shape = grown(times)
     vfs = disk_with(shape)
     async with brokers(1, vfs, opens=False) as (rig,):
@@ -65,7 +65,7 @@ async def test_become_leader_touches_no_file_of_the_log(
 @SIZES
 async def test_become_follower_touches_no_file_and_truncation_reads_one_index_and_interval(
     times: int, grown: Callable[[int], LargeLog]
-):
+) -> None:
     """The truncation is the one that follows if the new leader has one record less."""
     shape = grown(times)
     vfs = disk_with(shape)

@@ -102,7 +102,7 @@ def wishes(rig: BrokerRig) -> list[int]:
 # --- what is sent ---------------------------------------------------------------------------------
 
 
-async def test_directories_and_replicas_of_one_moment():
+async def test_directories_and_replicas_of_one_moment() -> None:
     async with brokers(broker_rack="r9") as (rig,):
         await lead_topic(rig)
         assert await round_of(rig, with_replicas=True)
@@ -120,7 +120,7 @@ async def test_directories_and_replicas_of_one_moment():
         assert figures(rig) == (3, 0)
 
 
-async def test_many_replicas_in_several_batches():
+async def test_many_replicas_in_several_batches() -> None:
     async with brokers() as (rig,):
         await lead_topic(rig)
         await rig.follow(topic(), *(partition(index) for index in range(450)))
@@ -131,7 +131,7 @@ async def test_many_replicas_in_several_batches():
         assert sorted(named) == sorted([(TOPIC, 0), *(("t", index) for index in range(450))])
 
 
-async def test_all_samples_of_one_broker_are_in_one_partition():
+async def test_all_samples_of_one_broker_are_in_one_partition() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), *(partition(i, topic_id=ID) for i in range(3)))
         for _ in range(2):
@@ -140,7 +140,7 @@ async def test_all_samples_of_one_broker_are_in_one_partition():
         assert ends == [0, 4, 0]
 
 
-async def test_rounds_come_by_themselves_and_replicas_less_often():
+async def test_rounds_come_by_themselves_and_replicas_less_often() -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         running = rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
@@ -152,7 +152,7 @@ async def test_rounds_come_by_themselves_and_replicas_less_often():
         assert 2 <= kinds.count("replica") < kinds.count("log_dir") / 2
 
 
-async def test_a_stop_waits_for_nothing():
+async def test_a_stop_waits_for_nothing() -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         stall(rig.dirs[0])
@@ -166,7 +166,7 @@ async def test_a_stop_waits_for_nothing():
 # --- what is not ----------------------------------------------------------------------------------
 
 
-async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_once():
+async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_once() -> None:
     async with brokers() as (rig,):
         await lead_topic(rig)
         with capture_logs() as lines:
@@ -182,7 +182,7 @@ async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_on
         assert figures(rig) == (4, 9)
 
 
-async def test_a_bug_in_a_round_is_reported_and_costs_that_round_only(monkeypatch: Any):
+async def test_a_bug_in_a_round_is_reported_and_costs_that_round_only(monkeypatch: Any) -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         monitor, is_slow = rig.parts.monitor, rig.parts.monitor.is_slow
@@ -199,7 +199,7 @@ async def test_a_bug_in_a_round_is_reported_and_costs_that_round_only(monkeypatc
 # --- the topic ------------------------------------------------------------------------------------
 
 
-async def test_the_topic_is_asked_for_and_used_as_soon_as_it_is_there():
+async def test_the_topic_is_asked_for_and_used_as_soon_as_it_is_there() -> None:
     async with brokers(answer=creator(), **HURRY) as (rig,):
         sending = asyncio.ensure_future(round_of(rig))
         await until(lambda: wishes(rig))
@@ -211,7 +211,7 @@ async def test_the_topic_is_asked_for_and_used_as_soon_as_it_is_there():
         assert wishes(rig) == [1]
 
 
-async def test_that_another_broker_was_first_is_as_good():
+async def test_that_another_broker_was_first_is_as_good() -> None:
     async with brokers(answer=creator(ErrorCode.TOPIC_ALREADY_EXISTS), **HURRY) as (rig,):
         sending = asyncio.ensure_future(round_of(rig))
         await until(lambda: wishes(rig))
@@ -220,7 +220,7 @@ async def test_that_another_broker_was_first_is_as_good():
         assert figures(rig) == (2, 0)
 
 
-async def test_more_brokers_are_waited_for_without_a_word():
+async def test_more_brokers_are_waited_for_without_a_word() -> None:
     async with brokers(2, answer=creator()) as (rig, _):
         with capture_logs() as lines:
             waited = [await round_of(rig, ms=20) for _ in range(3)]
@@ -231,7 +231,7 @@ async def test_more_brokers_are_waited_for_without_a_word():
         assert wishes(rig) == [2]
 
 
-async def test_why_it_was_not_created_is_reported():
+async def test_why_it_was_not_created_is_reported() -> None:
     refusal = creator(ErrorCode.INVALID_REPLICATION_FACTOR)
     async with brokers(3, answer=refusal) as (rig, *_):
         with capture_logs() as lines:
@@ -244,7 +244,7 @@ async def test_why_it_was_not_created_is_reported():
         assert figures(rig) == (0, 8)
 
 
-async def test_while_replicas_wait_for_the_topic_they_stay_due():
+async def test_while_replicas_wait_for_the_topic_they_stay_due() -> None:
     async with brokers(2, answer=creator(), **PATIENT) as (rig, _):
         rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
         await until(lambda: figures(rig)[1] >= 2)

@@ -58,7 +58,7 @@ async def two_partitions(rig: BrokerRig) -> bytes:
     return records
 
 
-async def test_directories_and_what_lies_in_them():
+async def test_directories_and_what_lies_in_them() -> None:
     async with brokers() as (rig,):
         size_bytes = 2 * len(await two_partitions(rig))
         first, second = await dirs(rig)
@@ -72,7 +72,7 @@ async def test_directories_and_what_lies_in_them():
         assert (first.moves_in, first.moves_out, first.moves_remaining_bytes) == (0, 0, 0)
 
 
-async def test_replicas():
+async def test_replicas() -> None:
     async with brokers(2) as (rig, other):
         for one in (rig, other):
             await one.follow(topic(), partition(replicas=(1, 2)))
@@ -105,7 +105,7 @@ async def test_replicas():
         assert (await dirs(rig))[0].fetched_bytes_total == 2 * size_bytes
 
 
-async def test_a_batch_that_was_there_already_is_not_counted_again():
+async def test_a_batch_that_was_there_already_is_not_counted_again() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         sent = batch(3, producer=(9, 0, 0))
@@ -114,7 +114,7 @@ async def test_a_batch_that_was_there_already_is_not_counted_again():
         assert (await replicas(rig))[0, False].appended_bytes_total == len(sent)
 
 
-async def test_a_move_in_both_of_its_directories_and_counters_go_along():
+async def test_a_move_in_both_of_its_directories_and_counters_go_along() -> None:
     vfss = (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
     async with brokers(1, *vfss) as (rig,):
         size_bytes = 2 * len(await two_partitions(rig))
@@ -143,7 +143,7 @@ async def test_a_move_in_both_of_its_directories_and_counters_go_along():
         assert [d.appended_bytes_total for d in await dirs(rig)] == [size_bytes, 0]
 
 
-async def test_states():
+async def test_states() -> None:
     async with brokers() as (rig,):
         await two_partitions(rig)
         await fill(rig.dirs[0])
@@ -158,7 +158,7 @@ async def test_states():
         assert set(await replicas(rig)) == {(1, False)}
 
 
-async def test_what_goes_between_the_question_and_the_answer_is_left_out():
+async def test_what_goes_between_the_question_and_the_answer_is_left_out() -> None:
     async with brokers() as (rig,):
         await two_partitions(rig)
         asked = gatherer(rig)

@@ -93,7 +93,7 @@ async def latest(rig: BrokerRig, isolation_level: int) -> int:
     return int((await rig.ask(request, 8)).topics[0].partitions[0].offset)
 
 
-async def test_what_is_open_is_hidden_until_its_marker_wakes_who_waits():
+async def test_what_is_open_is_hidden_until_its_marker_wakes_who_waits() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
@@ -125,7 +125,7 @@ async def test_what_is_open_is_hidden_until_its_marker_wakes_who_waits():
         assert (await read(rig, 4)).aborted_transactions == []
 
 
-async def test_what_the_coordinator_refuses_is_not_written():
+async def test_what_the_coordinator_refuses_is_not_written() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
@@ -148,7 +148,7 @@ async def test_what_the_coordinator_refuses_is_not_written():
         assert await latest(rig, 0) == 0
 
 
-async def test_a_marker_that_comes_while_the_coordinator_is_asked_keeps_the_batch_out():
+async def test_a_marker_that_comes_while_the_coordinator_is_asked_keeps_the_batch_out() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
@@ -161,7 +161,7 @@ async def test_a_marker_that_comes_while_the_coordinator_is_asked_keeps_the_batc
         assert await latest(rig, READ_COMMITTED) == 1
 
 
-async def test_a_coordinator_that_does_not_answer_costs_the_batch_a_retriable_error():
+async def test_a_coordinator_that_does_not_answer_costs_the_batch_a_retriable_error() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
@@ -174,7 +174,7 @@ async def test_a_coordinator_that_does_not_answer_costs_the_batch_a_retriable_er
         assert only(await again).base_offset == 0
 
 
-async def test_producers_are_described_and_old_coordinators_fenced():
+async def test_producers_are_described_and_old_coordinators_fenced() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         before_ms = rig.around.clock.wall_ms()

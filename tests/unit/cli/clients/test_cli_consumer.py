@@ -82,7 +82,7 @@ async def test_a_partition_that_is_not_wanted_any_more_is_not_read() -> None:
         assert await read_all(consumer, 1) == [(1, 0, b"0")]
 
 
-def test_what_aborted_transactions_wrote_is_left_out():
+def test_what_aborted_transactions_wrote_is_left_out() -> None:
     def written(value: bytes, offset: int, producer_id: int) -> bytes:
         batch = build_batch(
             [Record(value=value)],

@@ -39,7 +39,7 @@ STATIC = "1@c1:9090"
     ],
 )
 def test_which_flags_fit(role: str, voters: str, flags: dict[str, bool], why: str | None) -> None:
-    given = QuorumFlags(**flags)  # type: ignore[arg-type] - a table of keywords
+    given = QuorumFlags(**flags)  # type: ignore[arg-type]  # a table of keywords
     if why is None:
         given.check(settings(role, voters))
     else:

@@ -75,7 +75,7 @@ def await_soon(value: int) -> Completion[int]:
     return done
 
 
-async def test_what_goes_on_without_its_waiter_ends_unheard_but_for_a_bug():
+async def test_what_goes_on_without_its_waiter_ends_unheard_but_for_a_bug() -> None:
     """A collector that finds an error nobody asked for ends the daemon: so nobody may leave one."""
     unheard = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, what: unheard.append(what))
@@ -101,7 +101,7 @@ async def test_what_goes_on_without_its_waiter_ends_unheard_but_for_a_bug():
         assert len(logs) == isinstance(error, ValueError), logs
 
 
-async def test_who_waits_hears_how_it_ended():
+async def test_who_waits_hears_how_it_ended() -> None:
     async def work(error: Exception | None) -> int:
         if error is not None:
             raise error

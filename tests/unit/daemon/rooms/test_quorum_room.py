@@ -59,7 +59,7 @@ def room_with(voters: VoterSet) -> tuple[QuorumRoom, Driver]:
     memory.make_dirs("/d1/__cluster_metadata-0")
     config = ControllerConfig.from_properties(CONFIG, source="test", base_dir="/")
     room, driver = QuorumRoom(config, Environment(), open_dir(memory), "c"), Driver(voters)
-    room.attach(driver)  # type: ignore[arg-type] - as much of one as is needed
+    room.attach(driver)  # type: ignore[arg-type]  # as much of one as is needed
     return room, driver
 
 

@@ -59,7 +59,7 @@ async def content(handle: LogHandle) -> list[str]:
     return found
 
 
-async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_other():
+async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_other() -> None:
     vfs, clock = MemVfs(), ManualClock(NOW_MS)
     format_dir(vfs, "/d1", 1)
     manager = compacting_manager([compacting_dir(vfs)], clock=clock)
@@ -116,7 +116,7 @@ async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_o
     assert last.index("d=5") < last.index("commit 1")
 
 
-async def test_a_crash_anywhere_in_a_pass_shows_nothing_that_was_aborted():
+async def test_a_crash_anywhere_in_a_pass_shows_nothing_that_was_aborted() -> None:
     disk = MemVfs()
     vfs = FaultVfs(disk)
     format_dir(vfs, "/d1", 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kraftjbod.storage.cleaning.cleaner_map import ENTRY_BYTES, CleanerMap
 
 
-def test_the_last_offset_of_a_key_is_kept():
+def test_the_last_offset_of_a_key_is_kept() -> None:
     found = CleanerMap(max_bytes=10_000, expected_keys=10)
     assert found.put(b"a", 0)
     assert found.put(b"b", 1)
@@ -17,14 +17,14 @@ def test_the_last_offset_of_a_key_is_kept():
     assert (found.entries, found.latest_offset) == (2, 7)
 
 
-def test_offset_zero_and_empty_keys_are_like_any_other():
+def test_offset_zero_and_empty_keys_are_like_any_other() -> None:
     found = CleanerMap(max_bytes=10_000, expected_keys=10)
     assert found.latest(b"") == -1
     assert found.put(b"", 0)
     assert found.latest(b"") == 0
 
 
-def test_a_full_map_takes_no_new_key_and_says_up_to_where_it_knows():
+def test_a_full_map_takes_no_new_key_and_says_up_to_where_it_knows() -> None:
     found = CleanerMap(max_bytes=100 * ENTRY_BYTES, expected_keys=1_000_000)
     taken = 0
     while found.put(b"%d" % taken, taken):
@@ -38,7 +38,7 @@ def test_a_full_map_takes_no_new_key_and_says_up_to_where_it_knows():
     assert found.latest(b"%d" % taken) == -1
 
 
-def test_what_holds_no_keys_is_passed_over():
+def test_what_holds_no_keys_is_passed_over() -> None:
     found = CleanerMap(max_bytes=1000, expected_keys=1)
     found.pass_over(41)
     found.pass_over(12)
@@ -46,7 +46,7 @@ def test_what_holds_no_keys_is_passed_over():
 
 
 @given(st.lists(st.binary(max_size=3), max_size=300))
-def test_it_is_what_a_dict_would_be(keys: list[bytes]):
+def test_it_is_what_a_dict_would_be(keys: list[bytes]) -> None:
     found, model = CleanerMap(max_bytes=1 << 20, expected_keys=len(keys)), dict[bytes, int]()
     for offset, key in enumerate(keys):
         assert found.put(key, offset)

@@ -45,7 +45,7 @@ async def cleaned(vfs: MemVfs) -> LogManager:
     return manager
 
 
-async def test_a_pass_is_remembered_over_a_restart():
+async def test_a_pass_is_remembered_over_a_restart() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     assert reported(vfs) == "0\n1\nt 0 8\n"
@@ -57,7 +57,7 @@ async def test_a_pass_is_remembered_over_a_restart():
     assert offsets_of(manager).first_dirty(handle) == 8
 
 
-async def test_a_truncation_below_lowers_it_before_anything_can_follow():
+async def test_a_truncation_below_lowers_it_before_anything_can_follow() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     handle = manager.get(TP)
@@ -67,7 +67,7 @@ async def test_a_truncation_below_lowers_it_before_anything_can_follow():
     assert "t 0 8" not in reported(vfs)
 
 
-async def test_a_claim_beyond_the_log_is_none():
+async def test_a_claim_beyond_the_log_is_none() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -75,7 +75,7 @@ async def test_a_claim_beyond_the_log_is_none():
     assert offsets_of(manager).first_dirty(handle) == 0
 
 
-async def test_a_new_replica_inherits_no_claim():
+async def test_a_new_replica_inherits_no_claim() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.delete(TP)
@@ -86,7 +86,7 @@ async def test_a_new_replica_inherits_no_claim():
     assert offsets_of(manager).first_dirty(handle) == 0
 
 
-async def test_a_new_replica_inherits_no_claim_of_a_file_not_read_yet():
+async def test_a_new_replica_inherits_no_claim_of_a_file_not_read_yet() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.delete(TP)
@@ -96,7 +96,7 @@ async def test_a_new_replica_inherits_no_claim_of_a_file_not_read_yet():
     assert "t 0" not in reported(vfs)
 
 
-async def test_a_damaged_file_costs_a_pass_and_no_more():
+async def test_a_damaged_file_costs_a_pass_and_no_more() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.close(1)

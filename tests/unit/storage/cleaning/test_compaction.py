@@ -31,17 +31,17 @@ def grouped(*sizes: int, span: int = 10**9, most: int = 100) -> list[list[int]]:
     return [[segment.size_bytes for segment in group] for group in groups]
 
 
-def test_neighbours_are_grouped_up_to_a_segment_size():
+def test_neighbours_are_grouped_up_to_a_segment_size() -> None:
     assert grouped(60, 30, 20, 50, 100, 1) == [[60, 30], [20, 50], [100], [1]]
     assert grouped(300, 5, 5) == [[300], [5, 5]]
 
 
-def test_a_group_spans_no_more_offsets_than_an_index_can():
+def test_a_group_spans_no_more_offsets_than_an_index_can() -> None:
     assert grouped(1, 1, 1, span=20) == [[1, 1], [1]]
     assert grouped(1, 1, 1, span=5) == [[1], [1], [1]]
 
 
-def test_a_group_has_no_more_segments_than_files_may_be_open():
+def test_a_group_has_no_more_segments_than_files_may_be_open() -> None:
     assert grouped(1, 1, 1, 1, 1, most=2) == [[1, 1], [1, 1], [1]]
 
 
@@ -57,7 +57,7 @@ def test_a_group_has_no_more_segments_than_files_may_be_open():
         (Dirt(0, 0), 0.0, False),
     ],
 )
-def test_when_a_log_is_dirty_enough(dirt: Dirt, ratio: float, is_due: bool):
+def test_when_a_log_is_dirty_enough(dirt: Dirt, ratio: float, is_due: bool) -> None:
     assert dirt.is_due(ratio) is is_due
 
 
@@ -105,7 +105,7 @@ def offsets(data: bytes | None) -> list[int]:
     return [] if data is None else [record.offset for record in read_records(data)]
 
 
-def test_of_each_key_the_latest_is_kept():
+def test_of_each_key_the_latest_is_kept() -> None:
     first = batch(0, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
     second = batch(3, (b"b", b"2"))
     latest = map_of(first, second)
@@ -113,12 +113,12 @@ def test_of_each_key_the_latest_is_kept():
     assert thinned(latest, second) == second
 
 
-def test_a_batch_without_survivors_goes():
+def test_a_batch_without_survivors_goes() -> None:
     first, second = batch(0, (b"a", b"1")), batch(1, (b"a", b"2"))
     assert thinned(map_of(first, second), first) is None
 
 
-def test_the_last_batch_of_a_group_stays_without_its_records():
+def test_the_last_batch_of_a_group_stays_without_its_records() -> None:
     first, second = batch(0, (b"a", b"1"), (b"a", b"2")), batch(2, (b"a", b"3"))
     left = thinned(map_of(first, second), first, is_last=True)
     assert left is not None
@@ -129,7 +129,7 @@ def test_the_last_batch_of_a_group_stays_without_its_records():
     assert thinned(map_of(first, second), left, is_last=True) == left
 
 
-def test_a_batch_that_a_producer_is_known_by_stays_without_its_records():
+def test_a_batch_that_a_producer_is_known_by_stays_without_its_records() -> None:
     first, second = batch(0, (b"a", b"1"), (b"a", b"2")), batch(2, (b"a", b"3"))
     left = thinned(map_of(first, second), first, kept=frozenset({1}))
     assert left is not None
@@ -137,7 +137,7 @@ def test_a_batch_that_a_producer_is_known_by_stays_without_its_records():
     assert (header.record_count, header.last_sequence, header.producer_id) == (0, 1, 1)
 
 
-def test_what_the_map_does_not_know_is_left_alone():
+def test_what_the_map_does_not_know_is_left_alone() -> None:
     first, second = batch(0, (b"a", b"1"), (b"b", b"1")), batch(2, (b"c", b"1"), (b"d", b"2"))
     full = map_of(first, second, max_bytes=4 * ENTRY_BYTES)
     assert full.latest_offset == 2
@@ -145,18 +145,18 @@ def test_what_the_map_does_not_know_is_left_alone():
     assert thinned(full, second) == second
 
 
-def test_records_without_a_key_go():
+def test_records_without_a_key_go() -> None:
     first = batch(0, (None, b"1"), (b"a", b"1"))
     assert offsets(thinned(map_of(first), first)) == [1]
 
 
-def test_control_batches_stay():
+def test_control_batches_stay() -> None:
     marker = batch(0, (b"\0\0\0\1", b"x"), control=True)
     later = batch(1, (b"\0\0\0\1", b"y"))
     assert thinned(map_of(marker, later), marker) == marker
 
 
-def test_a_tombstone_stays_for_its_time_after_the_first_pass_that_saw_it():
+def test_a_tombstone_stays_for_its_time_after_the_first_pass_that_saw_it() -> None:
     first = batch(0, (b"a", b"1"), (b"b", b"1"))
     grave = batch(2, (b"a", None), (b"c", b"1"))
     latest = map_of(first, grave)
@@ -172,18 +172,18 @@ def test_a_tombstone_stays_for_its_time_after_the_first_pass_that_saw_it():
     assert offsets(gone) == [3]
 
 
-def test_a_tombstone_that_is_superseded_goes_at_once():
+def test_a_tombstone_that_is_superseded_goes_at_once() -> None:
     grave, again = batch(0, (b"a", None)), batch(1, (b"a", b"2"))
     assert thinned(map_of(grave, again), grave) is None
 
 
-def test_empty_batches_put_nothing_into_the_map():
+def test_empty_batches_put_nothing_into_the_map() -> None:
     empty = empty_batch(read_header(batch(0, (b"a", b"1"), (b"b", b"1"))))
     found = map_of(empty)
     assert (found.entries, found.latest_offset) == (0, 1)
 
 
-def test_records_that_are_clean_already_take_no_space_in_the_map():
+def test_records_that_are_clean_already_take_no_space_in_the_map() -> None:
     """A pass that had to stop in the middle of a batch goes on behind it, and never back."""
     data = batch(0, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
     found = CleanerMap(max_bytes=10_000, expected_keys=1)

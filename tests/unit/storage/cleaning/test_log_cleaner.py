@@ -87,7 +87,7 @@ def with_config(**more: object) -> TopicConfig:
 # -- which log -------------------------------------------------------------------------------------
 
 
-async def test_the_dirtiest_log_comes_first():
+async def test_the_dirtiest_log_comes_first() -> None:
     manager = await start(with_config(min_cleanable_dirty_ratio=0.1))
     handle, _ = await filled(manager)
     assert await clean_one(manager)
@@ -105,7 +105,7 @@ async def test_the_dirtiest_log_comes_first():
     assert order == [str(other.topic_partition), str(handle.topic_partition)]
 
 
-async def test_what_is_overdue_comes_before_what_is_dirtier():
+async def test_what_is_overdue_comes_before_what_is_dirtier() -> None:
     manager = await start(with_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000))
     await filled(manager)
     clock = manager._clock
@@ -116,7 +116,7 @@ async def test_what_is_overdue_comes_before_what_is_dirtier():
     assert not await clean_one(manager)
 
 
-async def test_a_log_that_is_not_compacted_is_left_alone():
+async def test_a_log_that_is_not_compacted_is_left_alone() -> None:
     manager = await start(TopicConfig(segment_bytes=1024))
     handle, history = await filled(manager)
     assert not await clean_one(manager)
@@ -124,7 +124,7 @@ async def test_a_log_that_is_not_compacted_is_left_alone():
     assert not handle.view.may_have_gaps
 
 
-async def test_what_is_not_committed_is_left_alone():
+async def test_what_is_not_committed_is_left_alone() -> None:
     manager = await start()
     handle, history = await filled(manager)
     handle.high_watermark = 4
@@ -132,7 +132,7 @@ async def test_what_is_not_committed_is_left_alone():
     assert await read_all(handle) == history.records[2:]
 
 
-async def test_what_a_crash_left_is_made_certain_before_it_is_cleaned():
+async def test_what_a_crash_left_is_made_certain_before_it_is_cleaned() -> None:
     mem = MemVfs()
     manager = await start(vfs=mem)
     _, history = await filled(manager)
@@ -154,7 +154,7 @@ async def test_what_a_crash_left_is_made_certain_before_it_is_cleaned():
     assert await read_all(handle) == history.records[-2:]
 
 
-async def test_records_are_found_by_offset_and_by_time_as_before():
+async def test_records_are_found_by_offset_and_by_time_as_before() -> None:
     manager = await start()
     handle, history = await filled(manager)
     assert await clean_one(manager)
@@ -171,7 +171,7 @@ async def test_records_are_found_by_offset_and_by_time_as_before():
 
 
 @pytest.mark.parametrize("state", [LogDirState.SATURATED, LogDirState.STALLED, LogDirState.OFFLINE])
-async def test_a_dir_that_is_not_online_is_left_alone(state: LogDirState):
+async def test_a_dir_that_is_not_online_is_left_alone(state: LogDirState) -> None:
     manager = await start()
     await filled(manager)
     log_dir = manager.dirs()[0]
@@ -181,7 +181,7 @@ async def test_a_dir_that_is_not_online_is_left_alone(state: LogDirState):
     assert await clean_one(manager)
 
 
-async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended():
+async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended() -> None:
     """KAFKA-16709, KAFKA-19458: nobody has to remember to let the cleaner go on."""
     manager = await start(dirs=2)
     handle, history = await filled(manager)
@@ -234,7 +234,7 @@ def cleaned_files(vfs: MemVfs) -> list[str]:
     return [e.name for e in vfs.list_dir(f"/d1/{TP}") if e.name.endswith((".cleaned", ".swap"))]
 
 
-async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it():
+async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(dirs=2, vfs=vfs, limits=SMALL_STEPS)
@@ -254,7 +254,7 @@ async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it():
     history.require_kept_by(await read_all(handle))
 
 
-async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass():
+async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs, limits=SMALL_STEPS)
@@ -272,7 +272,7 @@ async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass():
     assert manager.dirs()[0].is_online
 
 
-async def test_whoever_stops_the_cleaner_finds_nothing_left():
+async def test_whoever_stops_the_cleaner_finds_nothing_left() -> None:
     for kind in ("open", "write_at", "sync"):
         mem = MemVfs()
         vfs = FaultVfs(mem)
@@ -289,7 +289,7 @@ async def test_whoever_stops_the_cleaner_finds_nothing_left():
         await manager.close(1)
 
 
-async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it():
+async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs, limits=SMALL_STEPS)
@@ -312,7 +312,7 @@ async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it():
     assert cleaned_files(mem) == []
 
 
-async def test_clean_that_finds_damage_keeps_the_segment():
+async def test_clean_that_finds_damage_keeps_the_segment() -> None:
     """Its position is one of the segment that was read, and not of the compacted one."""
     mem = MemVfs()
     vfs = FaultVfs(mem)
@@ -347,7 +347,7 @@ async def test_clean_that_finds_damage_keeps_the_segment():
 # -- limits ----------------------------------------------------------------------------------------
 
 
-async def test_a_map_that_is_full_cleans_up_to_where_it_got():
+async def test_a_map_that_is_full_cleans_up_to_where_it_got() -> None:
     limits = CleanerLimits(map_bytes=20 * ENTRY_BYTES)
     manager = await start(limits=limits)
     handle = await manager.create(TP, TOPIC_ID)
@@ -365,7 +365,7 @@ async def test_a_map_that_is_full_cleans_up_to_where_it_got():
     assert len(found) == 30
 
 
-async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is_back():
+async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is_back() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs)
@@ -392,7 +392,7 @@ async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is
     assert handle.log_dir is log_dir
 
 
-async def test_passes_keep_to_the_rate():
+async def test_passes_keep_to_the_rate() -> None:
     """A pass that has spent its allowance waits, and looks up now and then while it does."""
     limits = CleanerLimits(max_bytes_per_second=100)
     manager = await start(limits=limits)
@@ -411,7 +411,7 @@ async def test_passes_keep_to_the_rate():
     history.require_kept_by(await read_all(handle))
 
 
-async def test_a_pass_for_which_there_is_no_space_is_not_tried_again_at_once():
+async def test_a_pass_for_which_there_is_no_space_is_not_tried_again_at_once() -> None:
     mem = MemVfs()
     manager = await start(limits=CleanerLimits(reserve_bytes=1 << 40), vfs=mem)
     await filled(manager)
@@ -428,7 +428,7 @@ async def test_a_pass_for_which_there_is_no_space_is_not_tried_again_at_once():
     assert [e["event"] for e in logged].count("no_space_to_compact") == 1
 
 
-async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable():
+async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable() -> None:
     manager = await start(TopicConfig(segment_bytes=1024))
     handle = await manager.create(TP, TOPIC_ID)
     data = bytearray(build_batch(keyed(("a", "1"))))
@@ -447,7 +447,7 @@ async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable():
     await clean_one(manager)
 
 
-async def test_it_runs_by_itself_and_stops_when_reported():
+async def test_it_runs_by_itself_and_stops_when_reported() -> None:
     manager = await start(limits=CleanerLimits(backoff_ms=1))
     handle, history = await filled(manager)
     running = asyncio.ensure_future(manager.run_background())
@@ -459,7 +459,7 @@ async def test_it_runs_by_itself_and_stops_when_reported():
     await manager.close(1)
 
 
-async def test_the_thread_of_a_dir_that_died_ends_when_another_takes_its_place():
+async def test_the_thread_of_a_dir_that_died_ends_when_another_takes_its_place() -> None:
     mem = MemVfs()
     manager = await start(vfs=mem, limits=CleanerLimits(backoff_ms=1))
     running = asyncio.ensure_future(manager.run_background())
@@ -480,7 +480,7 @@ async def test_the_thread_of_a_dir_that_died_ends_when_another_takes_its_place()
     await manager.close(1)
 
 
-async def test_it_does_not_run_if_it_is_switched_off():
+async def test_it_does_not_run_if_it_is_switched_off() -> None:
     manager = await start(limits=CleanerLimits(is_enabled=False, backoff_ms=1))
     await manager.cleaner.run(manager.dirs()[0])  # Ends at once.
 
@@ -511,7 +511,7 @@ async def cleaning_until(manager: LogManager, event: str) -> list[MutableMapping
     return logged
 
 
-async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nobody_else():
+async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nobody_else() -> None:
     """79 bytes of it ended every broker that compacted the log, again after each restart."""
     manager = await start(dirs=1, limits=CleanerLimits(backoff_ms=1))
     handle = await manager.create(OTHER, TOPIC_ID, directory_id(1))
@@ -535,7 +535,7 @@ async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nob
     assert again.log_dir.is_online
 
 
-async def test_an_error_that_nobody_expected_costs_the_log_that_it_came_with():
+async def test_an_error_that_nobody_expected_costs_the_log_that_it_came_with() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs=vfs, limits=CleanerLimits(backoff_ms=1))
     bad, history = await filled(manager, OTHER)

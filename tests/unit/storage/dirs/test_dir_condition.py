@@ -43,7 +43,7 @@ def make() -> DirCondition:
 )
 def test_steps_are_reported_with_reason_and_free_space(
     steps: list[LogDirEvent], event: str, state: LogDirState
-):
+) -> None:
     condition = make()
     with capture_logs() as logged:
         for step in steps:
@@ -57,7 +57,7 @@ def test_steps_are_reported_with_reason_and_free_space(
     assert (last["free_bytes"], last["free_inodes"]) == (7, 3)
 
 
-def test_a_step_that_leads_nowhere_is_not_reported():
+def test_a_step_that_leads_nowhere_is_not_reported() -> None:
     condition = make()
     with capture_logs() as logged:
         assert not condition.step(LogDirEvent.HAS_SPACE, "")
@@ -67,7 +67,7 @@ def test_a_step_that_leads_nowhere_is_not_reported():
     assert condition.offline_reason == "gone"
 
 
-def test_reasons_belong_to_the_state():
+def test_reasons_belong_to_the_state() -> None:
     condition = make()
     condition.step(LogDirEvent.FILLED_UP, "full")
     assert (condition.impaired_reason, condition.offline_reason) == ("full", "")
@@ -77,7 +77,7 @@ def test_reasons_belong_to_the_state():
     assert (condition.impaired_reason, condition.offline_reason) == ("", "dead")
 
 
-def test_what_is_refused_says_why():
+def test_what_is_refused_says_why() -> None:
     condition = make()
     condition.require_allowed(OpKind.APPEND)
     condition.step(LogDirEvent.FILLED_UP, "full")

@@ -20,7 +20,7 @@ def make() -> LogDirExecutor:
     return LogDirExecutor(name="x", clock=ManualClock())
 
 
-async def test_first_in_first_out_in_one_daemon_thread():
+async def test_first_in_first_out_in_one_daemon_thread() -> None:
     executor, ran = make(), []
 
     def op(i: int) -> None:
@@ -34,7 +34,7 @@ async def test_first_in_first_out_in_one_daemon_thread():
     assert not thread.is_alive()
 
 
-async def test_one_wake_up_answers_a_batch():
+async def test_one_wake_up_answers_a_batch() -> None:
     executor, hold = make(), threading.Event()
     futures = [executor.submit_op(hold.wait)] + [executor.submit_op(int) for _ in range(50)]
     loop, calls = asyncio.get_running_loop(), []
@@ -50,7 +50,7 @@ async def test_one_wake_up_answers_a_batch():
     executor.shutdown()
 
 
-async def test_as_an_executor_for_the_loop():
+async def test_as_an_executor_for_the_loop() -> None:
     executor = make()
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(executor, pow, 2, 5) == 32
@@ -59,7 +59,7 @@ async def test_as_an_executor_for_the_loop():
     executor.shutdown()
 
 
-async def test_abandoned_executor_answers_everyone_and_hears_nothing_more():
+async def test_abandoned_executor_answers_everyone_and_hears_nothing_more() -> None:
     executor, hold = make(), threading.Event()
     settled: list[object] = []
     stuck = executor.submit_op(hold.wait, settle=settled.append)
@@ -84,7 +84,7 @@ async def test_abandoned_executor_answers_everyone_and_hears_nothing_more():
 )
 async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
     error: Exception, complaints: int
-):
+) -> None:
     """The daemons take what the loop complains of for a bug, and stop."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
@@ -107,7 +107,7 @@ async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
     executor.shutdown()
 
 
-async def test_what_was_taken_back_never_begins():
+async def test_what_was_taken_back_never_begins() -> None:
     executor, hold, ran = make(), threading.Event(), []
     running = executor.begin_op(hold.wait, may_be_taken_back=True)
     while executor._not_begun:
@@ -133,7 +133,7 @@ async def test_what_was_taken_back_never_begins():
     executor.shutdown()
 
 
-async def test_who_takes_back_and_who_begins_agree_on_every_operation():
+async def test_who_takes_back_and_who_begins_agree_on_every_operation() -> None:
     """Whatever the moment: it ran and its waiter heard so, or it never ran."""
     executor, ran = make(), []
     futures = {
@@ -151,7 +151,7 @@ async def test_who_takes_back_and_who_begins_agree_on_every_operation():
     assert executor._queued_bytes == 0
 
 
-async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go():
+async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go() -> None:
     executor, ran = make(), []
 
     def fill_up() -> None:
@@ -169,7 +169,7 @@ async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go():
     executor.shutdown()
 
 
-async def test_an_error_is_seen_in_the_thread_before_anything_else_runs():
+async def test_an_error_is_seen_in_the_thread_before_anything_else_runs() -> None:
     executor, seen = make(), []
 
     def fail() -> None:
@@ -189,7 +189,7 @@ async def test_an_error_is_seen_in_the_thread_before_anything_else_runs():
     executor.shutdown()
 
 
-async def test_operations_are_counted_with_what_they_took():
+async def test_operations_are_counted_with_what_they_took() -> None:
     clock, statistics = ManualClock(), IoStatistics()
     executor = LogDirExecutor(name="x", clock=clock, statistics=statistics)
 
@@ -208,7 +208,7 @@ async def test_operations_are_counted_with_what_they_took():
     executor.shutdown()
 
 
-async def test_time_in_which_the_process_stood_still_is_excused_once():
+async def test_time_in_which_the_process_stood_still_is_excused_once() -> None:
     clock = ManualClock()
     executor, hold = LogDirExecutor(name="x", clock=clock), threading.Event()
     running = executor.submit_op(hold.wait)
@@ -235,7 +235,7 @@ async def test_time_in_which_the_process_stood_still_is_excused_once():
     executor.shutdown()
 
 
-async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only():
+async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only() -> None:
     """The outcomes that were waiting behind it in the batch were never given before."""
     executor, hold = make(), threading.Event()
     first = executor.submit_op(hold.wait)

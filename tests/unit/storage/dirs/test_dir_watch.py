@@ -54,7 +54,7 @@ class Scene:
             await asyncio.sleep(0.001)
 
 
-async def test_a_suspicion_is_reported_once_and_so_is_its_end():
+async def test_a_suspicion_is_reported_once_and_so_is_its_end() -> None:
     scene = Scene()
     hold = await scene.hang(1)
     scene.watch.start()
@@ -72,7 +72,7 @@ async def test_a_suspicion_is_reported_once_and_so_is_its_end():
     scene.watch.stop()
 
 
-async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on():
+async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on() -> None:
     scene = Scene()
     hold = await scene.hang()
     behind = scene.queues[0].submit_op(lambda: 5)
@@ -85,7 +85,7 @@ async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on():
     scene.watch.stop()
 
 
-async def test_one_queue_that_answers_does_not_speak_for_the_other():
+async def test_one_queue_that_answers_does_not_speak_for_the_other() -> None:
     scene = Scene()
     first, second = await scene.hang(0), await scene.hang(1)
     scene.watch.start()
@@ -99,7 +99,7 @@ async def test_one_queue_that_answers_does_not_speak_for_the_other():
     scene.watch.stop()
 
 
-async def test_each_queue_is_suspected_after_a_time_of_its_own():
+async def test_each_queue_is_suspected_after_a_time_of_its_own() -> None:
     scene = Scene(patience_ms=500)
     hold = await scene.hang(1)
     scene.watch.start()
@@ -116,7 +116,7 @@ async def test_each_queue_is_suspected_after_a_time_of_its_own():
     scene.watch.stop()
 
 
-async def test_what_never_ends_is_given_up():
+async def test_what_never_ends_is_given_up() -> None:
     scene = Scene()
     hold = await scene.hang()
     scene.watch.start()
@@ -126,7 +126,7 @@ async def test_what_never_ends_is_given_up():
     hold.set()
 
 
-async def test_a_process_that_stood_still_blames_nobody_for_it():
+async def test_a_process_that_stood_still_blames_nobody_for_it() -> None:
     scene = Scene()
     hold = await scene.hang()
     scene.watch.start()
@@ -147,7 +147,7 @@ async def test_a_process_that_stood_still_blames_nobody_for_it():
     scene.watch.stop()
 
 
-async def test_an_answer_that_comes_first_after_a_standstill_blames_nobody_either():
+async def test_an_answer_that_comes_first_after_a_standstill_blames_nobody_either() -> None:
     scene = Scene()
     first, second = await scene.hang(0), await scene.hang(1)
     scene.watch.start()
@@ -167,7 +167,7 @@ async def test_an_answer_that_comes_first_after_a_standstill_blames_nobody_eithe
     scene.watch.stop()
 
 
-async def test_nothing_is_reported_after_the_stop():
+async def test_nothing_is_reported_after_the_stop() -> None:
     scene = Scene()
     hold = await scene.hang()
     scene.watch.start()
@@ -180,7 +180,7 @@ async def test_nothing_is_reported_after_the_stop():
     assert not scene.watch.is_suspicious
 
 
-async def test_watch_of_idle_queues_has_no_timer_until_an_operation_begins():
+async def test_watch_of_idle_queues_has_no_timer_until_an_operation_begins() -> None:
     scene = Scene()
     scene.watch.start()
     assert scene.watch._next_poll is None

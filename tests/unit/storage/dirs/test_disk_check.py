@@ -25,7 +25,7 @@ def check(vfs: FaultVfs, *, device: int = 1, has_free_space: bool = True) -> Spa
     )
 
 
-def test_the_right_disk_reports_its_space_and_keeps_nothing():
+def test_the_right_disk_reports_its_space_and_keeps_nothing() -> None:
     vfs, mem = make()
     before = mem.used_bytes()
     assert check(vfs).usable_bytes > 0
@@ -34,7 +34,7 @@ def test_the_right_disk_reports_its_space_and_keeps_nothing():
 
 
 @pytest.mark.parametrize(("number", "message"), [(2, "expected"), (None, "directory id is none")])
-def test_another_id(number: int | None, message: str):
+def test_another_id(number: int | None, message: str) -> None:
     vfs, mem = make()
     if number is None:
         mem.unlink_if_exists("/d1/meta.properties")
@@ -52,12 +52,12 @@ def test_disk_without_identity_is_noticed_without_a_free_descriptor() -> None:
         check(vfs)
 
 
-def test_another_device():
+def test_another_device() -> None:
     with pytest.raises(OSError, match="now on device 1, was on 9"):
         check(make()[0], device=9)
 
 
-def test_a_full_disk_is_found_by_making_a_file_and_tolerated_by_opening_one():
+def test_a_full_disk_is_found_by_making_a_file_and_tolerated_by_opening_one() -> None:
     vfs, mem = make()
     mem.capacity_inodes = 0
     with pytest.raises(OSError, match="No space") as caught:
@@ -67,7 +67,7 @@ def test_a_full_disk_is_found_by_making_a_file_and_tolerated_by_opening_one():
 
 
 @pytest.mark.parametrize("has_free_space", [True, False])
-def test_a_read_only_disk_is_found_full_or_not(has_free_space: bool):
+def test_a_read_only_disk_is_found_full_or_not(has_free_space: bool) -> None:
     vfs, _ = make()
     vfs.inject(Fault(errno=EROFS, kinds=frozenset({"open"})))
     with pytest.raises(OSError, match="Read-only"):
@@ -78,7 +78,7 @@ def test_a_read_only_disk_is_found_full_or_not(has_free_space: bool):
     ("name", "holds"),
     [("t-0", True), ("__cluster_metadata-0", True), ("lost+found", False), (None, False)],
 )
-def test_what_counts_as_a_replica(name: str | None, holds: bool):
+def test_what_counts_as_a_replica(name: str | None, holds: bool) -> None:
     vfs, mem = make()
     if name is not None:
         mem.make_dirs(f"/d1/{name}")
@@ -94,7 +94,7 @@ def seen_by(vfs: FaultVfs) -> list[str]:
     return kinds
 
 
-def test_a_write_probe_writes_syncs_and_removes():
+def test_a_write_probe_writes_syncs_and_removes() -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/d1")
     kinds = seen_by(vfs)
@@ -103,7 +103,7 @@ def test_a_write_probe_writes_syncs_and_removes():
 
 
 @pytest.mark.parametrize("kind", ["write_at", "sync"])
-def test_a_write_probe_that_fails_leaves_nothing(kind: str):
+def test_a_write_probe_that_fails_leaves_nothing(kind: str) -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/d1")
     vfs.inject(Fault(kinds=frozenset({kind})))

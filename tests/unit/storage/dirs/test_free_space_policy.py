@@ -23,12 +23,12 @@ def space(usable: int, inodes: int = 1000, *, counts_inodes: bool = True) -> Spa
     )
 
 
-def test_short_of_space_is_less_than_the_minimum():
+def test_short_of_space_is_less_than_the_minimum() -> None:
     plan = FreeSpacePolicy(min_free_bytes=10)
     assert [plan.is_short(space(free)) for free in (9, 10)] == [True, False]
 
 
-def test_nothing_free_is_short_of_space_where_space_is_counted():
+def test_nothing_free_is_short_of_space_where_space_is_counted() -> None:
     plan = FreeSpacePolicy()
     assert [plan.is_short(space(free)) for free in (0, 1)] == [True, False]
     assert not plan.is_short(Space(total_bytes=0, usable_bytes=0, free_inodes=0))
@@ -51,13 +51,13 @@ def test_nothing_free_is_short_of_space_where_space_is_counted():
 )
 def test_what_must_be_free_to_heal(
     reserve: int, minimum: int, heal: int | None, has_reserve: bool, needed: int
-):
+) -> None:
     plan = FreeSpacePolicy(reserve_bytes=reserve, min_free_bytes=minimum, heal_free_bytes=heal)
     found = [plan.is_enough(space(n), has_reserve=has_reserve) for n in (needed - 1, needed)]
     assert found == [False, True]
 
 
-def test_inodes_count_where_they_are_counted():
+def test_inodes_count_where_they_are_counted() -> None:
     plan = FreeSpacePolicy()
     few = LEAST_FREE_INODES - 1
     assert not plan.is_enough(space(MIB, few), has_reserve=True)
@@ -69,19 +69,19 @@ def heals(plan: FreeSpacePolicy, *frees: int) -> list[bool]:
     return [plan.may_heal(space(MIB + free), has_reserve=False) for free in frees]
 
 
-def test_two_good_checks_in_a_row():
+def test_two_good_checks_in_a_row() -> None:
     plan = FreeSpacePolicy(reserve_bytes=10, heal_free_bytes=0)
     assert heals(plan, 10, 9, 10, 10, 10, 9, 10) == [False, False, False, True, True, False, False]
 
 
-def test_filling_up_begins_the_count_again():
+def test_filling_up_begins_the_count_again() -> None:
     plan = FreeSpacePolicy(reserve_bytes=10, heal_free_bytes=0)
     assert heals(plan, 10) == [False]
     plan.filled_up(space(0))
     assert heals(plan, 10, 10) == [False, True]
 
 
-def test_a_file_system_that_contradicts_itself_is_asked_ever_more_rarely():
+def test_a_file_system_that_contradicts_itself_is_asked_ever_more_rarely() -> None:
     plan, waits = FreeSpacePolicy(reserve_bytes=10, heal_free_bytes=0), []
     for _ in range(9):
         plan.filled_up(space(MIB + 10))

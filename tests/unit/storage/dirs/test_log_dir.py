@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from errno import EIO, EMFILE, ENFILE, ENOENT, ENOSPC, EOPNOTSUPP
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -34,24 +36,24 @@ def fail_with(number: int) -> None:
     raise OSError(number, "on demand")
 
 
-async def until(condition) -> None:
+async def until(condition: Callable[[], object]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
 
 
-def make(**more) -> tuple[LogDir, LogDirFailureChannel, FaultVfs]:
+def make(**more: Any) -> tuple[LogDir, LogDirFailureChannel, FaultVfs]:
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     vfs, channel = FaultVfs(mem), LogDirFailureChannel(max_dirs=1)
     return open_dir(vfs, channel=channel, **more), channel, vfs
 
 
-async def test_result_of_an_operation():
+async def test_result_of_an_operation() -> None:
     log_dir, _, _ = make()
     assert await log_dir.run(OpKind.READ, lambda: 42) == 42
 
 
-async def test_io_error_takes_the_dir_offline_once():
+async def test_io_error_takes_the_dir_offline_once() -> None:
     log_dir, channel, _ = make()
     with capture_logs() as logs:
         for _ in range(2):
@@ -63,7 +65,7 @@ async def test_io_error_takes_the_dir_offline_once():
     assert not log_dir.is_online
 
 
-async def test_a_full_disk_saturates_the_dir():
+async def test_a_full_disk_saturates_the_dir() -> None:
     log_dir, channel, _ = make()
     with capture_logs() as logs, pytest.raises(LogDirImpairedError) as caught:
         await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
@@ -77,14 +79,14 @@ async def test_a_full_disk_saturates_the_dir():
     assert await log_dir.run(OpKind.READ, lambda: 1) == 1
 
 
-async def test_a_full_disk_in_a_flush_is_final():
+async def test_a_full_disk_in_a_flush_is_final() -> None:
     log_dir, _, _ = make()
     with pytest.raises(LogFlushError):
         await log_dir.run(OpKind.FLUSH, lambda: fail_with(ENOSPC))
     assert not log_dir.is_online
 
 
-async def test_a_dir_waits_once_in_the_channel():
+async def test_a_dir_waits_once_in_the_channel() -> None:
     log_dir, channel, _ = make()
     with pytest.raises(LogDirImpairedError):
         await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
@@ -96,7 +98,7 @@ async def test_a_dir_waits_once_in_the_channel():
             await channel.take()
 
 
-async def test_lack_of_file_descriptors_is_not_the_disks_fault():
+async def test_lack_of_file_descriptors_is_not_the_disks_fault() -> None:
     log_dir, _, _ = make()
     with capture_logs() as logs, pytest.raises(OverloadedError):
         await log_dir.run(OpKind.READ, lambda: fail_with(EMFILE))
@@ -108,7 +110,7 @@ async def test_lack_of_file_descriptors_is_not_the_disks_fault():
 @pytest.mark.parametrize("kind", [OpKind.FLUSH, OpKind.PROBE])
 async def test_flush_or_probe_without_a_descriptor_keeps_the_directory_online(
     kind: OpKind, number: int
-):
+) -> None:
     """Probes run every 500 ms: all directories of a broker went offline within a second."""
     log_dir, _, _ = make()
     with capture_logs(), pytest.raises(OverloadedError):
@@ -116,7 +118,7 @@ async def test_flush_or_probe_without_a_descriptor_keeps_the_directory_online(
     assert log_dir.state is LogDirState.ONLINE
 
 
-async def test_lacked_resources_are_logged_at_intervals():
+async def test_lacked_resources_are_logged_at_intervals() -> None:
     clock = ManualClock()
     log_dir, _, _ = make(clock=clock)
     with capture_logs() as logs:
@@ -141,7 +143,7 @@ def open_below(path: str) -> set[int]:
 @pytest.mark.parametrize("where", ["its own thread", "a mover's thread"])
 async def test_offline_directory_closes_its_files_once_no_thread_uses_them(
     tmp_path: Path, where: str
-):
+) -> None:
     """A thread that hangs may still hold the number of a descriptor."""
     RealVfs()  # What the process keeps for itself is open now.
     path, before = f"{tmp_path}/d1", open_below(f"{tmp_path}")
@@ -186,7 +188,7 @@ async def test_offline_directory_closes_its_files_once_no_thread_uses_them(
     assert not log_dir.is_busy
 
 
-async def test_absent_file_blames_the_dir_only_after_a_check():
+async def test_absent_file_blames_the_dir_only_after_a_check() -> None:
     log_dir, _, vfs = make()
     with capture_logs() as logs:
         with pytest.raises(KafkaStorageError):
@@ -203,7 +205,7 @@ async def test_absent_file_blames_the_dir_only_after_a_check():
     assert [entry["event"] for entry in logs] == ["log_dir_offline"], "no bug"
 
 
-async def test_expected_errors_pass_as_they_are():
+async def test_expected_errors_pass_as_they_are() -> None:
     log_dir, _, _ = make()
 
     def corrupt() -> None:
@@ -214,7 +216,7 @@ async def test_expected_errors_pass_as_they_are():
     assert log_dir.is_online
 
 
-async def test_effect_is_published_though_nobody_waits():
+async def test_effect_is_published_though_nobody_waits() -> None:
     log_dir, _, _ = make()
     seen: list[int] = []
     future = log_dir.submit(OpKind.APPEND, lambda: 5, settle=seen.append)
@@ -223,13 +225,13 @@ async def test_effect_is_published_though_nobody_waits():
     assert seen == [5]
 
 
-async def test_disk_error_is_judged_though_nobody_waits():
+async def test_disk_error_is_judged_though_nobody_waits() -> None:
     log_dir, channel, _ = make()
     log_dir.submit(OpKind.APPEND, lambda: fail_with(EIO)).cancel()
     assert await channel.take() is log_dir
 
 
-async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered():
+async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered() -> None:
     clock = ManualClock()
     log_dir, channel, vfs = make(clock=clock, io_timeout_ms=1000)
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"list_dir"})))
@@ -245,7 +247,7 @@ async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered():
     vfs.clear()
 
 
-async def test_slow_operation_that_makes_progress_is_not_hung():
+async def test_slow_operation_that_makes_progress_is_not_hung() -> None:
     clock = ManualClock()
     log_dir, _, _ = make(clock=clock, io_timeout_ms=1000)
 
@@ -259,7 +261,7 @@ async def test_slow_operation_that_makes_progress_is_not_hung():
 
 
 @pytest.mark.parametrize("how", ["unmounted", "other disk", "no writing", "other id"])
-async def test_watch_finds_out_that_this_is_not_the_disk(how: str):
+async def test_watch_finds_out_that_this_is_not_the_disk(how: str) -> None:
     log_dir, channel, vfs = make(check_interval_ms=5)
     log_dir.start_watches()
     await until(lambda: log_dir.space.usable_bytes > 0)
@@ -276,7 +278,7 @@ async def test_watch_finds_out_that_this_is_not_the_disk(how: str):
     assert log_dir.offline_reason.startswith("probe: ")
 
 
-async def test_full_queue_refuses_at_once():
+async def test_full_queue_refuses_at_once() -> None:
     mem = MemVfs()
     log_dir = LogDir(
         path="/d1",
@@ -295,7 +297,7 @@ async def test_full_queue_refuses_at_once():
     assert await first == 1
 
 
-async def test_cached_reads_are_given_up_where_the_file_system_knows_none():
+async def test_cached_reads_are_given_up_where_the_file_system_knows_none() -> None:
     log_dir, _, vfs = make()
     file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
     await log_dir.run(OpKind.APPEND, lambda: file.write_at(0, [b"abc"]))
@@ -306,7 +308,7 @@ async def test_cached_reads_are_given_up_where_the_file_system_knows_none():
     assert log_dir.is_online
 
 
-async def test_failed_cached_read_is_judged():
+async def test_failed_cached_read_is_judged() -> None:
     log_dir, channel, vfs = make()
     file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
     vfs.inject(Fault(kinds=frozenset({"read_cached_at"})))
@@ -317,7 +319,7 @@ async def test_failed_cached_read_is_judged():
         log_dir.read_cached(file, 0, 1)
 
 
-async def test_text_streams_through_the_dirs_thread():
+async def test_text_streams_through_the_dirs_thread() -> None:
     log_dir, _, vfs = make()
     assert "node.id=1" in (await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties") or "")
     assert await log_dir.read_text(OpKind.LOAD, "/d1/nothing") is None

@@ -51,7 +51,7 @@ from tests.faults.rig import directory_id
         (errno.ENOENT, OpKind.PROBE, Verdict.FAILED),
     ],
 )
-def test_verdicts(number: int | None, kind: OpKind, verdict: Verdict):
+def test_verdicts(number: int | None, kind: OpKind, verdict: Verdict) -> None:
     assert judge(number, kind) is verdict
 
 
@@ -59,7 +59,7 @@ def allowed_in(state: LogDirState) -> set[OpKind]:
     return {kind for kind in OpKind if is_allowed(state, kind)}
 
 
-def test_what_a_dir_takes_in_each_state():
+def test_what_a_dir_takes_in_each_state() -> None:
     everything = set(OpKind)
     assert allowed_in(LogDirState.ONLINE) == everything
     assert allowed_in(LogDirState.SATURATED) == everything - {OpKind.APPEND, OpKind.CREATE}
@@ -85,29 +85,29 @@ def candidate(
     )
 
 
-def test_most_space_after_promises_wins():
+def test_most_space_after_promises_wins() -> None:
     candidates = [candidate(1, 100, 90, 1), candidate(2, 50, 10, 9), candidate(3, 30, 0, 0)]
     assert choose_dir(candidates) == directory_id(2)
 
 
-def test_fewest_replicas_break_a_tie():
+def test_fewest_replicas_break_a_tie() -> None:
     assert choose_dir([candidate(1, 10, 0, 5), candidate(2, 20, 10, 4)]) == directory_id(2)
 
 
-def test_choose_dir_takes_no_cordoned_directory():
+def test_choose_dir_takes_no_cordoned_directory() -> None:
     """KIP-1066: "only a log directory not currently cordoned will be selected"."""
     roomy = candidate(1, 1000, 0, 0, is_cordoned=True)
     assert choose_dir([roomy, candidate(2, 1, 0, 9)]) == directory_id(2)
     assert choose_dir([roomy, candidate(2, 1, 0, 9, is_cordoned=True)]) is None
 
 
-def test_choose_dir_takes_no_impaired_directory():
+def test_choose_dir_takes_no_impaired_directory() -> None:
     full = replace(candidate(1, 1000, 0, 0), is_impaired=True)
     assert choose_dir([full, candidate(2, 1, 0, 9)]) == directory_id(2)
     assert choose_dir([full, candidate(2, 1, 0, 9, is_cordoned=True)]) is None
 
 
-def test_disks_of_several_sizes_fill_evenly():
+def test_disks_of_several_sizes_fill_evenly() -> None:
     """Over thousands of creations, and beside Kafka's rule; figures are in the bench."""
     ours = fill_until_one_is_full(by_bytes, seed=1)
     theirs = fill_until_one_is_full(by_count, seed=1)
@@ -116,11 +116,11 @@ def test_disks_of_several_sizes_fill_evenly():
     assert ours.spread < 0.1 < 0.9 < theirs.spread
 
 
-def test_no_dir_no_choice():
+def test_no_dir_no_choice() -> None:
     assert choose_dir([]) is None
 
 
-def test_every_kind_of_operation_fails_with_a_storage_error_of_its_own_family():
+def test_every_kind_of_operation_fails_with_a_storage_error_of_its_own_family() -> None:
     classes = {kind: error_class(kind) for kind in OpKind}
     assert all(issubclass(found, KafkaStorageError) for found in classes.values())
     # What is about the directory as a whole has no child of its own.
@@ -130,7 +130,7 @@ def test_every_kind_of_operation_fails_with_a_storage_error_of_its_own_family():
     assert classes[OpKind.INDEX] is LogIndexError
 
 
-def test_the_innermost_part_says_what_failed():
+def test_the_innermost_part_says_what_failed() -> None:
     with pytest.raises(OSError) as caught, FailsAs(OpKind.FLUSH), FailsAs(OpKind.INDEX):
         raise OSError(errno.EIO, "on demand")
     assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.INDEX

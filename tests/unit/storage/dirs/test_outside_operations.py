@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from errno import EIO, ENOSPC, EROFS
+from typing import TypeVar
 
 import pytest
 
@@ -38,12 +40,21 @@ def pair(
     return dirs[0], dirs[1], make_executor(name="mover", clock=ManualClock())
 
 
-async def until(condition) -> None:
+T = TypeVar("T")
+
+
+async def until(condition: Callable[[], object]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
 
 
-async def copy(source: LogDir, target: LogDir, executor: LogDirExecutor, op, read_again=None):
+async def copy(
+    source: LogDir,
+    target: LogDir,
+    executor: LogDirExecutor,
+    op: Callable[[bool], T],
+    read_again: Callable[[], None] | None = None,
+) -> T:
     return await run_copy(
         source,
         target,
@@ -76,7 +87,7 @@ async def copy(source: LogDir, target: LogDir, executor: LogDirExecutor, op, rea
 )
 async def test_whose_an_error_between_two_dirs_is(
     number: int, path: str | None, reading: int | None, offline: int
-):
+) -> None:
     source, target, executor = pair()
     with pytest.raises(KafkaStorageError) as caught:
         await copy(
@@ -90,7 +101,7 @@ async def test_whose_an_error_between_two_dirs_is(
     assert [source.is_online, target.is_online] == [offline == 2, offline == 1]
 
 
-async def test_a_copy_that_finds_no_space_saturates_its_target():
+async def test_a_copy_that_finds_no_space_saturates_its_target() -> None:
     source, target, executor = pair()
     with pytest.raises(LogDirImpairedError) as caught:
         await copy(source, target, executor, lambda by_kernel: fail_with(ENOSPC))
@@ -98,7 +109,7 @@ async def test_a_copy_that_finds_no_space_saturates_its_target():
     assert [source.state, target.state] == [LogDirState.ONLINE, LogDirState.SATURATED]
 
 
-async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers():
+async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers() -> None:
     source, target, executor = pair(io_timeout_ms=20)
     release = threading.Event()
     with pytest.raises(KafkaStorageError, match="a copy into it has been running") as caught:
@@ -128,7 +139,7 @@ def test_a_copy_in_a_process_that_stood_still_is_nobodys_fault() -> None:
     assert [source.is_online, target.is_online] == [True, True]
 
 
-async def test_nothing_is_copied_to_or_from_a_dead_dir():
+async def test_nothing_is_copied_to_or_from_a_dead_dir() -> None:
     source, target, executor = pair()
     source.go_offline("pulled out")
     with pytest.raises(KafkaStorageError, match="pulled out"):
@@ -136,7 +147,9 @@ async def test_nothing_is_copied_to_or_from_a_dead_dir():
     assert executor.is_idle
 
 
-async def test_copy_that_waited_for_its_thread_never_begins_after_its_directory_went_offline():
+async def test_copy_that_waited_for_its_thread_never_begins_after_its_directory_went_offline() -> (
+    None
+):
     """By then the directory may have been reattached, and its files are another object's."""
     source, target, mover = pair()
     begun: list[bool] = []
@@ -153,7 +166,7 @@ async def test_copy_that_waited_for_its_thread_never_begins_after_its_directory_
     assert not begun
 
 
-async def test_directory_is_busy_while_a_mover_thread_is_in_the_kernel():
+async def test_directory_is_busy_while_a_mover_thread_is_in_the_kernel() -> None:
     source, target, mover = pair()
     begun, released = threading.Event(), threading.Event()
 

@@ -68,7 +68,7 @@ def full() -> OSError:
     return OSError(ENOSPC, "No space")
 
 
-async def test_an_error_from_another_thread_frees_the_reserve_too():
+async def test_an_error_from_another_thread_frees_the_reserve_too() -> None:
     scene = Scene()
     with capture_logs() as logged:
         scene.saturation.fill_up("append: No space", full(), is_attempt=False)
@@ -79,7 +79,7 @@ async def test_an_error_from_another_thread_frees_the_reserve_too():
     assert scene.changes == 1
 
 
-async def test_only_an_error_that_is_judged_full_frees_it():
+async def test_only_an_error_that_is_judged_full_frees_it() -> None:
     scene = Scene()
     for error in (OSError(EIO, "broken"), ValueError("a bug")):
         scene.saturation.give_reserve_if_full(OpKind.APPEND, error)
@@ -94,7 +94,7 @@ async def test_only_an_error_that_is_judged_full_frees_it():
     assert scene.saturation.reserve_bytes == 0
 
 
-async def test_it_is_rebuilt_by_the_second_good_check():
+async def test_it_is_rebuilt_by_the_second_good_check() -> None:
     scene = Scene()
     scene.saturation.fill_up("append: No space", full(), is_attempt=False)
     scene.check(2 * MIB)
@@ -105,7 +105,7 @@ async def test_it_is_rebuilt_by_the_second_good_check():
     assert scene.changes == 2
 
 
-async def test_a_queue_without_a_place_waits_for_the_next_check():
+async def test_a_queue_without_a_place_waits_for_the_next_check() -> None:
     scene = Scene(max_ops=1)
     scene.saturation.fill_up("append: No space", full(), is_attempt=False)
     busy = scene.executor.submit_op(lambda: None)
@@ -118,7 +118,7 @@ async def test_a_queue_without_a_place_waits_for_the_next_check():
     scene.executor.shutdown()
 
 
-async def test_full_is_remembered_through_a_stall():
+async def test_full_is_remembered_through_a_stall() -> None:
     scene = Scene()
     scene.condition.step(LogDirEvent.SUSPECTED, "slow")
     scene.saturation.fill_up("append: No space", full(), is_attempt=False)
@@ -133,7 +133,7 @@ async def test_full_is_remembered_through_a_stall():
 @pytest.mark.parametrize(("free", "is_full"), [(2 * MIB - 1, True), (2 * MIB, False)])
 async def test_a_dir_that_was_full_is_so_after_a_restart_until_it_would_have_healed(
     free: int, is_full: bool
-):
+) -> None:
     scene = Scene()
     scene.reserve.release()
     scene.mem.make_dirs("/d1/t-0")
@@ -146,7 +146,7 @@ async def test_a_dir_that_was_full_is_so_after_a_restart_until_it_would_have_hea
     assert scene.saturation.reserve_bytes == (0 if is_full else MIB)
 
 
-async def test_a_reserve_that_is_there_speaks_for_the_dir():
+async def test_a_reserve_that_is_there_speaks_for_the_dir() -> None:
     scene = Scene()
     scene.mem.make_dirs("/d1/t-0")
     scene.mem.capacity_bytes = scene.mem.used_bytes()

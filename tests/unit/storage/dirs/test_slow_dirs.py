@@ -66,13 +66,13 @@ def samples(
         ((500.0,), True),
     ],
 )
-def test_the_last_dir_is_slow(latencies: tuple[float, ...], is_slow: bool):
+def test_the_last_dir_is_slow(latencies: tuple[float, ...], is_slow: bool) -> None:
     dirs = slow_dirs(may_demote=False)
     samples(dirs, CHECKS_TO_SLOW, *latencies)
     assert dirs.is_slow(directory_id(len(latencies))) is is_slow
 
 
-def test_it_takes_some_checks_in_a_row_to_be_slow_and_more_to_be_fast():
+def test_it_takes_some_checks_in_a_row_to_be_slow_and_more_to_be_fast() -> None:
     dirs = slow_dirs(may_demote=False)
     assert samples(dirs, CHECKS_TO_SLOW - 1, 1, 80) == []
     assert sample(dirs, 1, 2) == []
@@ -86,7 +86,7 @@ def test_it_takes_some_checks_in_a_row_to_be_slow_and_more_to_be_fast():
     assert not dirs.is_slow(B)
 
 
-def test_a_slow_dir_is_demoted_and_given_back():
+def test_a_slow_dir_is_demoted_and_given_back() -> None:
     dirs = slow_dirs()
     reported = samples(dirs, CHECKS_TO_SLOW, 1, 80)
     assert reported[1:] == [Demote(B)]
@@ -98,11 +98,11 @@ def test_a_slow_dir_is_demoted_and_given_back():
     assert dirs.demoted is None
 
 
-def test_warning_alone_demotes_nobody():
+def test_warning_alone_demotes_nobody() -> None:
     assert len(samples(slow_dirs(may_demote=False), 50, 1, 1, 80)) == 1
 
 
-def test_one_at_a_time_and_the_next_when_the_place_is_free():
+def test_one_at_a_time_and_the_next_when_the_place_is_free() -> None:
     dirs = slow_dirs()
     reported = samples(dirs, CHECKS_TO_SLOW, 1, 1, 1, 80, 90)
     assert [a for a in reported if isinstance(a, Demote)] == [Demote(directory_id(4))]
@@ -110,7 +110,7 @@ def test_one_at_a_time_and_the_next_when_the_place_is_free():
     assert reported[-2:] == [GiveBack(directory_id(4)), Demote(directory_id(5))]
 
 
-def test_the_last_healthy_dir_is_never_demoted():
+def test_the_last_healthy_dir_is_never_demoted() -> None:
     assert samples(slow_dirs(), 50, 5_000)[1:] == []
     # The other one is there, and stalled or full.
     assert samples(slow_dirs(), 50, 1, 80, sick=(1,))[1:] == []
@@ -123,13 +123,13 @@ def test_the_last_healthy_dir_is_never_demoted():
     assert samples(dirs, 3, 900, 80) == []
 
 
-def test_what_is_stalled_for_another_reason_is_demoted_once_it_answers():
+def test_what_is_stalled_for_another_reason_is_demoted_once_it_answers() -> None:
     dirs = slow_dirs()
     assert samples(dirs, 9, 1, 80, sick=(2,))[1:] == []
     assert sample(dirs, 1, 80) == [Demote(B)]
 
 
-def test_a_dir_that_dies_leaves_its_place_and_comes_back_unknown():
+def test_a_dir_that_dies_leaves_its_place_and_comes_back_unknown() -> None:
     dirs = slow_dirs()
     samples(dirs, CHECKS_TO_SLOW, 1, 1, 80)
     assert dirs.demoted == C
@@ -141,7 +141,7 @@ def test_a_dir_that_dies_leaves_its_place_and_comes_back_unknown():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_walks_keep_the_rules(seed: int):
+def test_random_walks_keep_the_rules(seed: int) -> None:
     rng = random.Random(seed)
     dirs, demoted = slow_dirs(), None
     for _ in range(400):

@@ -16,7 +16,7 @@ from tests.faults.vfs_fault import Fault
 SHAPE = LargeLog.of_size(MIB, 16 * KIB, segments=10)
 
 
-async def test_each_operation_removes_one_file():
+async def test_each_operation_removes_one_file() -> None:
     """Appends and reads of other replicas come between."""
     mem = MemVfs()
     directory, vfs = put_large_log(mem, "/d1", SHAPE), CountingVfs(mem)
@@ -29,7 +29,7 @@ async def test_each_operation_removes_one_file():
     log_dir.close()
 
 
-async def test_interrupted_removal_leaves_no_replica():
+async def test_interrupted_removal_leaves_no_replica() -> None:
     mem = MemVfs()
     directory, vfs = put_large_log(mem, "/d1", SHAPE), CountingVfs(mem)
     log_dir = open_dir(vfs)

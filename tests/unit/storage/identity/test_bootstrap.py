@@ -10,7 +10,7 @@ from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
-def test_bootstrap_features():
+def test_bootstrap_features() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/m")
     newest = {

@@ -97,7 +97,7 @@ async def reason_not_to_take(place: Place, path: str) -> str:
     return reason
 
 
-async def test_a_link_leads_nowhere_that_its_place_does_not_allow(tmp_path: Path):
+async def test_a_link_leads_nowhere_that_its_place_does_not_allow(tmp_path: Path) -> None:
     """Nor does a root that is a link itself lead anybody astray."""
     inside, outside = tmp_path / "disks", tmp_path / "elsewhere"
     for path in (inside / "d1", outside / "d1"):
@@ -114,7 +114,7 @@ async def test_a_link_leads_nowhere_that_its_place_does_not_allow(tmp_path: Path
         (await place.attacher.open_new(f"{inside}/in", [])).close()
 
 
-async def test_what_was_tried_in_vain_is_not_kept_for_ever():
+async def test_what_was_tried_in_vain_is_not_kept_for_ever() -> None:
     place = Place()
     for number in range(50):
         place.disks[f"/none-{number}"] = MemVfs()
@@ -123,7 +123,7 @@ async def test_what_was_tried_in_vain_is_not_kept_for_ever():
     assert len(place.attacher._failed) == 1
 
 
-async def test_a_dead_dir_comes_back_cordoned_as_it_was():
+async def test_a_dead_dir_comes_back_cordoned_as_it_was() -> None:
     place = Place()
     place.disk("/d1", 1)
     dead = place.dead("/d1", 1)
@@ -148,7 +148,7 @@ async def test_dir_attacher_dismissal_of_a_cancelled_reopen_says_why() -> None:
     ]
 
 
-async def test_what_becomes_of_a_dir_on_trial_is_reported_when_it_is_taken_into_service():
+async def test_what_becomes_of_a_dir_on_trial_is_reported_when_it_is_taken_into_service() -> None:
     place = Place()
     place.disk("/d1", 1)
     back = await place.attacher.reopen(place.dead("/d1", 1))
@@ -160,7 +160,7 @@ async def test_what_becomes_of_a_dir_on_trial_is_reported_when_it_is_taken_into_
     assert await place.news.take() is back
 
 
-async def test_a_dir_whose_id_nobody_knew_may_say_who_it_is():
+async def test_a_dir_whose_id_nobody_knew_may_say_who_it_is() -> None:
     """Absent at the start, and never seen by this node: it is what it says."""
     place = Place()
     place.disk("/d1", 1)
@@ -171,7 +171,7 @@ async def test_a_dir_whose_id_nobody_knew_may_say_who_it_is():
     back.close()
 
 
-async def test_a_new_disk_is_no_return_of_one_that_had_no_name():
+async def test_a_new_disk_is_no_return_of_one_that_had_no_name() -> None:
     place = Place()
     place.disk("/d1")
     dead = place.dead("/d1", 1)
@@ -180,7 +180,7 @@ async def test_a_new_disk_is_no_return_of_one_that_had_no_name():
         await place.attacher.reopen(dead)
 
 
-async def test_another_s_disk_in_a_path_without_a_name_is_not_taken_for_it():
+async def test_another_s_disk_in_a_path_without_a_name_is_not_taken_for_it() -> None:
     place = Place()
     place.disk("/d1", 5)
     known = KnownDirs(ids={"/d1": directory_id(1), "/d5": directory_id(5)})
@@ -192,7 +192,7 @@ async def test_another_s_disk_in_a_path_without_a_name_is_not_taken_for_it():
     assert str(directory_id(5)) in caught.value.message
 
 
-async def test_while_an_old_operation_hangs_nothing_is_opened():
+async def test_while_an_old_operation_hangs_nothing_is_opened() -> None:
     place = Place()
     vfs = place.disk("/d1", 1)
     dead = open_dir(vfs, "/d1", 1)
@@ -210,7 +210,7 @@ async def test_while_an_old_operation_hangs_nothing_is_opened():
     (await place.attacher.reopen(dead)).close()
 
 
-async def test_a_new_disk_that_hung_is_not_tried_while_it_does():
+async def test_a_new_disk_that_hung_is_not_tried_while_it_does() -> None:
     place = Place(timeout_ms=50)
     vfs = place.disk("/d1")
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
@@ -220,7 +220,7 @@ async def test_a_new_disk_that_hung_is_not_tried_while_it_does():
     vfs.clear()
 
 
-async def test_what_a_new_disk_is_refused_for_is_undone():
+async def test_what_a_new_disk_is_refused_for_is_undone() -> None:
     place = Place(reserve_bytes=4096)
     vfs = place.disk("/d1")
     assert isinstance(vfs.inner, MemVfs)
@@ -230,7 +230,7 @@ async def test_what_a_new_disk_is_refused_for_is_undone():
     await until(lambda: vfs.inner.try_lock("/d1/.lock") is not None)
 
 
-async def test_a_disk_that_was_refused_is_taken_at_once_when_it_is_in_order():
+async def test_a_disk_that_was_refused_is_taken_at_once_when_it_is_in_order() -> None:
     place = Place(reserve_bytes=4096)
     vfs = place.disk("/d1")
     assert isinstance(vfs.inner, MemVfs)
@@ -243,7 +243,7 @@ async def test_a_disk_that_was_refused_is_taken_at_once_when_it_is_in_order():
     (await place.attacher.open_new("/d1", [])).close()
 
 
-async def test_a_disk_that_was_full_comes_back_full():
+async def test_a_disk_that_was_full_comes_back_full() -> None:
     place = Place(reserve_bytes=4096)
     vfs = place.disk("/d1", 1)
     assert isinstance(vfs.inner, MemVfs)
@@ -254,13 +254,13 @@ async def test_a_disk_that_was_full_comes_back_full():
     back.close()
 
 
-async def test_a_disk_with_a_metadata_log_is_no_log_dir():
+async def test_a_disk_with_a_metadata_log_is_no_log_dir() -> None:
     place = Place()
     place.disk("/d1").inner.make_dirs("/d1/__cluster_metadata-0")
     assert "holds the metadata log of a cluster" in await reason_not_to_take(place, "/d1")
 
 
-async def test_a_file_is_no_log_dir():
+async def test_a_file_is_no_log_dir() -> None:
     place = Place()
     vfs = place.disk("/d1")
     vfs.inner.open("/d1/file", OpenMode.CREATE)
@@ -268,7 +268,7 @@ async def test_a_file_is_no_log_dir():
     assert "/d1/file is no directory" in await reason_not_to_take(place, "/d1/file")
 
 
-async def test_what_mkfs_left_is_no_content():
+async def test_what_mkfs_left_is_no_content() -> None:
     place = Place()
     place.disk("/d1").inner.make_dirs("/d1/lost+found")
     log_dir = await place.attacher.open_new("/d1", [])
@@ -282,7 +282,7 @@ async def test_what_mkfs_left_is_no_content():
     log_dir.close()
 
 
-async def test_a_damaged_memory_is_reported():
+async def test_a_damaged_memory_is_reported() -> None:
     place = Place()
     place.meta.open("/meta/known-log-dirs.json", OpenMode.CREATE).write_at(0, [b"{"])
     place.disk("/d1", 1)

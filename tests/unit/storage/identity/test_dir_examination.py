@@ -36,7 +36,7 @@ class SlowVfs(MemVfs):
         return super().exists(path)
 
 
-async def test_an_empty_dir_is_not_written_to():
+async def test_an_empty_dir_is_not_written_to() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     found = await examine(log_dir(vfs), timeout_ms=5000)
@@ -45,7 +45,7 @@ async def test_an_empty_dir_is_not_written_to():
     assert vfs.list_dir("/d") == []
 
 
-async def test_a_dir_is_locked_as_it_is_asked():
+async def test_a_dir_is_locked_as_it_is_asked() -> None:
     vfs = MemVfs()
     format_dir(vfs, "/d", 1)
     found = await examine(log_dir(vfs), timeout_ms=5000)
@@ -72,7 +72,7 @@ def test_a_disk_that_is_asked_while_the_process_stands_still_has_time_to_answer(
     assert found.properties is not None
 
 
-async def test_a_first_id_is_given_once_and_to_one_holder():
+async def test_a_first_id_is_given_once_and_to_one_holder() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     new = log_dir(vfs)

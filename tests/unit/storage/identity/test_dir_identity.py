@@ -56,7 +56,7 @@ def whose(
 )
 def test_disks_that_are_taken(
     path: str, found: MetaProperties | None, present: dict[DirectoryId, str], expected: Identity
-):
+) -> None:
     assert whose(path, found, present) == expected
 
 
@@ -92,14 +92,14 @@ def test_disks_that_are_refused(
     present: dict[DirectoryId, str],
     missing: DirectoryId | None,
     said: str,
-):
+) -> None:
     answer = whose("/a", found, present)
     assert isinstance(answer, Refused)
     assert answer.directory_id == missing
     assert said in answer.reason
 
 
-def test_a_disk_without_an_id_may_still_be_another_s():
+def test_a_disk_without_an_id_may_still_be_another_s() -> None:
     reason = foreign("/x", properties(None, node_id=9), cluster_id=CLUSTER_ID, node_id=NODE_ID)
     assert reason is not None
     assert reason.startswith("the disk at /x belongs to node 9")

@@ -18,7 +18,7 @@ from tests.faults.rig import directory_id
 TWO = KnownDirs(ids={"/a": directory_id(1), "/b": directory_id(2)})
 
 
-def test_they_come_back():
+def test_they_come_back() -> None:
     known = TWO.took_in("/c", directory_id(3))
     assert parse_known_dirs(format_known_dirs(known).decode(), "p") == known
     vfs = MemVfs()
@@ -29,17 +29,17 @@ def test_they_come_back():
 
 
 @pytest.mark.parametrize("damaged", ["", "{}", "[]", '{"directories": {"/a": "x"}}'])
-def test_a_damaged_file_is_refused_by_name(damaged: str):
+def test_a_damaged_file_is_refused_by_name(damaged: str) -> None:
     with pytest.raises(StartupError, match="the/path"):
         parse_known_dirs(damaged, "the/path")
 
 
-def test_a_file_from_before_there_were_added_dirs_is_read():
+def test_a_file_from_before_there_were_added_dirs_is_read() -> None:
     text = f'{{"version": 1, "directories": {{"/a": "{directory_id(1)}"}}}}'
     assert parse_known_dirs(text, "p") == KnownDirs(ids={"/a": directory_id(1)})
 
 
-def test_ids_travel_and_those_not_seen_stay():
+def test_ids_travel_and_those_not_seen_stay() -> None:
     moved = TWO.seen({"/c": directory_id(2)})
     assert moved.ids == {"/a": directory_id(1), "/c": directory_id(2)}
     assert moved.path_of(directory_id(2)) == "/c"
@@ -47,7 +47,7 @@ def test_ids_travel_and_those_not_seen_stay():
     assert swapped.ids == {"/a": directory_id(2), "/b": directory_id(1)}
 
 
-def test_what_was_added_is_remembered_until_it_is_configured_or_given_up():
+def test_what_was_added_is_remembered_until_it_is_configured_or_given_up() -> None:
     known = TWO.took_in("/c", directory_id(3))
     assert known.added == {"/c"}
     assert known.seen({"/a": directory_id(1)}).added == {"/c"}

@@ -28,22 +28,22 @@ ENTRIES: EpochEntries = (EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 30)
         (7, (-1, -1)),
     ],
 )
-def test_end_offsets(epoch: int, answer: tuple[int, int]):
+def test_end_offsets(epoch: int, answer: tuple[int, int]) -> None:
     assert end_offset_for(ENTRIES, epoch, 40) == answer
 
 
-def test_an_empty_log_has_no_answer():
+def test_an_empty_log_has_no_answer() -> None:
     assert end_offset_for((), 0, 0) == (-1, -1)
 
 
-def test_assigning():
+def test_assigning() -> None:
     assert assign_epoch(ENTRIES, 6, 35) is ENTRIES
     assert assign_epoch(ENTRIES, 7, 35) == (*ENTRIES, EpochEntry(7, 35))
     assert assign_epoch(ENTRIES, 7, 20) == (ENTRIES[0], EpochEntry(7, 20))
     assert assign_epoch(ENTRIES, 5, 40) == (ENTRIES[0], EpochEntry(5, 40))
 
 
-def test_cutting():
+def test_cutting() -> None:
     assert truncate_epochs_from(ENTRIES, 30) == ENTRIES[:2]
     assert truncate_epochs_before(ENTRIES, 25) == (EpochEntry(5, 25), EpochEntry(6, 30))
     assert truncate_epochs_before(ENTRIES, 5) == ENTRIES

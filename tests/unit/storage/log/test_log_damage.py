@@ -48,7 +48,7 @@ class Log:
         file.data[nth * len(batch(2)) + 70] ^= 1
 
 
-def test_damage_reaches_to_the_next_sound_batch_or_to_the_end():
+def test_damage_reaches_to_the_next_sound_batch_or_to_the_end() -> None:
     log = Log()
     log.rot(0, 1)
     log.rot(1, 2)
@@ -59,13 +59,13 @@ def test_damage_reaches_to_the_next_sound_batch_or_to_the_end():
     assert log.damage.indexes_mended == 0
 
 
-def test_a_survey_that_finds_nothing_has_mended_an_index():
+def test_a_survey_that_finds_nothing_has_mended_an_index() -> None:
     log = Log()
     log.survey(0)
     assert (log.damage.damages, log.damage.indexes_mended) == ((), 1)
 
 
-def test_damage_is_forgotten_with_what_it_was_in():
+def test_damage_is_forgotten_with_what_it_was_in() -> None:
     log = Log()
     log.rot(0, 1)
     log.rot(1, 0)
@@ -80,7 +80,7 @@ def test_damage_is_forgotten_with_what_it_was_in():
     assert log.damage.damages == ()
 
 
-def test_what_led_nowhere_is_checked_again_and_then_no_more():
+def test_what_led_nowhere_is_checked_again_and_then_no_more() -> None:
     log, looks = Log(), list[int]()
 
     def once_wrong() -> str:
@@ -104,7 +104,7 @@ def test_what_led_nowhere_is_checked_again_and_then_no_more():
         log.damage.by_index(0, always_wrong, log.segments[1])
 
 
-def test_survey_goes_on_to_what_is_appended_meanwhile():
+def test_survey_goes_on_to_what_is_appended_meanwhile() -> None:
     log = Log()
     log.rot(1, 1)
     active = log.segments[1]
@@ -118,7 +118,7 @@ def test_survey_goes_on_to_what_is_appended_meanwhile():
     assert list(active.indexes().offsets.entries())[-1] == (13, 3 * size)
 
 
-def test_survey_of_a_damaged_tail_leads_past_it_to_what_is_appended_meanwhile():
+def test_survey_of_a_damaged_tail_leads_past_it_to_what_is_appended_meanwhile() -> None:
     log = Log()
     log.rot(1, 2)
     active = log.segments[1]
@@ -134,7 +134,7 @@ def test_survey_of_a_damaged_tail_leads_past_it_to_what_is_appended_meanwhile():
     assert found.position == 3 * len(data)
 
 
-def test_survey_of_a_segment_that_was_truncated_meanwhile_is_of_no_use():
+def test_survey_of_a_segment_that_was_truncated_meanwhile_is_of_no_use() -> None:
     """It was appended to again, so its size tells nothing."""
     log = Log()
     active = log.segments[1]
@@ -146,7 +146,7 @@ def test_survey_of_a_segment_that_was_truncated_meanwhile_is_of_no_use():
     assert not log.damage.take_rebuilt(rebuild)
 
 
-def test_offset_that_rotted_is_no_end_of_damage():
+def test_offset_that_rotted_is_no_end_of_damage() -> None:
     """No CRC covers offsets: two neighbours with wrong ones are damage, up to a right one."""
     log = Log()
     file = log.vfs.open(log.segments[0].path, OpenMode.READ)

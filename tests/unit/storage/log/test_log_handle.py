@@ -16,10 +16,12 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
     OffsetOutOfRangeError,
 )
+from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log.log_values import AppendResult
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_cache import CacheLimits
 from kraftjbod.storage.vfs import OpenMode, RealVfs
@@ -52,12 +54,12 @@ async def make() -> tuple[LogHandle, LogManager, FaultVfs, ManualClock]:
     return await manager.create(TP, TOPIC_ID), manager, vfs, clock
 
 
-def append(handle: LogHandle, records: int = 1, size: int = 200):
+def append(handle: LogHandle, records: int = 1, size: int = 200) -> Completion[AppendResult]:
     data = batch(records, body=bytes(size))
     return handle.append_as_leader(data, headers_of(data), 0)
 
 
-async def test_cached_read_needs_no_thread_and_stays_below_the_limit():
+async def test_cached_read_needs_no_thread_and_stays_below_the_limit() -> None:
     handle, *_ = await make()
     for _ in range(3):
         await append(handle)
@@ -69,7 +71,7 @@ async def test_cached_read_needs_no_thread_and_stays_below_the_limit():
         handle.read_cached(4, 1, NO_LIMIT, True)
 
 
-async def test_cold_pages_are_read_in_the_thread():
+async def test_cold_pages_are_read_in_the_thread() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
     vfs.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
@@ -99,7 +101,7 @@ async def restarted(
     return found
 
 
-async def test_bytes_on_disk_from_before_a_restart_are_checked_before_they_are_served():
+async def test_bytes_on_disk_from_before_a_restart_are_checked_before_they_are_served() -> None:
     handle, manager, vfs, clock = await make()
     for _ in range(3):
         await append(handle)
@@ -113,7 +115,7 @@ async def test_bytes_on_disk_from_before_a_restart_are_checked_before_they_are_s
         await handle.read_checked(1, 1 << 20, NO_LIMIT, True)
 
 
-async def test_checked_bytes_and_new_ones_are_served_from_memory():
+async def test_checked_bytes_and_new_ones_are_served_from_memory() -> None:
     """Each byte is checked once, as long as it stays in memory."""
     handle, manager, vfs, clock = await make()
     for _ in range(3):
@@ -129,7 +131,7 @@ async def test_checked_bytes_and_new_ones_are_served_from_memory():
     assert handle.read_cached(0, 1 << 20, NO_LIMIT, True) is None
 
 
-async def test_bytes_that_left_memory_are_checked_once_more():
+async def test_bytes_that_left_memory_are_checked_once_more() -> None:
     """Readahead brings in more than a reader asked for; none of it was checked yet."""
     handle, _, vfs, _ = await make()
     for _ in range(3):
@@ -144,7 +146,7 @@ async def test_bytes_that_left_memory_are_checked_once_more():
     assert handle.read_cached(1, SIZE, NO_LIMIT, True) is None
 
 
-async def test_read_in_thread_withdraws_trust_from_readahead():
+async def test_read_in_thread_withdraws_trust_from_readahead() -> None:
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
@@ -156,7 +158,7 @@ async def test_read_in_thread_withdraws_trust_from_readahead():
     assert handle.read_cached(3, SIZE, NO_LIMIT, True) is not None
 
 
-async def test_wrong_base_offset_of_a_single_batch_is_damage():
+async def test_wrong_base_offset_of_a_single_batch_is_damage() -> None:
     """The CRC does not cover the offset; the index and the batches before it say what it is."""
     handle, manager, vfs, clock = await make()
     for _ in range(3):
@@ -167,7 +169,7 @@ async def test_wrong_base_offset_of_a_single_batch_is_damage():
         await handle.read_checked(5, SIZE, NO_LIMIT, True)
 
 
-async def test_unpublished_batches_are_not_read():
+async def test_unpublished_batches_are_not_read() -> None:
     handle, *_ = await make()
     await append(handle)
     view = handle.view
@@ -178,7 +180,7 @@ async def test_unpublished_batches_are_not_read():
     assert len(headers_of(found.records)) == 1
 
 
-async def test_follower_appends_and_truncates():
+async def test_follower_appends_and_truncates() -> None:
     handle, *_ = await make()
     for i in range(10):
         data = batch(base_offset=i, epoch=i // 5, body=bytes(200))
@@ -193,7 +195,7 @@ async def test_follower_appends_and_truncates():
     assert handle.size_bytes == 0
 
 
-async def test_no_reads_on_the_loop_while_a_truncation_is_made():
+async def test_no_reads_on_the_loop_while_a_truncation_is_made() -> None:
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
@@ -208,7 +210,7 @@ async def test_no_reads_on_the_loop_while_a_truncation_is_made():
         await read_log(handle, 0, 1000, NO_LIMIT, True)
 
 
-async def test_flush_moves_the_recovery_point():
+async def test_flush_moves_the_recovery_point() -> None:
     handle, *_ = await make()
     await append(handle, 3)
     assert handle.recovery_point == 0
@@ -216,7 +218,7 @@ async def test_flush_moves_the_recovery_point():
     assert handle.recovery_point == 3
 
 
-async def test_failed_flush_is_final():
+async def test_failed_flush_is_final() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
     vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log", sticky=False))
@@ -227,7 +229,7 @@ async def test_failed_flush_is_final():
         await handle.flush()
 
 
-async def test_slow_fsync_does_not_hold_up_appends():
+async def test_slow_fsync_does_not_hold_up_appends() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"}), path="*.log"))
@@ -241,7 +243,7 @@ async def test_slow_fsync_does_not_hold_up_appends():
         await flush
 
 
-async def test_retention_stays_below_the_high_watermark_and_purges_later():
+async def test_retention_stays_below_the_high_watermark_and_purges_later() -> None:
     handle, manager, vfs, clock = await make()
     for _ in range(10):
         await append(handle)
@@ -257,7 +259,7 @@ async def test_retention_stays_below_the_high_watermark_and_purges_later():
     assert not [e.name for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".deleted")]
 
 
-async def test_times():
+async def test_times() -> None:
     handle, *_ = await make()
     for i in range(4):
         data = batch(timestamp=100 + i)
@@ -273,7 +275,7 @@ async def test_times():
     assert await handle.offset_of_max_timestamp() == (900, 5, 3), "a record, not its batch"
 
 
-async def test_dead_dir_answers_at_once():
+async def test_dead_dir_answers_at_once() -> None:
     handle, *_ = await make()
     await append(handle)
     handle.log_dir.go_offline("gone")
@@ -288,7 +290,7 @@ async def test_dead_dir_answers_at_once():
         await read_log(handle, 0, 1, NO_LIMIT, True)
 
 
-async def test_the_lowest_truncation_is_reported_once():
+async def test_the_lowest_truncation_is_reported_once() -> None:
     handle, *_ = await make()
     for _ in range(8):
         await append(handle)
@@ -306,7 +308,7 @@ async def test_the_lowest_truncation_is_reported_once():
     assert handle.take_truncation() == (0, 0)
 
 
-async def test_a_rename_waits_for_the_flush_that_is_under_way():
+async def test_a_rename_waits_for_the_flush_that_is_under_way() -> None:
     """KAFKA-19571: a flush looked for the directory under its old name and blamed the disk."""
     handle, manager, vfs, _ = await make()
     await append(handle)
@@ -350,7 +352,7 @@ async def served(path: str, limits: CacheLimits) -> tuple[LogHandle, LogManager,
     return handle, manager, vfs
 
 
-async def test_reading_a_log_from_the_beginning_keeps_few_files_and_indexes(tmp_path: Path):
+async def test_reading_a_log_from_the_beginning_keeps_few_files_and_indexes(tmp_path: Path) -> None:
     limits = CacheLimits(index_bytes=200, open_segments=4)
     handle, manager, _ = await served(str(tmp_path / "d1"), limits)
     assert len(handle.view.segments) > 20
@@ -378,7 +380,7 @@ def open_below(path: str) -> list[str]:
     return [name for name in found if name.startswith(path)]
 
 
-async def test_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path):
+async def test_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path) -> None:
     limits = CacheLimits(open_segments=0)
     handle, manager, vfs = await served(str(tmp_path / "d1"), limits)
     await append(handle)
@@ -400,7 +402,7 @@ async def test_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path):
     await manager.close(1)
 
 
-async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path):
+async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path) -> None:
     """The kernel would forget an unreported write-back error with the last descriptor."""
     handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits(open_segments=0))
     await append(handle)
@@ -415,7 +417,7 @@ async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path):
     await manager.close(1)
 
 
-async def test_deleted_segments_leave_no_open_files(tmp_path: Path):
+async def test_deleted_segments_leave_no_open_files(tmp_path: Path) -> None:
     handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits())
     assert manager.open_segments > 20
     await manager.delete(TP)

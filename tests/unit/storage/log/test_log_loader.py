@@ -40,7 +40,7 @@ def load(vfs: MemVfs, **given: int) -> LoadedLog:
     ).load()
 
 
-def test_listing():
+def test_listing() -> None:
     vfs, _ = make(0)
     vfs.make_dirs("/d1/lost+found")
     vfs.make_dirs("/d1/__cluster_metadata-0")
@@ -51,7 +51,7 @@ def test_listing():
     assert list(listing.unknown) == ["lost+found", "t-9"]
 
 
-def test_unclean_log_finds_epochs_and_end_by_itself():
+def test_unclean_log_finds_epochs_and_end_by_itself() -> None:
     vfs, log = make()
     loaded = load(vfs)
     assert loaded.log.view().log_end_offset == 12
@@ -59,7 +59,7 @@ def test_unclean_log_finds_epochs_and_end_by_itself():
     assert loaded.scanned_bytes == log.view().size_bytes
 
 
-def test_only_what_lies_after_the_recovery_point_is_scanned():
+def test_only_what_lies_after_the_recovery_point_is_scanned() -> None:
     vfs, log = make()
     log.flush()
     loaded = load(vfs, recovery_point=12)
@@ -67,7 +67,7 @@ def test_only_what_lies_after_the_recovery_point_is_scanned():
     assert loaded.log.view().epochs == log.view().epochs
 
 
-def test_load_of_an_unclean_log_keeps_no_file_open():
+def test_load_of_an_unclean_log_keeps_no_file_open() -> None:
     """Thousands of replicas with several segments each are recovered at one start."""
     vfs, _ = make()
     assert all(segment.file is None for segment in load(vfs).log.segments.all)
@@ -90,7 +90,7 @@ def test_recovery_reads_the_disk_instead_of_the_page_cache(seed: int) -> None:
     assert load(vfs.crash_clone(seed)).log.view().log_end_offset == end
 
 
-def test_damage_in_the_middle_takes_the_later_segments_along():
+def test_damage_in_the_middle_takes_the_later_segments_along() -> None:
     vfs, log = make()
     middle = log.view().segments[1]
     middle.open().write_at(middle.size_bytes - 1, [b"\xff"])
@@ -100,7 +100,7 @@ def test_damage_in_the_middle_takes_the_later_segments_along():
     assert loaded.truncated_bytes > 0
 
 
-def test_segment_that_is_not_reachable_goes():
+def test_segment_that_is_not_reachable_goes() -> None:
     vfs, log = make()
     middle = log.view().segments[1]
     vfs.unlink_if_exists(middle.path)
@@ -108,7 +108,7 @@ def test_segment_that_is_not_reachable_goes():
     assert loaded.log.view().log_end_offset == middle.base_offset
 
 
-def test_leftovers_are_removed():
+def test_leftovers_are_removed() -> None:
     vfs, _ = make()
     for name in ("00000000000000000000.log.deleted", "x.swap", "00000000000000009999.index"):
         vfs.open(f"/d1/t-0/{name}", OpenMode.CREATE)
@@ -117,7 +117,7 @@ def test_leftovers_are_removed():
     assert not names & {"00000000000000000000.log.deleted", "x.swap", "00000000000000009999.index"}
 
 
-def test_lost_epochs_are_found_by_a_full_scan():
+def test_lost_epochs_are_found_by_a_full_scan() -> None:
     vfs, log = make()
     log.flush()
     vfs.unlink_if_exists("/d1/t-0/leader-epoch-checkpoint")
@@ -125,20 +125,20 @@ def test_lost_epochs_are_found_by_a_full_scan():
     assert loaded.log.view().epochs == log.view().epochs
 
 
-def test_log_that_ends_before_its_start_begins_anew_there():
+def test_log_that_ends_before_its_start_begins_anew_there() -> None:
     vfs, _ = make(2)
     view = load(vfs, log_start_offset=50).log.view()
     assert (view.log_start_offset, view.log_end_offset, view.size_bytes) == (50, 50, 0)
 
 
-def test_unknown_topic_is_an_error_that_names_the_file():
+def test_unknown_topic_is_an_error_that_names_the_file() -> None:
     vfs, _ = make(1)
     vfs.unlink_if_exists("/d1/t-0/partition.metadata")
     with pytest.raises(CorruptCheckpointError, match=r"/d1/t-0/partition\.metadata is missing"):
         load(vfs)
 
 
-def test_epochs_that_recovery_found_are_there_after_the_next_clean_stop():
+def test_epochs_that_recovery_found_are_there_after_the_next_clean_stop() -> None:
     vfs, log = make(4)
     log.flush()
     data = batch(body=bytes(200))
@@ -188,40 +188,40 @@ def cut(vfs: MemVfs, base: int, batches: int) -> None:
     vfs.open(path_of(base), OpenMode.READ_WRITE).truncate(batches * len(batch(body=bytes(200))))
 
 
-def test_clean_start_reads_only_the_end_of_the_newest_segment():
+def test_clean_start_reads_only_the_end_of_the_newest_segment() -> None:
     vfs, _ = closed()
     loaded = load_cleanly(vfs)
     assert (loaded.log.view().log_end_offset, loaded.scanned_bytes) == (12, 0)
     assert loaded.log.view().damages == ()
 
 
-def test_clean_start_notices_tail_lost_at_batch_boundary():
+def test_clean_start_notices_tail_lost_at_batch_boundary() -> None:
     vfs, bases = closed()
     cut(vfs, bases[-1], 1)
     assert load_cleanly(vfs).log.view().log_end_offset == bases[-1] + 1
 
 
-def test_clean_start_notices_rotten_last_batch():
+def test_clean_start_notices_rotten_last_batch() -> None:
     vfs, bases = closed()
     file = vfs.open(path_of(bases[-1]), OpenMode.READ_WRITE)
     file.write_at(file.size() - 1, [b"\xff"])
     assert load_cleanly(vfs).log.view().log_end_offset == 11
 
 
-def test_clean_start_notices_lost_newest_segment():
+def test_clean_start_notices_lost_newest_segment() -> None:
     vfs, bases = closed()
     vfs.unlink_if_exists(path_of(bases[-1]))
     assert load_cleanly(vfs).log.view().log_end_offset == bases[-1]
 
 
 @pytest.mark.parametrize("recovery_point", [11, 13])
-def test_clean_start_with_wrong_checkpoint_uses_the_log(recovery_point: int):
+def test_clean_start_with_wrong_checkpoint_uses_the_log(recovery_point: int) -> None:
     vfs, _ = closed()
     assert load_cleanly(vfs, recovery_point).log.view().log_end_offset == 12
 
 
 @pytest.mark.parametrize("index", [None, b"", b"\x5a" * 16])
-def test_clean_start_walks_newest_segment_whose_index_is_lost_or_wrong(index: bytes | None):
+def test_clean_start_walks_newest_segment_whose_index_is_lost_or_wrong(index: bytes | None) -> None:
     vfs, bases = closed()
     path = path_of(bases[-1]).replace(".log", ".index")
     vfs.unlink_if_exists(path)
@@ -232,7 +232,7 @@ def test_clean_start_walks_newest_segment_whose_index_is_lost_or_wrong(index: by
     assert len(headers_of(read_by_index(loaded.log, 11, 1 << 20, 100))) == 1
 
 
-def test_clean_start_reports_lost_oldest_segment_as_damage():
+def test_clean_start_reports_lost_oldest_segment_as_damage() -> None:
     vfs, bases = closed()
     vfs.unlink_if_exists(path_of(0))
     log = load_cleanly(vfs).log
@@ -242,7 +242,7 @@ def test_clean_start_reports_lost_oldest_segment_as_damage():
     assert (log.view().log_end_offset, log.view().damages) == (0, ())
 
 
-def test_unclean_start_reports_lost_oldest_segment_as_damage():
+def test_unclean_start_reports_lost_oldest_segment_as_damage() -> None:
     """The first leader epoch tells where the log starts, whatever the checkpoint remembers."""
     vfs, log = make()
     log.flush()
@@ -256,7 +256,7 @@ def test_unclean_start_reports_lost_oldest_segment_as_damage():
 
 
 @pytest.mark.parametrize("change", ["truncation", "retention", "retention on a full disk"])
-def test_crash_while_the_log_start_moves_is_not_taken_for_lost_segments(change: str):
+def test_crash_while_the_log_start_moves_is_not_taken_for_lost_segments(change: str) -> None:
     mem, log = make()
     log.flush()
     vfs, point, clones = FaultVfs(mem), log.view().recovery_point, list[MemVfs]()
@@ -276,7 +276,7 @@ def test_crash_while_the_log_start_moves_is_not_taken_for_lost_segments(change: 
 
 
 @pytest.mark.parametrize("is_whole_lost", [True, False])
-def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_lost: bool):
+def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_lost: bool) -> None:
     """A file shrank, or went, in the middle of the log: only a reader or the scrub notices."""
     mem, bases = closed()
     if is_whole_lost:
@@ -297,7 +297,7 @@ def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_
     assert log.view().log_end_offset == begin
 
 
-def test_truncation_into_lost_batches_ends_the_log_where_its_last_batch_does():
+def test_truncation_into_lost_batches_ends_the_log_where_its_last_batch_does() -> None:
     vfs, bases = closed()
     cut(vfs, bases[1], 1)
     log = load_cleanly(vfs).log

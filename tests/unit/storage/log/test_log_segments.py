@@ -64,7 +64,7 @@ def compacted(segments: LogSegments, sources: list[LogSegment]) -> CleaningFiles
     return files
 
 
-def test_what_is_retired_goes_from_the_list_and_is_handed_out_once():
+def test_what_is_retired_goes_from_the_list_and_is_handed_out_once() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     oldest, newest, picture = segments.oldest, segments.active, segments.shown
@@ -78,7 +78,7 @@ def test_what_is_retired_goes_from_the_list_and_is_handed_out_once():
     assert len(picture) == 4
 
 
-def test_a_segment_that_could_not_go_is_still_there():
+def test_a_segment_that_could_not_go_is_still_there() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -89,7 +89,7 @@ def test_a_segment_that_could_not_go_is_still_there():
     assert segments.take_retired() == []
 
 
-def test_a_segment_that_could_not_be_made_is_not_there():
+def test_a_segment_that_could_not_be_made_is_not_there() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -99,7 +99,7 @@ def test_a_segment_that_could_not_be_made_is_not_there():
     require_true(segments, mem, 0, 4, 8, 12)
 
 
-def test_an_append_that_found_no_space_counts_for_nothing():
+def test_an_append_that_found_no_space_counts_for_nothing() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -110,7 +110,7 @@ def test_an_append_that_found_no_space_counts_for_nothing():
     require_true(segments, mem, 0, 4, 8, 12)
 
 
-def test_shorter_by_a_batch():
+def test_shorter_by_a_batch() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     segments.shorten(segments.active, BATCH_BYTES, 1)
@@ -118,7 +118,7 @@ def test_shorter_by_a_batch():
     assert segments.size_bytes == 7 * BATCH_BYTES
 
 
-def test_the_last_one_goes_on_elsewhere_without_any_free_space():
+def test_the_last_one_goes_on_elsewhere_without_any_free_space() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     for _ in range(3):
@@ -129,7 +129,7 @@ def test_the_last_one_goes_on_elsewhere_without_any_free_space():
     assert segments.size_bytes == 0
 
 
-def test_compacted_ones_are_the_log_before_they_have_their_names():
+def test_compacted_ones_are_the_log_before_they_have_their_names() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -148,7 +148,7 @@ def test_compacted_ones_are_the_log_before_they_have_their_names():
     assert segments.take_retired() == sources
 
 
-def test_open_beside_of_compacted_segment_never_opens_the_source():
+def test_open_beside_of_compacted_segment_never_opens_the_source() -> None:
     """A scrub that read the source took it for a damaged copy of the compacted one."""
     vfs = MemVfs()
     segments = four(vfs)
@@ -162,7 +162,7 @@ def test_open_beside_of_compacted_segment_never_opens_the_source():
     assert segments.open_beside(sources[0]) is None
 
 
-def test_whatever_goes_by_names_gives_them_first():
+def test_whatever_goes_by_names_gives_them_first() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     sources = segments.all[:2]
@@ -174,7 +174,7 @@ def test_whatever_goes_by_names_gives_them_first():
     assert {segment.directory for segment in segments.all} == {"/d/t-0.away-delete"}
 
 
-def test_the_replica_is_marked_before_the_first_gap():
+def test_the_replica_is_marked_before_the_first_gap() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -190,7 +190,7 @@ def test_the_replica_is_marked_before_the_first_gap():
     assert mem.exists(f"{DIR}/{GAPS_MARK}")
 
 
-def test_what_changed_meanwhile_is_not_replaced():
+def test_what_changed_meanwhile_is_not_replaced() -> None:
     segments = four(MemVfs())
     sources = segments.all[:2]
     files = compacted(segments, sources)

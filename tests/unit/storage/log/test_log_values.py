@@ -14,7 +14,7 @@ from tests.faults.vfs_fault import Fault, FaultVfs
 
 
 @pytest.mark.parametrize("kind", ["sync", "sync_dir"])
-def test_whatever_fails_in_a_flush_is_a_failed_fsync(kind: str):
+def test_whatever_fails_in_a_flush_is_a_failed_fsync(kind: str) -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/t")
     plan = FlushPlan((vfs.open("/t/0.log", OpenMode.CREATE),), "/t", 5, 0)
@@ -25,7 +25,7 @@ def test_whatever_fails_in_a_flush_is_a_failed_fsync(kind: str):
     assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.FLUSH
 
 
-def test_flush_of_several_files_reports_progress_after_each():
+def test_flush_of_several_files_reports_progress_after_each() -> None:
     """The watch knows it from one that hangs."""
     vfs = MemVfs()
     vfs.make_dirs("/t")

@@ -36,18 +36,18 @@ def offsets(view: LogView, start: int, *, max_offset: int = 99, **more: int) -> 
     return [header.base_offset for header in headers_of(found)]
 
 
-def test_segments_by_offset():
+def test_segments_by_offset() -> None:
     view = make()
     assert [s.base_offset for s in view.segments] == [0, 2, 4, 6]
     assert [view.segment_index(o) for o in (0, 1, 2, 7, 8)] == [0, 0, 1, 3, 3]
 
 
-def test_one_read_stays_in_one_segment():
+def test_one_read_stays_in_one_segment() -> None:
     view = make()
     assert [offsets(view, o) for o in (0, 1, 2, 7, 8)] == [[0, 1], [1], [2, 3], [7], []]
 
 
-def test_limits():
+def test_limits() -> None:
     view = make()
     assert offsets(view, 2, max_offset=3) == [2]
     assert offsets(view, 2, max_offset=2) == []
@@ -55,12 +55,12 @@ def test_limits():
     assert offsets(view, 2, max_bytes=1) == [2]
 
 
-def test_outside_is_refused():
+def test_outside_is_refused() -> None:
     with pytest.raises(OffsetOutOfRangeError):
         offsets(make(), 9)
 
 
-def test_known_damage_is_left_out_and_what_lies_around_it_is_read():
+def test_known_damage_is_left_out_and_what_lies_around_it_is_read() -> None:
     view = make()
     position = view.segments[0].size_bytes // 2
     view = view._replace(damages=(Damage(1, 2, position), Damage(4, 6, 0)))

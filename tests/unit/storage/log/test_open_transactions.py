@@ -304,7 +304,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", [*range(100), 843, 3111, 10032])
-def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed):
+def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed: int) -> None:
     walk = Walk(seed)
     steps = {
         walk.append: 12,
@@ -326,7 +326,7 @@ def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed):
         walk.check(walk.log, walk.high_watermark, exact=not walk.has_forgotten)
 
 
-def test_kafkas_own_files_are_read_and_written_alike():
+def test_kafkas_own_files_are_read_and_written_alike() -> None:
     """Kafka 4.3 wrote them: two producers, of whose transactions three were aborted."""
     logs = [one.read_bytes() for one in sorted(GOLDEN.glob("*.log"))]
     vfs = MemVfs()
@@ -350,7 +350,7 @@ def test_kafkas_own_files_are_read_and_written_alike():
 
 
 @pytest.mark.parametrize("spoilt", ["sound", "empty", "another producer", "gone"])
-def test_the_scrub_holds_the_index_against_the_markers(spoilt: str):
+def test_the_scrub_holds_the_index_against_the_markers(spoilt: str) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d1")
     log = create_log(vfs, "/d1", TP, TOPIC_ID, CONFIG)

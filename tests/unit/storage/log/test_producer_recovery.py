@@ -53,7 +53,7 @@ def recorded(
 
 
 @pytest.mark.parametrize(("max_producers", "known"), [(1, 1), (100, 10)])
-def test_last_five_batches_of_each_producer_are_known(max_producers: int, known: int):
+def test_last_five_batches_of_each_producer_are_known(max_producers: int, known: int) -> None:
     """Where one producer is known at most, each batch makes another one forgotten."""
     limits = ProducerLimits(max_producers=max_producers)
     epochs = [0] * 14 + [1] * 8 + [0] * 12
@@ -63,7 +63,7 @@ def test_last_five_batches_of_each_producer_are_known(max_producers: int, known:
     assert len(state.kept_batches().last_offsets) == known
 
 
-def test_state_is_that_of_the_newest_snapshot_and_of_the_batches_after_it():
+def test_state_is_that_of_the_newest_snapshot_and_of_the_batches_after_it() -> None:
     """Snapshots speak of producer 9, whose batches have left the log."""
     limits = ProducerLimits()
     made = batches_of((7, 0, at) for at in range(10))
@@ -77,7 +77,7 @@ def test_state_is_that_of_the_newest_snapshot_and_of_the_batches_after_it():
     assert loaded.replayed_bytes == sum(map(len, made[6:]))
 
 
-def test_damaged_snapshot_within_the_walk_is_ignored():
+def test_damaged_snapshot_within_the_walk_is_ignored() -> None:
     limits = ProducerLimits()
     made = batches_of((7, 0, at) for at in range(4))
     vfs = MemVfs()

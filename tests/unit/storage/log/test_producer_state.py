@@ -40,13 +40,13 @@ def refused(state: ProducerState, one: BatchHeader) -> ErrorCode:
     return caught.value.code
 
 
-def test_sequences_follow_one_another():
+def test_sequences_follow_one_another() -> None:
     state = state_after(header(0, 3), header(3, 2))
     assert state.check(header(5), NOW_MS, LIMITS) is None
     assert refused(state, header(6)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_the_last_five_batches_are_remembered():
+def test_the_last_five_batches_are_remembered() -> None:
     state = state_after(*(header(i) for i in range(6)))
     found = state.check(header(1), NOW_MS, LIMITS)
     assert found is not None
@@ -54,25 +54,25 @@ def test_the_last_five_batches_are_remembered():
     assert refused(state, header(0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_wrap():
+def test_sequences_wrap() -> None:
     state = state_after(header(LARGEST - 1, 2))
     assert state.check(header(0), NOW_MS, LIMITS) is None
     state = state_after(header(LARGEST, 3))
     assert state.check(header(2), NOW_MS, LIMITS) is None
 
 
-def test_newer_epoch_begins_anew_and_older_is_refused():
+def test_newer_epoch_begins_anew_and_older_is_refused() -> None:
     state = state_after(header(0, epoch=1))
     assert refused(state, header(1, epoch=0)) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert refused(state, header(1, epoch=2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.check(header(0, epoch=2), NOW_MS, LIMITS) is None
 
 
-def test_unknown_producer_may_begin_anywhere():
+def test_unknown_producer_may_begin_anywhere() -> None:
     assert ProducerState().check(header(77), NOW_MS, LIMITS) is None
 
 
-def test_expired_producers_are_forgotten():
+def test_expired_producers_are_forgotten() -> None:
     state = state_after(header(0, timestamp=50))
     state.expire(NOW_MS + 1000, LIMITS)
     assert len(state) == 1
@@ -80,13 +80,13 @@ def test_expired_producers_are_forgotten():
     assert len(state) == 0
 
 
-def test_snapshot_bytes_are_kafkas():
+def test_snapshot_bytes_are_kafkas() -> None:
     state = state_after(header(0, 3))
     body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 7, 0, 2, 102, 2, 9, -1, -1)
     assert state.to_snapshot() == struct.pack(">hI", 1, crc32c.crc32c(body)) + body
 
 
-def test_snapshot_comes_back_with_every_remembered_batch():
+def test_snapshot_comes_back_with_every_remembered_batch() -> None:
     """What was in flight at an orderly stop is sent again after it."""
     back = ProducerState.from_snapshot(state_after(header(0, 3), header(3, 2)).to_snapshot())
     assert back is not None
@@ -97,14 +97,14 @@ def test_snapshot_comes_back_with_every_remembered_batch():
         assert (found.base_offset, found.last_offset) == offsets
 
 
-def test_the_last_entry_of_a_producer_is_its_last_batch():
+def test_the_last_entry_of_a_producer_is_its_last_batch() -> None:
     """Kafka's reader keeps the last one, and so finds what it would have written."""
     data = state_after(header(0, 3), header(3, 2)).to_snapshot()
     last = struct.pack(">qhiqiqiq", 7, 0, 4, 104, 1, 9, -1, -1)
     assert data.endswith(last)
 
 
-def test_damaged_snapshot_is_no_state():
+def test_damaged_snapshot_is_no_state() -> None:
     data = state_after(header(0)).to_snapshot()
     for at in range(len(data)):
         spoiled = bytearray(data)
@@ -117,7 +117,7 @@ def sent_by(producer_id: int, sequence: int) -> BatchHeader:
     return header(sequence)._replace(producer_id=producer_id)
 
 
-def test_one_producer_too_many_is_refused_while_the_others_may_send_again():
+def test_one_producer_too_many_is_refused_while_the_others_may_send_again() -> None:
     state = ProducerState()
     for producer_id in (1, 2, 3):
         state.record(sent_by(producer_id, 0), producer_id, NOW_MS + producer_id, LIMITS)
@@ -135,7 +135,7 @@ def test_one_producer_too_many_is_refused_while_the_others_may_send_again():
         state.check(sent_by(2, 1), first_free_ms, LIMITS)
 
 
-def test_coordinator_log_forgets_idle_producer_but_no_open_transaction():
+def test_coordinator_log_forgets_idle_producer_but_no_open_transaction() -> None:
     """A coordinator counts no sequences, so that no retry of its batches can be recognised."""
     terms = ProducerTerms(is_guarded=False, checks_sequence=False)
     state = ProducerState()
@@ -153,7 +153,7 @@ def test_coordinator_log_forgets_idle_producer_but_no_open_transaction():
     assert {one.producer_id for one in state.known()} == {1, 3, 4}
 
 
-def test_what_the_records_say_of_time_lets_nobody_be_forgotten_or_kept():
+def test_what_the_records_say_of_time_lets_nobody_be_forgotten_or_kept() -> None:
     """Who copies old records is a producer of today; and nobody stays for a thousand years."""
     for timestamp in (0, 2**62):
         state = state_after(header(0, timestamp=timestamp))
@@ -163,7 +163,7 @@ def test_what_the_records_say_of_time_lets_nobody_be_forgotten_or_kept():
         assert len(state) == 0
 
 
-def test_a_clock_that_was_ahead_keeps_nobody_for_longer():
+def test_a_clock_that_was_ahead_keeps_nobody_for_longer() -> None:
     state = state_after(header(0))
     state.expire(NOW_MS - 5, LIMITS)
     state.expire(NOW_MS - 5 + 1001, LIMITS)
@@ -171,7 +171,7 @@ def test_a_clock_that_was_ahead_keeps_nobody_for_longer():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_retry_is_stored_twice_however_many_producers_come(seed: int):
+def test_no_retry_is_stored_twice_however_many_producers_come(seed: int) -> None:
     """Honest producers, each sending its last batches again, among ids that come once."""
     dice = random.Random(seed)
     leader, follower, limits = ProducerState(), ProducerState(), ProducerLimits(10**9, 8)

@@ -54,7 +54,7 @@ def end_of(log: UnifiedLog) -> int:
     return log.view().log_end_offset
 
 
-async def test_what_is_done_is_published_though_whoever_waited_went_away():
+async def test_what_is_done_is_published_though_whoever_waited_went_away() -> None:
     scene = Scene()
     scene.append().cancel()
     waiting = asyncio.create_task(scene.published.run(OpKind.READ, end_of))
@@ -64,7 +64,7 @@ async def test_what_is_done_is_published_though_whoever_waited_went_away():
     assert scene.published.view.log_end_offset == 1
 
 
-async def test_what_is_done_is_not_published_before_it_is_done():
+async def test_what_is_done_is_not_published_before_it_is_done() -> None:
     scene = Scene()
     before = scene.published.view
     done = scene.append()
@@ -73,7 +73,7 @@ async def test_what_is_done_is_not_published_before_it_is_done():
     assert scene.published.view.log_end_offset == before.log_end_offset + 1
 
 
-async def test_a_new_segment_is_reported_with_the_view_that_shows_it():
+async def test_a_new_segment_is_reported_with_the_view_that_shows_it() -> None:
     scene = Scene()
     for _ in range(3):
         await scene.append()
@@ -82,7 +82,7 @@ async def test_a_new_segment_is_reported_with_the_view_that_shows_it():
     assert scene.reported == [("rolled", 2)]
 
 
-async def test_what_left_is_reported_with_the_view_that_shows_it_no_more():
+async def test_what_left_is_reported_with_the_view_that_shows_it_no_more() -> None:
     scene = Scene()
     for _ in range(7):
         await scene.append()
@@ -92,7 +92,7 @@ async def test_what_left_is_reported_with_the_view_that_shows_it_no_more():
     assert scene.reported == [([0, 3], 1)]
 
 
-async def test_the_lowest_truncation_is_kept_until_somebody_takes_it():
+async def test_the_lowest_truncation_is_kept_until_somebody_takes_it() -> None:
     scene = Scene()
     for _ in range(7):
         await scene.append()
@@ -105,7 +105,7 @@ async def test_the_lowest_truncation_is_kept_until_somebody_takes_it():
     assert scene.published.take_truncation() is None
 
 
-async def test_where_its_copy_took_its_place_it_can_be_read_until_it_goes():
+async def test_where_its_copy_took_its_place_it_can_be_read_until_it_goes() -> None:
     scene = Scene()
     await scene.append()
     scene.published.is_replaced = True
@@ -117,7 +117,7 @@ async def test_where_its_copy_took_its_place_it_can_be_read_until_it_goes():
         scene.published.ask(OpKind.READ, end_of)
 
 
-async def test_where_it_was_removed_nothing_is_asked_of_it():
+async def test_where_it_was_removed_nothing_is_asked_of_it() -> None:
     scene = Scene()
     scene.published.is_closed = True
     for ask in (scene.published.submit, scene.published.ask):
@@ -125,7 +125,7 @@ async def test_where_it_was_removed_nothing_is_asked_of_it():
             ask(OpKind.READ, end_of)
 
 
-async def test_damage_is_reported_once():
+async def test_damage_is_reported_once() -> None:
     scene = Scene()
     for _ in range(4):
         await scene.append()
@@ -142,7 +142,7 @@ async def test_damage_is_reported_once():
     assert (line["offset"], line["next_offset"]) == (1, 2)
 
 
-async def test_an_index_that_was_made_anew_is_reported():
+async def test_an_index_that_was_made_anew_is_reported() -> None:
     scene = Scene()
     for _ in range(4):
         await scene.append()

@@ -64,7 +64,7 @@ def first_from(
     return search.answer
 
 
-def test_the_first_record_that_is_not_older():
+def test_the_first_record_that_is_not_older() -> None:
     made = segments([at(0, 100, 50), at(2, 300)], [at(3, 200, 400)])
     assert first_from(made, 60, 0, straight) == FoundTimestamp(100, 0, 0)
     assert first_from(made, 101, 0, straight) == FoundTimestamp(300, 2, 2)
@@ -73,13 +73,13 @@ def test_the_first_record_that_is_not_older():
     assert first_from(made, 0, 2, straight) == FoundTimestamp(300, 2, 2)
 
 
-def test_the_record_within_a_batch():
+def test_the_record_within_a_batch() -> None:
     made = segments([at(0, 100, 101, 102, 103, 104)])
     assert first_from(made, 103, 0, straight) == FoundTimestamp(103, 3, 0)
     assert first_from(made, 105, 0, straight) is None
 
 
-def test_records_before_the_log_start_are_no_answer():
+def test_records_before_the_log_start_are_no_answer() -> None:
     """DeleteRecords may leave the log starting in the middle of a batch."""
     made = segments([at(0, 100, 900, 102, 103), at(4, 50, 950)])
     assert first_from(made, 0, 2, straight) == FoundTimestamp(102, 2, 0)
@@ -88,7 +88,7 @@ def test_records_before_the_log_start_are_no_answer():
     assert first_from(made, 960, 2, straight) is None
 
 
-def test_of_a_batch_that_does_not_open_its_beginning_is_reported():
+def test_of_a_batch_that_does_not_open_its_beginning_is_reported() -> None:
     data = bytearray(at(1, 200, 300))
     data[_ATTRIBUTES + 1] |= _GZIP  # What follows is not.
     made = segments([at(0, 100), bytes(data)])
@@ -96,12 +96,12 @@ def test_of_a_batch_that_does_not_open_its_beginning_is_reported():
     assert first_from(made, 250, 2, straight) == FoundTimestamp(300, 2, 1)
 
 
-def test_a_batch_whose_records_were_compacted_away_is_no_answer():
+def test_a_batch_whose_records_were_compacted_away_is_no_answer() -> None:
     made = segments([empty_batch(read_header(at(0, 500, 500))), at(2, 100), at(9, 450)])
     assert first_from(made, 400, 0, straight) == FoundTimestamp(450, 9, 9)
 
 
-def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it():
+def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it() -> None:
     made, asked = segments([at(0, 100)], [at(1, 200)]), list[int]()
 
     def by_index(number: int, search_it: Callable[[], T]) -> T:
@@ -116,7 +116,9 @@ def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it():
 
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
-def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_reported(compression: Compression):
+def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_reported(
+    compression: Compression,
+) -> None:
     """Some KiB of it took a directory offline: 30 s of opening looked like a disk that hangs."""
     small = tiny(3_000_000, compression=compression, base=1)
     assert len(small) < 150_000
@@ -125,14 +127,14 @@ def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_reported(compressi
     assert first_from(made, 300, 7, straight) == FoundTimestamp(500, 7, -1)
 
 
-def test_of_a_batch_with_too_many_records_its_beginning_is_reported():
+def test_of_a_batch_with_too_many_records_its_beginning_is_reported() -> None:
     made = segments([tiny(1_100_000, compression=Compression.ZSTD)])
     assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 0, -1)
     within = segments([tiny(1_000, compression=Compression.ZSTD)])
     assert first_from(within, 300, 0, straight) is None
 
 
-def test_a_search_opens_so_many_batches_and_no_more():
+def test_a_search_opens_so_many_batches_and_no_more() -> None:
     lies = [tiny(1, compression=Compression.NONE, base=base) for base in range(100)]
     made = segments(lies[:40], lies[40:])
     search, opened = LogTimeSearch(300), 0
@@ -145,7 +147,7 @@ def test_a_search_opens_so_many_batches_and_no_more():
     assert opened < 20
 
 
-def test_a_turn_scans_a_few_batches_and_the_next_goes_on_after_them():
+def test_a_turn_scans_a_few_batches_and_the_next_goes_on_after_them() -> None:
     """The rest of the directory waits behind it."""
     old = [at(base, 100) for base in range(5_000)]
     young = at(5_000, 99)
@@ -161,7 +163,7 @@ def test_a_turn_scans_a_few_batches_and_the_next_goes_on_after_them():
     assert turns >= 3
 
 
-def test_a_record_that_no_batch_can_hold_is_no_answer():
+def test_a_record_that_no_batch_can_hold_is_no_answer() -> None:
     data = bytearray(at(3, 200, 300))
     delta_at = HEADER_BYTES + 3
     assert data[delta_at] == 0

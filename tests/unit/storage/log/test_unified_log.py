@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from errno import ENOSPC
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,7 +19,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_loader import LogLoader, create_log
-from kraftjbod.storage.log.log_values import FoundTimestamp
+from kraftjbod.storage.log.log_values import AppendResult, FoundTimestamp
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.segment_cache import CacheLimits, SegmentCache
@@ -37,7 +38,9 @@ def make(config: TopicConfig = CONFIG, vfs: Vfs | None = None) -> UnifiedLog:
     return create_log(vfs, "/d1", TP, TOPIC_ID, config)
 
 
-def append(log: UnifiedLog, records: int = 1, *, epoch: int = 0, now_ms: int = 1_000_000, **kw):
+def append(
+    log: UnifiedLog, records: int = 1, *, epoch: int = 0, now_ms: int = 1_000_000, **kw: Any
+) -> AppendResult:
     data = batch(records, timestamp=now_ms, **kw)
     return log.append_as_leader(data, headers_of(data), epoch, now_ms)
 
@@ -171,7 +174,7 @@ LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30,
 TestLogMachine = LogMachine.TestCase
 
 
-def test_duplicate_is_answered_with_its_offset():
+def test_duplicate_is_answered_with_its_offset() -> None:
     log = make()
     append(log)
     first = append(log, 3, producer=(7, 0, 0))
@@ -183,7 +186,7 @@ def test_duplicate_is_answered_with_its_offset():
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_producer_state_survives_a_restart(clean: bool):
+def test_producer_state_survives_a_restart(clean: bool) -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     for i in range(40):
@@ -197,7 +200,7 @@ def test_producer_state_survives_a_restart(clean: bool):
     assert not append(log, 1, producer=(7, 0, 40)).duplicate
 
 
-def test_truncation_takes_producer_state_back():
+def test_truncation_takes_producer_state_back() -> None:
     log = make()
     for i in range(10):
         append(log, 1, producer=(7, 0, i))
@@ -205,7 +208,7 @@ def test_truncation_takes_producer_state_back():
     assert not append(log, 1, producer=(7, 0, 4)).duplicate
 
 
-def test_follower_keeps_the_leaders_offsets_and_epochs():
+def test_follower_keeps_the_leaders_offsets_and_epochs() -> None:
     log = make()
     data = batch(2, base_offset=0, epoch=3) + batch(1, base_offset=2, epoch=4)
     torn = data + batch(1, base_offset=3, epoch=4)[:-1]
@@ -215,7 +218,7 @@ def test_follower_keeps_the_leaders_offsets_and_epochs():
     assert bytes(log.read(0, 1 << 20, NO_LIMIT, True)) == data
 
 
-def test_follower_refuses_a_hole_and_a_wrong_crc():
+def test_follower_refuses_a_hole_and_a_wrong_crc() -> None:
     log = make()
     with pytest.raises(CorruptRecordError, match="the log ends at 0"):
         log.append_as_follower(batch(base_offset=1), 0)
@@ -235,7 +238,7 @@ def cut_log() -> tuple[UnifiedLog, FaultVfs]:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_append_to_empty_log_accepts_batch_that_holds_its_start(clean: bool):
+def test_append_to_empty_log_accepts_batch_that_holds_its_start(clean: bool) -> None:
     log, vfs = cut_log()
     log.append_as_follower(batch(10, base_offset=10, epoch=3), 0)
     log.append_as_follower(batch(base_offset=20, epoch=3), 0)
@@ -246,7 +249,7 @@ def test_append_to_empty_log_accepts_batch_that_holds_its_start(clean: bool):
         assert read_all(reloaded) == [(10, 19), (20, 20)]
 
 
-def test_only_the_first_batch_of_an_empty_log_may_begin_before_its_end():
+def test_only_the_first_batch_of_an_empty_log_may_begin_before_its_end() -> None:
     log, _ = cut_log()
     for base_offset, records in ((10, 5), (16, 1)):
         with pytest.raises(CorruptRecordError):
@@ -257,7 +260,7 @@ def test_only_the_first_batch_of_an_empty_log_may_begin_before_its_end():
 
 
 @pytest.mark.parametrize("restart", [None, False, True])
-def test_append_before_log_start_without_space_leaves_usable_log(restart: bool | None):
+def test_append_before_log_start_without_space_leaves_usable_log(restart: bool | None) -> None:
     """The segment has its new name by then, and the log is as empty as before."""
     log, vfs = cut_log()
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), path="*.log", sticky=False))
@@ -271,7 +274,7 @@ def test_append_before_log_start_without_space_leaves_usable_log(restart: bool |
     assert read_all(log) == [(15, 16)]
 
 
-def test_log_append_time_stamps_and_stays_sound():
+def test_log_append_time_stamps_and_stays_sound() -> None:
     log = make(TopicConfig(message_timestamp_type="LogAppendTime"))
     data = batch(2, timestamp=5)
     result = log.append_as_leader(data, headers_of(data), 0, 777)
@@ -282,7 +285,7 @@ def test_log_append_time_stamps_and_stays_sound():
     make().append_as_follower(stored, 0)
 
 
-def test_read_outside_of_the_log_is_refused():
+def test_read_outside_of_the_log_is_refused() -> None:
     log = make()
     append(log)
     with pytest.raises(OffsetOutOfRangeError):
@@ -292,14 +295,14 @@ def test_read_outside_of_the_log_is_refused():
     assert log.read(1, 100, NO_LIMIT, True) == b""
 
 
-def test_first_batch_larger_than_the_limit_passes_only_if_asked():
+def test_first_batch_larger_than_the_limit_passes_only_if_asked() -> None:
     log = make()
     append(log, body=bytes(500))
     assert len(log.read(0, 10, NO_LIMIT, True)) > 500
     assert log.read(0, 10, NO_LIMIT, False) == b""
 
 
-def test_retention_by_size_stays_below_the_high_watermark():
+def test_retention_by_size_stays_below_the_high_watermark() -> None:
     log = make(CONFIG.model_copy(update={"retention_bytes": 0, "retention_ms": -1}))
     for _ in range(30):
         append(log)
@@ -309,7 +312,7 @@ def test_retention_by_size_stays_below_the_high_watermark():
     assert [s.base_offset for s in log.segments.take_retired()] == [0]
 
 
-def test_roll_by_time():
+def test_roll_by_time() -> None:
     log = make(TopicConfig(segment_ms=1000))
     append(log, now_ms=0)
     append(log, now_ms=1000)
@@ -326,7 +329,7 @@ def found_by_time(log: UnifiedLog, timestamp: int) -> FoundTimestamp | None:
     return search.answer
 
 
-def test_every_offset_is_found_by_its_time():
+def test_every_offset_is_found_by_its_time() -> None:
     log = make()
     for i in range(50):
         append(log, 2, now_ms=1000 + 10 * i)
@@ -341,7 +344,7 @@ def test_every_offset_is_found_by_its_time():
     assert (search.largest, search.base_offset) == (1490, log.segments.active.base_offset)
 
 
-def test_damaged_index_files_are_rebuilt():
+def test_damaged_index_files_are_rebuilt() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     for _ in range(30):
@@ -357,7 +360,7 @@ def test_damaged_index_files_are_rebuilt():
     assert read_all(log) == before
 
 
-def test_flush_plan_from_before_a_truncation_proves_nothing():
+def test_flush_plan_from_before_a_truncation_proves_nothing() -> None:
     log = make()
     for _ in range(5):
         append(log)
@@ -369,7 +372,7 @@ def test_flush_plan_from_before_a_truncation_proves_nothing():
     assert log.view().recovery_point == 0
 
 
-def test_flush_messages_makes_each_append_certain():
+def test_flush_messages_makes_each_append_certain() -> None:
     log = make(TopicConfig(flush_messages=1))
     append(log)
     assert log.view().recovery_point == 1
@@ -383,7 +386,7 @@ def sent(*bases: int, epoch: int = 0) -> bytes:
     return b"".join(batch(2, base_offset=base, epoch=epoch, body=bytes(60)) for base in bases)
 
 
-def test_a_gap_is_damage_of_the_leader_unless_it_says_that_it_compacts():
+def test_a_gap_is_damage_of_the_leader_unless_it_says_that_it_compacts() -> None:
     log = make()
     log.append_as_follower(sent(0), 1)
     with pytest.raises(CorruptRecordError, match="the leader sent offset 10, the log ends at 2"):
@@ -397,7 +400,7 @@ def test_a_gap_is_damage_of_the_leader_unless_it_says_that_it_compacts():
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_gaps_survive_a_restart_and_are_read_over(clean: bool):
+def test_gaps_survive_a_restart_and_are_read_over(clean: bool) -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     bases = [7 * i for i in range(30)]
@@ -413,7 +416,7 @@ def test_gaps_survive_a_restart_and_are_read_over(clean: bool):
     assert log.view().damages == ()
 
 
-def test_what_is_missing_without_the_mark_is_damage():
+def test_what_is_missing_without_the_mark_is_damage() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     log.append_as_follower(sent(0, 5, 10), 1, may_have_gaps=True)
@@ -427,7 +430,7 @@ def test_what_is_missing_without_the_mark_is_damage():
 
 
 @pytest.mark.parametrize("flip", [(1, 0x40), (7, 0x01), (30, 0x01), (64, 0x80)])
-def test_damage_is_found_between_gaps(flip: tuple[int, int]):
+def test_damage_is_found_between_gaps(flip: tuple[int, int]) -> None:
     """Also in the offset, which no CRC covers: it leads out of the segment, or back."""
     vfs = MemVfs()
     log = make(vfs=vfs)
@@ -447,7 +450,7 @@ def test_damage_is_found_between_gaps(flip: tuple[int, int]):
     assert [(d.offset, d.next_offset) for d in log.view().damages] == [(2, 101)]
 
 
-def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does():
+def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     log.append_as_follower(sent(0, 10, 30), 1, may_have_gaps=True)
@@ -459,7 +462,7 @@ def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does():
     assert read_all(reload(log, vfs, clean=False)) == [(0, 1)]
 
 
-def test_what_is_hidden_goes_with_retention():
+def test_what_is_hidden_goes_with_retention() -> None:
     """KIP-107: whole segments below the new start."""
     log = make()
     for _ in range(9):
@@ -477,7 +480,7 @@ def test_what_is_hidden_goes_with_retention():
     assert log.view().log_start_offset == 4
 
 
-def test_retention_without_any_free_space():
+def test_retention_without_any_free_space() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     for _ in range(9):
@@ -494,7 +497,7 @@ def test_retention_without_any_free_space():
     assert read_all(reload(log, vfs, clean=False)) == [(9, 9)]
 
 
-def test_a_flush_that_finds_no_space_refuses_the_append_before_it_is_made():
+def test_a_flush_that_finds_no_space_refuses_the_append_before_it_is_made() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     vfs.make_dirs("/d1")
@@ -508,7 +511,7 @@ def test_a_flush_that_finds_no_space_refuses_the_append_before_it_is_made():
     assert log.view().recovery_point == 2
 
 
-def test_append_as_follower_takes_no_more_offsets_than_a_segment_can_hold():
+def test_append_as_follower_takes_no_more_offsets_than_a_segment_can_hold() -> None:
     """Indexes hold offsets in 32 bits; the rest comes with the next fetch, in another segment."""
     log = make()
     far = batch(2, base_offset=2**31 - 2)

@@ -7,7 +7,7 @@ import asyncio
 from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 
 
-async def test_a_role_waits_for_what_a_follower_began():
+async def test_a_role_waits_for_what_a_follower_began() -> None:
     changes = UnsettledChanges()
     waiting = asyncio.ensure_future(changes.settled())
     await waiting
@@ -25,7 +25,7 @@ async def test_a_role_waits_for_what_a_follower_began():
     assert not changes.has_role_wait(will_lead=True)
 
 
-def test_what_is_certain_is_so_whichever_truncation_ends_first():
+def test_what_is_certain_is_so_whichever_truncation_ends_first() -> None:
     changes = UnsettledChanges()
     assert (changes.certain_end(9), changes.certain_start(5)) == (9, 5)
     first, second = changes.begin_truncation(4, 6), changes.begin_truncation(4, 6)

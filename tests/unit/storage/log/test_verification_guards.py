@@ -70,7 +70,7 @@ class Leader:
         return raised.value.code
 
 
-def test_a_transaction_begins_with_a_guard_and_goes_on_without_one():
+def test_a_transaction_begins_with_a_guard_and_goes_on_without_one() -> None:
     leader = Leader()
     guard = leader.ask(header())
     assert leader.ask(header(1)) is guard, "one question at a time"
@@ -81,14 +81,14 @@ def test_a_transaction_begins_with_a_guard_and_goes_on_without_one():
     assert leader.state.transactions.first_offset(PID) == 0
 
 
-def test_a_marker_between_question_and_answer_makes_the_answer_void():
+def test_a_marker_between_question_and_answer_makes_the_answer_void() -> None:
     leader = Leader()
     guard = leader.ask(header())
     leader.end()
     assert leader.refusal(header(), ProducerTerms(guard)) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_an_answer_for_another_copy_of_the_log_is_asked_for_again():
+def test_an_answer_for_another_copy_of_the_log_is_asked_for_again() -> None:
     guard = Leader().ask(header())
     moved = Leader()
     with pytest.raises(NotVerifiedError) as raised:
@@ -99,7 +99,7 @@ def test_an_answer_for_another_copy_of_the_log_is_asked_for_again():
 @pytest.mark.parametrize(("marker_epoch", "survives"), [(1, True), (2, False)])
 def test_the_question_for_the_next_transaction_survives_the_last_ones_marker(
     marker_epoch: int, survives: bool
-):
+) -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header(), bumps=True)))
     # The client has been told its next epoch before the marker is here.
@@ -113,14 +113,14 @@ def test_the_question_for_the_next_transaction_survives_the_last_ones_marker(
         assert code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_older_epoch_is_fenced_before_anybody_is_asked():
+def test_an_older_epoch_is_fenced_before_anybody_is_asked() -> None:
     leader = Leader()
     leader.end(epoch=3)
     code = leader.refusal(header(epoch=2), ProducerTerms())
     assert code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_what_came_first_has_to_be_first():
+def test_what_came_first_has_to_be_first() -> None:
     leader = Leader()
     guard = leader.ask(header(0))
     leader.ask(header(1))
@@ -129,7 +129,9 @@ def test_what_came_first_has_to_be_first():
 
 
 @pytest.mark.parametrize(("bumps", "is_fine"), [(True, False), (False, True)])
-def test_a_transaction_of_the_second_version_begins_with_sequence_zero(bumps: bool, is_fine: bool):
+def test_a_transaction_of_the_second_version_begins_with_sequence_zero(
+    bumps: bool, is_fine: bool
+) -> None:
     leader = Leader()
     terms = ProducerTerms(leader.ask(header(5), bumps=bumps))
     if is_fine:
@@ -138,7 +140,7 @@ def test_a_transaction_of_the_second_version_begins_with_sequence_zero(bumps: bo
         assert leader.refusal(header(5), terms) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_what_is_in_no_transaction_waits_until_it_has_ended():
+def test_what_is_in_no_transaction_waits_until_it_has_ended() -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header())))
     plain = header(1, transactional=False)
@@ -147,7 +149,7 @@ def test_what_is_in_no_transaction_waits_until_it_has_ended():
     leader.append(plain, ProducerTerms())
 
 
-def test_markers_and_their_epochs():
+def test_markers_and_their_epochs() -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header())))
     # The second version bumps the epoch with each marker, so this one is late.
@@ -159,7 +161,7 @@ def test_markers_and_their_epochs():
     assert fenced is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_who_has_a_transaction_open_is_not_forgotten():
+def test_who_has_a_transaction_open_is_not_forgotten() -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header())))
     late_ms = NOW_MS + 2 * DEFAULT_PRODUCER_LIMITS.expiration_ms

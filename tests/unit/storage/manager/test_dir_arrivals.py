@@ -48,7 +48,7 @@ async def come(
     return log_dir
 
 
-async def test_a_replica_comes_back_with_its_dir():
+async def test_a_replica_comes_back_with_its_dir() -> None:
     node = await start()
     handle = await create(node)
     before, end = await content(handle), handle.log_end_offset
@@ -63,7 +63,7 @@ async def test_a_replica_comes_back_with_its_dir():
     assert again.log_end_offset > end
 
 
-async def test_what_is_served_elsewhere_stays_and_the_older_copy_goes():
+async def test_what_is_served_elsewhere_stays_and_the_older_copy_goes() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -78,7 +78,7 @@ async def test_what_is_served_elsewhere_stays_and_the_older_copy_goes():
     assert all(name.endswith("-delete") for name in node.names(0))
 
 
-async def test_a_copy_that_holds_more_than_what_is_served_is_kept_aside():
+async def test_a_copy_that_holds_more_than_what_is_served_is_kept_aside() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -90,7 +90,7 @@ async def test_a_copy_that_holds_more_than_what_is_served_is_kept_aside():
     assert all(name.endswith("-stray") for name in node.names(0))
 
 
-async def test_a_superseded_copy_that_cannot_be_moved_away_is_reported():
+async def test_a_superseded_copy_that_cannot_be_moved_away_is_reported() -> None:
     node = await start()
     await create(node, 1)
     die(node, node.source)
@@ -103,7 +103,9 @@ async def test_a_superseded_copy_that_cannot_be_moved_away_is_reported():
 
 
 @pytest.mark.parametrize("comes_as", ["replica", "copy"])
-async def test_what_gets_the_name_of_a_copy_that_came_waits_until_it_has_left(comes_as: str):
+async def test_what_gets_the_name_of_a_copy_that_came_waits_until_it_has_left(
+    comes_as: str,
+) -> None:
     """A topic made anew lost its directory to the name that was meant for the copy."""
     node = await start()
     await create(node, 3)
@@ -132,7 +134,7 @@ async def test_what_gets_the_name_of_a_copy_that_came_waits_until_it_has_left(co
     assert node.manager.strays.all()[0].topic_id == TOPIC_ID
 
 
-async def test_two_copies_of_what_nobody_serves_wait_for_the_metadata():
+async def test_two_copies_of_what_nobody_serves_wait_for_the_metadata() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -142,7 +144,7 @@ async def test_two_copies_of_what_nobody_serves_wait_for_the_metadata():
     assert len(node.manager.duplicates[TP]) == 2
 
 
-async def test_a_dir_that_dies_while_it_is_loaded_changes_nothing():
+async def test_a_dir_that_dies_while_it_is_loaded_changes_nothing() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -153,7 +155,7 @@ async def test_a_dir_that_dies_while_it_is_loaded_changes_nothing():
     assert node.manager.get(TP) is None
 
 
-async def test_a_move_whose_target_comes_back_goes_on():
+async def test_a_move_whose_target_comes_back_goes_on() -> None:
     node = await start()
     handle = await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
@@ -171,7 +173,7 @@ async def test_a_move_whose_target_comes_back_goes_on():
     assert await content(await promote(node)) == await content(handle)
 
 
-async def test_a_move_whose_source_comes_back_goes_on():
+async def test_a_move_whose_source_comes_back_goes_on() -> None:
     node = await start()
     handle = await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
@@ -188,7 +190,9 @@ async def test_a_move_whose_source_comes_back_goes_on():
 
 
 @pytest.mark.parametrize("comes_during_it", [False, True])
-async def test_an_old_move_gives_way_to_the_one_that_was_ordered_since(comes_during_it: bool):
+async def test_an_old_move_gives_way_to_the_one_that_was_ordered_since(
+    comes_during_it: bool,
+) -> None:
     node = await start()
     await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
@@ -213,7 +217,7 @@ async def come_new(manager: LogManager, vfs: MemVfs | FaultVfs, number: int) -> 
     return await come(manager, vfs, number)
 
 
-async def test_a_swap_that_was_broken_off_is_mended_when_the_source_comes_back():
+async def test_a_swap_that_was_broken_off_is_mended_when_the_source_comes_back() -> None:
     """The copy that was to take its place was here all the time."""
     node, before = await broken_swap()
     vfss = [FaultVfs(disk) for disk in node.disks]
@@ -241,7 +245,7 @@ def _manager_like(node: Node, dirs: list[LogDir]) -> LogManager:
     return manager_of(dirs, clock=node.clock)
 
 
-async def test_chores_begin_and_end_with_a_dir():
+async def test_chores_begin_and_end_with_a_dir() -> None:
     node = await start()
     running = asyncio.ensure_future(node.manager.run_background())
     await asyncio.sleep(0)

@@ -42,7 +42,7 @@ async def make() -> tuple[LogManager, MemVfs, ManualClock]:
     return manager, vfs, clock
 
 
-async def test_flush_by_time():
+async def test_flush_by_time() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
@@ -53,7 +53,7 @@ async def test_flush_by_time():
     assert handle.recovery_point == 1
 
 
-async def test_rolled_segment_is_flushed_in_the_background():
+async def test_rolled_segment_is_flushed_in_the_background() -> None:
     manager, _, _ = await make()
     handle = await manager.create(TP, TOPIC_ID)
     background = asyncio.ensure_future(manager.run_background())
@@ -67,7 +67,7 @@ async def test_rolled_segment_is_flushed_in_the_background():
         await background
 
 
-async def test_dead_dir_does_not_stop_the_jobs():
+async def test_dead_dir_does_not_stop_the_jobs() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
@@ -81,7 +81,7 @@ async def test_dead_dir_does_not_stop_the_jobs():
     assert handle.recovery_point == 0
 
 
-async def test_checkpoint_of_recovery_points():
+async def test_checkpoint_of_recovery_points() -> None:
     manager, vfs, _ = await make()
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
@@ -93,7 +93,7 @@ async def test_checkpoint_of_recovery_points():
     assert vfs.read_if_exists("/d1/recovery-point-offset-checkpoint") == b"0\n1\nt 0 0\n"
 
 
-async def test_a_hung_dir_holds_up_the_chores_of_no_other():
+async def test_a_hung_dir_holds_up_the_chores_of_no_other() -> None:
     """Flushes and purges of a healthy disk go on while another one does not answer."""
     hung, well, clock = FaultVfs(MemVfs()), MemVfs(), ManualClock()
     format_dir(hung, "/d1", 1)
@@ -150,7 +150,7 @@ async def segments(manager: LogManager, count: int, config: TopicConfig = CONFIG
     return handle
 
 
-async def test_a_full_dir_lets_go_at_once_and_again():
+async def test_a_full_dir_lets_go_at_once_and_again() -> None:
     manager, vfs, clock = await make()
     handle = await segments(manager, 4)
     await full(manager, vfs)
@@ -173,7 +173,7 @@ async def test_a_full_dir_lets_go_at_once_and_again():
     assert (handle.size_bytes, handle.log_start_offset) == (0, 4)
 
 
-async def test_a_dir_with_space_keeps_to_its_intervals():
+async def test_a_dir_with_space_keeps_to_its_intervals() -> None:
     manager, vfs, _ = await make()
     handle = await segments(manager, 4, CONFIG.model_copy(update={"retention_bytes": 600}))
     await chores(manager).reclaim_space()
@@ -184,7 +184,7 @@ async def test_a_dir_with_space_keeps_to_its_intervals():
     assert vfs.used_bytes() == used
 
 
-async def test_a_deleted_replica_gives_its_space_back_at_once_if_the_dir_is_full():
+async def test_a_deleted_replica_gives_its_space_back_at_once_if_the_dir_is_full() -> None:
     manager, vfs, _ = await make()
     await segments(manager, 4)
     await full(manager, vfs)
@@ -193,7 +193,7 @@ async def test_a_deleted_replica_gives_its_space_back_at_once_if_the_dir_is_full
     assert [entry.name for entry in vfs.list_dir("/d1") if entry.is_dir] == []
 
 
-async def test_a_flush_that_found_no_space_is_made_up_for():
+async def test_a_flush_that_found_no_space_is_made_up_for() -> None:
     mem, clock = MemVfs(), ManualClock()
     format_dir(mem, "/d1", 1)
     vfs = FaultVfs(mem)
@@ -211,7 +211,7 @@ async def test_a_flush_that_found_no_space_is_made_up_for():
     background.cancel()
 
 
-async def test_a_replica_whose_chores_fail_unexpectedly_costs_no_other_and_not_the_broker():
+async def test_a_replica_whose_chores_fail_unexpectedly_costs_no_other_and_not_the_broker() -> None:
     vfs, clock = FaultVfs(MemVfs()), ManualClock()
     format_dir(vfs, "/d1", 1)
     manager = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
@@ -234,7 +234,7 @@ async def test_a_replica_whose_chores_fail_unexpectedly_costs_no_other_and_not_t
     assert bad.log_dir.is_online
 
 
-async def test_a_job_that_fails_as_a_whole_ends_no_other_job():
+async def test_a_job_that_fails_as_a_whole_ends_no_other_job() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
 
@@ -257,7 +257,7 @@ async def test_a_job_that_fails_as_a_whole_ends_no_other_job():
         await background
 
 
-async def test_a_clock_that_jumps_lets_nothing_go_until_it_is_believed():
+async def test_a_clock_that_jumps_lets_nothing_go_until_it_is_believed() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     jump_ms, guard, jumped = 2 * handle.config.retention_ms, WallGuard(), [0]

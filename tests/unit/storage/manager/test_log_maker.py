@@ -44,7 +44,7 @@ async def start(*vfss: MemVfs | FaultVfs) -> LogManager:
     return manager
 
 
-async def test_a_replica_counts_in_its_dir_while_it_is_made():
+async def test_a_replica_counts_in_its_dir_while_it_is_made() -> None:
     manager = await start(MemVfs(), MemVfs())
     one, two = manager.dirs()
     first = asyncio.create_task(manager.create(TP, TOPIC_ID, directory_id(2)))
@@ -62,7 +62,7 @@ async def test_a_replica_counts_in_its_dir_while_it_is_made():
     assert not manager.maker.is_making_in(two)
 
 
-async def test_a_replica_follows_a_configuration_that_came_while_it_was_made():
+async def test_a_replica_follows_a_configuration_that_came_while_it_was_made() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
     with Gate(vfs, "open", "/d1/t-0*") as gate:
@@ -73,14 +73,14 @@ async def test_a_replica_follows_a_configuration_that_came_while_it_was_made():
         assert (await making).config.retention_ms == 5
 
 
-async def test_replicas_spread_over_dirs_of_equal_size():
+async def test_replicas_spread_over_dirs_of_equal_size() -> None:
     manager = await start(MemVfs(), MemVfs(), MemVfs())
     for i in range(9):
         await manager.create(TopicPartition("t", i), TOPIC_ID)
     assert [len(manager.handles_in(d)) for d in manager.dirs()] == [3, 3, 3]
 
 
-async def test_create_where_reported_and_once():
+async def test_create_where_reported_and_once() -> None:
     manager = await start(MemVfs(), MemVfs())
     handle = await manager.create(TP, TOPIC_ID, directory_id(2))
     assert handle.log_dir.path == "/d2"
@@ -90,7 +90,9 @@ async def test_create_where_reported_and_once():
 
 
 @pytest.mark.parametrize("restarts_between", [False, True])
-async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(restarts_between: bool):
+async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(
+    restarts_between: bool,
+) -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -113,7 +115,7 @@ async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(restart
     assert (handle.checkpointed_high_watermark, handle.checkpointed_recovery_point) == (0, 0)
 
 
-async def test_a_creation_that_broke_off_is_in_nobodys_way():
+async def test_a_creation_that_broke_off_is_in_nobodys_way() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
@@ -130,7 +132,7 @@ async def test_a_creation_that_broke_off_is_in_nobodys_way():
     assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0", "u-0"]
 
 
-async def test_what_a_process_before_left_half_made_is_no_stray():
+async def test_what_a_process_before_left_half_made_is_no_stray() -> None:
     mem = MemVfs()
     manager = await start(mem)
     mem.make_dirs(f"/d1/{TP}")

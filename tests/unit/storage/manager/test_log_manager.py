@@ -63,7 +63,7 @@ def only_dir(manager: LogManager) -> LogDir:
     return log_dir
 
 
-async def test_append_read_restart_read():
+async def test_append_read_restart_read() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -101,7 +101,9 @@ class BrokenVfs(MemVfs):
 
 
 @pytest.mark.parametrize("errno", [ENOENT, EISDIR, EINVAL, EIO, None])
-async def test_load_that_fails_for_any_reason_takes_the_directory_offline(errno: int | None):
+async def test_load_that_fails_for_any_reason_takes_the_directory_offline(
+    errno: int | None,
+) -> None:
     """It may hold the last copy of a log, and an empty log must not take its place."""
     broken, healthy = MemVfs(), MemVfs()
     manager = await start(broken, healthy)
@@ -137,7 +139,7 @@ async def test_load_that_fails_for_any_reason_takes_the_directory_offline(errno:
         ("read_if_exists", "*.snapshot"),
     ],
 )
-async def test_load_without_a_free_descriptor_is_repeated(kind: str, path: str):
+async def test_load_without_a_free_descriptor_is_repeated(kind: str, path: str) -> None:
     disk = MemVfs()
     manager = await start(disk)
     handle = await manager.create(TP, TOPIC_ID)
@@ -157,7 +159,7 @@ async def test_load_without_a_free_descriptor_is_repeated(kind: str, path: str):
 
 async def test_load_without_a_free_descriptor_for_too_long_takes_the_directory_offline(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     monkeypatch.setattr(dir_loading, "_LACK_LIMIT_MS", 50)
     vfs = FaultVfs(MemVfs())
     fault = vfs.inject(Fault(errno=EMFILE, kinds=frozenset({"list_dir"})))
@@ -166,7 +168,7 @@ async def test_load_without_a_free_descriptor_for_too_long_takes_the_directory_o
     assert fault.hits > 1
 
 
-async def test_load_ignores_a_dangling_link(tmp_path: Path):
+async def test_load_ignores_a_dangling_link(tmp_path: Path) -> None:
     vfs, path = RealVfs(), f"{tmp_path}/d1"
     format_dir(vfs, path, 1)
     manager = manager_of([open_dir(vfs, path)])
@@ -184,7 +186,7 @@ async def test_load_ignores_a_dangling_link(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", [f"{TP}", f"{TP}/00000000000000000000.log"])
-async def test_replica_behind_a_link_takes_the_directory_offline(tmp_path: Path, name: str):
+async def test_replica_behind_a_link_takes_the_directory_offline(tmp_path: Path, name: str) -> None:
     """Whether the disk behind the link is there is not known of the directory."""
     vfs, path = RealVfs(), f"{tmp_path}/d1"
     format_dir(vfs, path, 1)
@@ -201,7 +203,7 @@ async def test_replica_behind_a_link_takes_the_directory_offline(tmp_path: Path,
     )
 
 
-async def test_deleted_replica_is_gone_at_once_and_its_files_later():
+async def test_deleted_replica_is_gone_at_once_and_its_files_later() -> None:
     clock, vfs = ManualClock(), MemVfs()
     manager = await start(vfs, clock=clock)
     handle = await manager.create(TP, TOPIC_ID)
@@ -219,7 +221,7 @@ async def test_deleted_replica_is_gone_at_once_and_its_files_later():
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
 
 
-async def test_replica_deleted_before_a_crash_is_purged_after_it():
+async def test_replica_deleted_before_a_crash_is_purged_after_it() -> None:
     clock, vfs = ManualClock(), MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
@@ -238,7 +240,7 @@ async def test_replica_deleted_before_a_crash_is_purged_after_it():
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
 
 
-async def test_stray_replica_keeps_its_files():
+async def test_stray_replica_keeps_its_files() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
@@ -249,7 +251,7 @@ async def test_stray_replica_keeps_its_files():
     assert [e.name for e in vfs.list_dir("/d1") if e.name.endswith("-stray")]
 
 
-async def test_replica_without_partition_metadata_is_set_aside():
+async def test_replica_without_partition_metadata_is_set_aside() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
@@ -260,7 +262,7 @@ async def test_replica_without_partition_metadata_is_set_aside():
     assert "replica_set_aside_as_stray" in [entry["event"] for entry in logs]
 
 
-async def test_unknown_names_are_left_alone_with_one_warning():
+async def test_unknown_names_are_left_alone_with_one_warning() -> None:
     vfs = MemVfs()
     format_dir(vfs, "/d1", 1)
     vfs.make_dirs("/d1/lost+found")
@@ -272,7 +274,7 @@ async def test_unknown_names_are_left_alone_with_one_warning():
     assert vfs.exists("/d1/lost+found")
 
 
-async def test_two_copies_are_held_aside_until_resolved():
+async def test_two_copies_are_held_aside_until_resolved() -> None:
     one, two = MemVfs(), MemVfs()
     for i, vfs in enumerate([one, two], 1):
         format_dir(vfs, f"/d{i}", i)
@@ -294,7 +296,7 @@ async def test_two_copies_are_held_aside_until_resolved():
     assert manager.duplicates == {}
 
 
-async def test_of_three_copies_the_last_keeps_its_name_until_it_is_out_of_the_way():
+async def test_of_three_copies_the_last_keeps_its_name_until_it_is_out_of_the_way() -> None:
     """A move to its dir took the name, and the copy's own removal took the dir offline."""
     disks = [FaultVfs(MemVfs()) for _ in range(3)]
     for i, vfs in enumerate(disks, 1):
@@ -321,7 +323,7 @@ async def test_of_three_copies_the_last_keeps_its_name_until_it_is_out_of_the_wa
     assert not [e.name for e in disks[2].list_dir("/d3") if e.name.endswith("-stray")]
 
 
-async def test_dir_that_fails_while_loading_leaves_the_others_running():
+async def test_dir_that_fails_while_loading_leaves_the_others_running() -> None:
     good, bad = MemVfs(), FaultVfs(MemVfs())
     format_dir(bad.inner, "/d2", 2)
     bad.inject(Fault(kinds=frozenset({"list_dir"})))
@@ -332,7 +334,7 @@ async def test_dir_that_fails_while_loading_leaves_the_others_running():
     assert (await manager.create(TP, TOPIC_ID)).log_dir.path == "/d1"
 
 
-async def test_a_dir_that_dies_after_it_was_loaded_and_before_the_others_are_has_nothing():
+async def test_a_dir_that_dies_after_it_was_loaded_and_before_the_others_are_has_nothing() -> None:
     """Else nobody would ever take out what came in after its death, and no copy could come in."""
     mem, slow = MemVfs(), FaultVfs(MemVfs())
     await (await start(mem, slow)).create(TP, TOPIC_ID, open_dir(mem, "/d1", 1).directory_id)
@@ -358,7 +360,7 @@ async def test_a_dir_that_dies_after_it_was_loaded_and_before_the_others_are_has
     assert handle.log_dir is back.log_dir
 
 
-async def test_no_clean_mark_where_closing_failed():
+async def test_no_clean_mark_where_closing_failed() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
@@ -369,7 +371,7 @@ async def test_no_clean_mark_where_closing_failed():
     assert not vfs.exists("/d1/.kafka_cleanshutdown")
 
 
-async def test_high_watermarks_survive_and_stay_within_the_log():
+async def test_high_watermarks_survive_and_stay_within_the_log() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -383,7 +385,7 @@ async def test_high_watermarks_survive_and_stay_within_the_log():
     assert handle.high_watermark == 7
 
 
-async def test_damaged_checkpoint_is_done_without():
+async def test_damaged_checkpoint_is_done_without() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -398,7 +400,7 @@ async def test_damaged_checkpoint_is_done_without():
     assert handle.log_end_offset == 10
 
 
-async def test_torn_tail_is_truncated_with_a_warning_and_progress_is_reported():
+async def test_torn_tail_is_truncated_with_a_warning_and_progress_is_reported() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -419,7 +421,7 @@ async def test_torn_tail_is_truncated_with_a_warning_and_progress_is_reported():
     assert handle.log_end_offset == 10
 
 
-async def test_drop_forgets_a_dead_dirs_replicas():
+async def test_drop_forgets_a_dead_dirs_replicas() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -430,7 +432,7 @@ async def test_drop_forgets_a_dead_dirs_replicas():
         await manager.create(TP, TOPIC_ID)
 
 
-async def test_topic_config_reaches_present_and_future_replicas():
+async def test_topic_config_reaches_present_and_future_replicas() -> None:
     manager = await start(MemVfs())
     handle = await manager.create(TP, TOPIC_ID)
     manager.update_config("t", TopicConfig(retention_ms=5), [0])
@@ -438,7 +440,7 @@ async def test_topic_config_reaches_present_and_future_replicas():
     assert (handle.config.retention_ms, other.config.retention_ms) == (5, 5)
 
 
-async def test_a_topics_config_asks_no_other_topics_logs():
+async def test_a_topics_config_asks_no_other_topics_logs() -> None:
     """A default of all topics that changes would ask each log as often as there are topics."""
     manager = await start(MemVfs())
     handle = await manager.create(TP, TOPIC_ID)
@@ -453,7 +455,7 @@ async def test_a_topics_config_asks_no_other_topics_logs():
     manager._registry.handles = dict(manager._registry.handles)
 
 
-async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
+async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
@@ -470,7 +472,7 @@ async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it():
     assert points.split("\n")[2:4] == ["t 0 0", "u 0 1"]
 
 
-async def test_a_deletion_that_found_no_space_can_be_asked_for_again():
+async def test_a_deletion_that_found_no_space_can_be_asked_for_again() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
@@ -486,7 +488,7 @@ async def test_a_deletion_that_found_no_space_can_be_asked_for_again():
     assert manager.get(TP) is None
 
 
-async def test_a_full_dir_is_loaded_but_for_what_was_never_made():
+async def test_a_full_dir_is_loaded_but_for_what_was_never_made() -> None:
     mem = MemVfs()
     manager = await start(mem)
     handle = await manager.create(TP, TOPIC_ID)
@@ -506,7 +508,7 @@ async def test_a_full_dir_is_loaded_but_for_what_was_never_made():
     assert manager.get(TopicPartition("u", 0)) is None
 
 
-async def test_a_dir_whose_loading_finds_no_space_is_not_served_by_halves():
+async def test_a_dir_whose_loading_finds_no_space_is_not_served_by_halves() -> None:
     mem = MemVfs()
     manager = await start(mem)
     await manager.create(TP, TOPIC_ID)

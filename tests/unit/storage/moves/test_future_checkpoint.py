@@ -19,7 +19,7 @@ CHECKPOINT = FutureCheckpoint(
 )
 
 
-def test_it_comes_back():
+def test_it_comes_back() -> None:
     assert parse_future(format_future(CHECKPOINT).decode(), "x") == CHECKPOINT
 
 
@@ -27,6 +27,6 @@ def test_it_comes_back():
     "text",
     ["", "{", "[]", "{}", '{"version": 1}', format_future(CHECKPOINT).decode().replace("17", "[]")],
 )
-def test_anything_else_is_reported_with_its_path(text: str):
+def test_anything_else_is_reported_with_its_path(text: str) -> None:
     with pytest.raises(CorruptCheckpointError, match="/d2/f"):
         parse_future(text, "/d2/f")

@@ -18,25 +18,25 @@ from kraftjbod.storage.moves.future_copy import (
 LOG = [SegmentExtent(0, 100), SegmentExtent(10, 80), SegmentExtent(20, 30)]
 
 
-def test_ranges_follow_one_another_up_to_the_limit():
+def test_ranges_follow_one_another_up_to_the_limit() -> None:
     plan = plan_copy(LOG, {0: 40}, None, 100)
     assert plan.copy == (CopyRange(0, 40, 60), CopyRange(10, 0, 40))
     assert not plan.is_last
     assert plan_copy(LOG, {0: 100, 10: 80}, None, 30).is_last
 
 
-def test_an_empty_active_segment_is_made():
+def test_an_empty_active_segment_is_made() -> None:
     log = [SegmentExtent(0, 100), SegmentExtent(10, 0)]
     plan = plan_copy(log, {0: 100}, None, 1)
     assert (plan.copy, plan.is_last) == ((CopyRange(10, 0, 0),), True)
 
 
-def test_nothing_to_do_once_caught_up():
+def test_nothing_to_do_once_caught_up() -> None:
     plan = plan_copy(LOG, dict(LOG), None, 1000)
     assert plan == ((), None, (), True)
 
 
-def test_retention_of_the_log_goes_for_the_copy():
+def test_retention_of_the_log_goes_for_the_copy() -> None:
     plan = plan_copy(LOG[2:], {0: 100, 10: 80, 20: 5}, None, 1000)
     assert plan.drop == (0, 10)
     assert plan.copy == (CopyRange(20, 5, 25),)
@@ -62,13 +62,13 @@ def test_truncation_of_the_log_goes_for_the_copy(
     drop: tuple[int, ...],
     shorten: SegmentExtent | None,
     copy: tuple[CopyRange, ...],
-):
+) -> None:
     plan = plan_copy(LOG, dict(LOG), truncation, 1000)
     assert (plan.drop, plan.shorten) == (drop, shorten)
     assert plan.copy[: len(copy)] == copy
 
 
-def test_a_copy_of_other_segments_is_let_go_from_where_they_part():
+def test_a_copy_of_other_segments_is_let_go_from_where_they_part() -> None:
     """A follower may have rolled elsewhere after its log lost its tail in a crash."""
     assert plan_copy(LOG, {0: 100, 15: 40}, None, 0).drop == (15,)
     assert plan_copy(LOG, {0: 90, 10: 80}, None, 0).drop == (10,)
@@ -94,7 +94,7 @@ def epochs(*pairs: tuple[int, int]) -> EpochEntries:
 )
 def test_where_epochs_part(
     ours: EpochEntries, theirs: EpochEntries, start: int, parted: int | None
-):
+) -> None:
     assert agreed_before(ours, theirs, start) == parted
     assert agreed_before(theirs, ours, start) == parted
 
@@ -161,7 +161,9 @@ events = st.lists(
 
 @given(events)
 @settings(max_examples=300, deadline=None)
-def test_the_copy_is_always_a_beginning_of_the_log_and_gets_there(history: list[tuple[int, ...]]):
+def test_the_copy_is_always_a_beginning_of_the_log_and_gets_there(
+    history: list[tuple[int, ...]],
+) -> None:
     log, copy = Log(), dict[int, list[int]]()
     for name, *arguments in [*history, *[("copy", 1000)] * 3]:
         if name != "copy":

@@ -59,7 +59,7 @@ def same_files(log: UnifiedLog, source: MemVfs, future: FutureLog, target: MemVf
     )
 
 
-def test_segments_are_copied_byte_for_byte_with_their_indexes():
+def test_segments_are_copied_byte_for_byte_with_their_indexes() -> None:
     log, source, future, target = make()
     while not step(log, source, future, 333):
         pass
@@ -72,7 +72,7 @@ def test_segments_are_copied_byte_for_byte_with_their_indexes():
         )
 
 
-def test_only_what_is_synced_is_claimed():
+def test_only_what_is_synced_is_claimed() -> None:
     log, source, future, target = make()
     step(log, source, future)
     assert claimed(target, future) == {}
@@ -87,7 +87,7 @@ def test_only_what_is_synced_is_claimed():
     assert same_files(log, source, future, target)
 
 
-def test_a_restart_trusts_the_claim_and_no_more():
+def test_a_restart_trusts_the_claim_and_no_more() -> None:
     log, source, future, target = make()
     step(log, source, future, 1500)
     future.sync()
@@ -99,7 +99,7 @@ def test_a_restart_trusts_the_claim_and_no_more():
     assert same_files(log, source, again, target)
 
 
-def test_a_segment_that_went_meanwhile_is_no_error():
+def test_a_segment_that_went_meanwhile_is_no_error() -> None:
     """KAFKA-19571: retention renamed a file while somebody was about to open it."""
     log, source, future, _ = make()
     view = log.view()
@@ -110,7 +110,7 @@ def test_a_segment_that_went_meanwhile_is_no_error():
     assert step(log, source, future)
 
 
-def test_where_the_kernel_does_not_copy_it_is_read_and_written():
+def test_where_the_kernel_does_not_copy_it_is_read_and_written() -> None:
     log, source, future, target = make()
     done = future.step(log.view(), None, source, max_bytes=PLENTY_BYTES, by_kernel=False)
     assert done.is_mirror
@@ -118,14 +118,14 @@ def test_where_the_kernel_does_not_copy_it_is_read_and_written():
 
 
 @pytest.mark.parametrize("name", ["partition.metadata", "future-copy-checkpoint"])
-def test_a_copy_that_does_not_say_what_it_is(name: str):
+def test_a_copy_that_does_not_say_what_it_is(name: str) -> None:
     _, _, future, target = make(0)
     target.unlink_if_exists(f"{future.directory}/{name}")
     with pytest.raises(CorruptCheckpointError, match="missing"):
         FutureLog.load(target, future.directory, TP)
 
 
-def test_what_a_dead_source_was_asked_for_can_be_asked_again():
+def test_what_a_dead_source_was_asked_for_can_be_asked_again() -> None:
     log, source, future, _ = make()
     future.read_again(source)
     source.unlink_if_exists(log.view().segments[0].path)

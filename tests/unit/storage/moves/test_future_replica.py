@@ -22,7 +22,7 @@ async def begin() -> tuple[Node, LogHandle, FutureReplica]:
     return node, handle, await node.manager.create_future(TP, node.target, MOVE)
 
 
-async def test_steps_are_bounded_and_report_how_far_they_are():
+async def test_steps_are_bounded_and_report_how_far_they_are() -> None:
     node, handle, future = await begin()
     assert future.lag_of(handle) == 24
     async with node.pool.executor() as executor:
@@ -38,7 +38,7 @@ async def test_steps_are_bounded_and_report_how_far_they_are():
         assert (await future.catch_up(handle, executor)).is_caught_up
 
 
-async def test_a_step_goes_on_though_its_caller_went_away():
+async def test_a_step_goes_on_though_its_caller_went_away() -> None:
     node, handle, future = await begin()
     async with node.pool.executor() as executor:
         waiting = asyncio.ensure_future(future.catch_up(handle, executor, 700))
@@ -50,7 +50,7 @@ async def test_a_step_goes_on_though_its_caller_went_away():
         assert (step.copied_bytes, step.is_caught_up) == (handle.size_bytes - 700, True)
 
 
-async def test_a_truncation_that_a_failed_step_saw_is_not_forgotten():
+async def test_a_truncation_that_a_failed_step_saw_is_not_forgotten() -> None:
     node, handle, future = await begin()
     async with node.pool.executor() as executor:
         await future.catch_up(handle, executor)
@@ -68,7 +68,7 @@ async def test_a_truncation_that_a_failed_step_saw_is_not_forgotten():
 
 
 @pytest.mark.parametrize("kind", ["copy_from", "write_at", "sync", "open"])
-async def test_an_error_of_the_target_is_the_targets(kind: str):
+async def test_an_error_of_the_target_is_the_targets(kind: str) -> None:
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(errno=EIO, kinds=frozenset({kind})))
     async with node.pool.executor() as executor:
@@ -80,7 +80,7 @@ async def test_an_error_of_the_target_is_the_targets(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["read_at", "open_if_exists", "read_if_exists"])
-async def test_an_error_of_the_source_is_the_sources(kind: str):
+async def test_an_error_of_the_source_is_the_sources(kind: str) -> None:
     node, handle, future = await begin()
     node.vfss[0].inject(Fault(errno=EIO, kinds=frozenset({kind, "open_if_exists"})))
     async with node.pool.executor() as executor:
@@ -90,7 +90,7 @@ async def test_an_error_of_the_source_is_the_sources(kind: str):
     assert [d.is_online for d in node.manager.dirs()] == [False, True]
 
 
-async def test_a_full_target_is_reported_as_full_and_the_source_lives():
+async def test_a_full_target_is_reported_as_full_and_the_source_lives() -> None:
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(errno=ENOSPC, kinds=frozenset({"copy_from"})))
     async with node.pool.executor() as executor:
@@ -100,7 +100,7 @@ async def test_a_full_target_is_reported_as_full_and_the_source_lives():
     await append(handle)
 
 
-async def test_where_the_kernel_cannot_copy_the_next_step_does_without_it():
+async def test_where_the_kernel_cannot_copy_the_next_step_does_without_it() -> None:
     node, handle, future = await begin()
     fault = node.vfss[1].inject(Fault(errno=EINVAL, kinds=frozenset({"copy_from"})))
     async with node.pool.executor() as executor:
@@ -112,7 +112,7 @@ async def test_where_the_kernel_cannot_copy_the_next_step_does_without_it():
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_a_thread_that_hangs_is_let_go_when_a_dir_goes_offline(number: int):
+async def test_a_thread_that_hangs_is_let_go_when_a_dir_goes_offline(number: int) -> None:
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"copy_from"})))
     async with node.pool.executor() as executor:
@@ -126,7 +126,7 @@ async def test_a_thread_that_hangs_is_let_go_when_a_dir_goes_offline(number: int
     node.vfss[1].release()
 
 
-async def test_one_thing_at_a_time_happens_to_a_copy_and_nothing_after_its_end():
+async def test_one_thing_at_a_time_happens_to_a_copy_and_nothing_after_its_end() -> None:
     """Two at once would replace each other's checkpoints, and one claim what the other removed."""
     node, handle, future = await begin()
     async with node.pool.executor() as executor:
@@ -150,7 +150,7 @@ async def test_one_thing_at_a_time_happens_to_a_copy_and_nothing_after_its_end()
             await future.finish(handle, carried, executor)
 
 
-async def test_nothing_happens_to_a_copy_while_a_step_that_was_given_up_goes_on():
+async def test_nothing_happens_to_a_copy_while_a_step_that_was_given_up_goes_on() -> None:
     """The source died, and with it the step, but its thread has not heard of that."""
     node, handle, future = await begin()
     async with node.pool.executor() as executor:

@@ -33,7 +33,7 @@ async def loaded(vfs: Vfs) -> AskedMoves:
     return moves
 
 
-async def test_what_is_noted_and_what_is_forgotten_survives_a_power_cut():
+async def test_what_is_noted_and_what_is_forgotten_survives_a_power_cut() -> None:
     mem = disk()
     moves = await loaded(mem)
     await asyncio.gather(*(moves.note(key, A, B) for key in KEYS))
@@ -49,7 +49,7 @@ async def test_what_is_noted_and_what_is_forgotten_survives_a_power_cut():
         assert after.source_of(KEYS[2], B) == A
 
 
-async def test_what_could_not_be_forgotten_is_not_taken_for_forgotten():
+async def test_what_could_not_be_forgotten_is_not_taken_for_forgotten() -> None:
     vfs = FaultVfs(disk())
     moves = await loaded(vfs)
     await moves.note(KEYS[0], A, B)
@@ -62,7 +62,7 @@ async def test_what_could_not_be_forgotten_is_not_taken_for_forgotten():
     assert (await loaded(vfs)).source_of(KEYS[0], B) is None
 
 
-async def test_a_damaged_file_says_nothing_of_anybody():
+async def test_a_damaged_file_says_nothing_of_anybody() -> None:
     for damaged in (b"", b"{}", b'{"version": 2, "moves": []}', b'{"version": 1, "moves": [{}]}'):
         mem = disk()
         file = mem.open("/d1/asked-moves.json", mode=OpenMode.CREATE)
@@ -75,7 +75,7 @@ async def test_a_damaged_file_says_nothing_of_anybody():
         assert (await loaded(mem)).source_of(KEYS[0], B) == A
 
 
-async def test_notes_that_cannot_matter_any_more_are_left_behind():
+async def test_notes_that_cannot_matter_any_more_are_left_behind() -> None:
     mem = disk()
     moves = await loaded(mem)
     await moves.note(KEYS[0], A, B)

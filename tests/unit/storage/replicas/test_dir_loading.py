@@ -9,7 +9,7 @@ from tests.faults.rig import TP
 from tests.unit.storage.replicas.test_replica_swap import MOVE, create, move_to_end, promote, start
 
 
-async def test_a_dir_reports_what_it_holds():
+async def test_a_dir_reports_what_it_holds() -> None:
     node = await start()
     await create(node, 4)
     await move_to_end(node)
@@ -27,7 +27,7 @@ async def test_a_dir_reports_what_it_holds():
     assert loaded.moved_here == []
 
 
-async def test_a_replica_that_moved_here_is_known_by_it():
+async def test_a_replica_that_moved_here_is_known_by_it() -> None:
     node = await start()
     await create(node, 4)
     await move_to_end(node)

@@ -18,7 +18,7 @@ from tests.faults.vfs_fault import Fault
 from tests.unit.storage.replicas.test_replica_swap import append, create, start
 
 
-async def test_what_was_written_is_read():
+async def test_what_was_written_is_read() -> None:
     node = await start()
     handle = await create(node, 2)
     await handle.flush()
@@ -30,7 +30,7 @@ async def test_what_was_written_is_read():
     assert handle.checkpointed_recovery_point == 4
 
 
-async def test_checkpoint_without_news_writes_no_file():
+async def test_checkpoint_without_news_writes_no_file() -> None:
     node = await start()
     handle = await create(node, 2)
     await handle.flush()
@@ -46,7 +46,7 @@ async def test_checkpoint_without_news_writes_no_file():
     assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
 
 
-async def test_checkpoint_is_written_again_after_a_write_that_failed():
+async def test_checkpoint_is_written_again_after_a_write_that_failed() -> None:
     node = await start()
     await create(node, 2)
     await node.manager.checkpoint_high_watermarks({TP: 1})
@@ -58,7 +58,7 @@ async def test_checkpoint_is_written_again_after_a_write_that_failed():
     assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
 
 
-async def test_a_replica_to_be_is_announced_beside_those_that_are():
+async def test_a_replica_to_be_is_announced_beside_those_that_are() -> None:
     node = await start()
     handle = await create(node, 2)
     handle.high_watermark = 1
@@ -68,7 +68,7 @@ async def test_a_replica_to_be_is_announced_beside_those_that_are():
     assert offsets == ({TP: 0, other: 4}, {TP: 0, other: 0}, {TP: 1, other: 4})
 
 
-async def test_a_replica_to_be_is_named_until_it_is_one_whatever_else_is_written():
+async def test_a_replica_to_be_is_named_until_it_is_one_whatever_else_is_written() -> None:
     """Else a crash before the next turn would bring back what was deleted from it."""
     node = await start()
     handle, other = await create(node, 2), TP._replace(partition=1)
@@ -83,7 +83,7 @@ async def test_a_replica_to_be_is_named_until_it_is_one_whatever_else_is_written
     assert (await read_offsets(node.source)).log_starts == {TP: 2}
 
 
-async def test_who_waits_for_a_log_start_shares_the_writing_of_it():
+async def test_who_waits_for_a_log_start_shares_the_writing_of_it() -> None:
     node = await start()
     handle = await create(node, 4)
     handle.high_watermark = 8
@@ -102,7 +102,7 @@ async def test_who_waits_for_a_log_start_shares_the_writing_of_it():
     assert (await read_offsets(node.source)).log_starts == {TP: 8}
 
 
-async def test_no_file_says_that_a_log_starts_after_what_a_truncation_leaves():
+async def test_no_file_says_that_a_log_starts_after_what_a_truncation_leaves() -> None:
     """An unclean leader has less: what is appended after that must not be hidden by a crash."""
     node = await start()
     handle = await create(node, 4)
@@ -122,7 +122,7 @@ async def test_no_file_says_that_a_log_starts_after_what_a_truncation_leaves():
     assert set(starts) == {2}
 
 
-async def test_what_is_gone_is_forgotten_though_nothing_else_is_in_its_dir():
+async def test_what_is_gone_is_forgotten_though_nothing_else_is_in_its_dir() -> None:
     """A topic to come may have its name, and would be taken for one that lost its log."""
     node = await start()
     handle = await create(node, 2)
@@ -137,7 +137,7 @@ async def test_what_is_gone_is_forgotten_though_nothing_else_is_in_its_dir():
     assert not node.manager.remembers(TP)
 
 
-async def test_of_what_is_there_nothing_is_forgotten():
+async def test_of_what_is_there_nothing_is_forgotten() -> None:
     node = await start()
     await create(node, 2)
     await checkpoint(node.manager)
@@ -146,7 +146,7 @@ async def test_of_what_is_there_nothing_is_forgotten():
     assert node.manager.remembers(TP)
 
 
-async def test_a_damaged_file_is_reported_and_done_without():
+async def test_a_damaged_file_is_reported_and_done_without() -> None:
     node = await start()
     await create(node, 2)
     await checkpoint(node.manager)
@@ -157,7 +157,7 @@ async def test_a_damaged_file_is_reported_and_done_without():
     assert [(e["event"], e["path"]) for e in events] == [("checkpoint_unreadable", path)]
 
 
-async def test_an_empty_disk_in_the_place_of_a_dirs_own_is_left_empty():
+async def test_an_empty_disk_in_the_place_of_a_dirs_own_is_left_empty() -> None:
     node = await start()
     await create(node, 2)
     empty = MemVfs()

@@ -125,7 +125,7 @@ async def content(handle: LogHandle) -> bytes:
     return found
 
 
-async def test_a_copy_takes_the_replicas_place():
+async def test_a_copy_takes_the_replicas_place() -> None:
     node = await start()
     old = await create(node)
     before = await content(old)
@@ -145,7 +145,7 @@ async def test_a_copy_takes_the_replicas_place():
     assert new.log_end_offset == old.log_end_offset + 2
 
 
-async def test_epochs_producers_and_high_watermark_are_carried_over_as_one():
+async def test_epochs_producers_and_high_watermark_are_carried_over_as_one() -> None:
     """KAFKA-15608: leader epochs that stayed behind led to wrong truncations."""
     node = await start()
     old = await create(node, 0)
@@ -167,7 +167,7 @@ async def test_epochs_producers_and_high_watermark_are_carried_over_as_one():
     assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_the_copy_needs_no_scan_and_no_index_is_made_anew():
+async def test_the_copy_needs_no_scan_and_no_index_is_made_anew() -> None:
     node = await start()
     old = await create(node, 30)
     await move_to_end(node)
@@ -181,7 +181,7 @@ async def test_the_copy_needs_no_scan_and_no_index_is_made_anew():
     assert fault.seen <= 2 * len(new.view.segments)
 
 
-async def test_a_copy_follows_a_configuration_that_came_while_it_took_the_replicas_place():
+async def test_a_copy_follows_a_configuration_that_came_while_it_took_the_replicas_place() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -194,7 +194,7 @@ async def test_a_copy_follows_a_configuration_that_came_while_it_took_the_replic
         assert (await promoting).config.retention_ms == 5
 
 
-async def test_a_read_that_began_before_the_swap_ends_after_it():
+async def test_a_read_that_began_before_the_swap_ends_after_it() -> None:
     node = await start()
     old = await create(node)
     before = await content(old)
@@ -210,7 +210,7 @@ async def test_a_read_that_began_before_the_swap_ends_after_it():
         await read_log(old, 0, 100, NO_LIMIT, True)
 
 
-async def test_retention_waits_while_places_are_changed():
+async def test_retention_waits_while_places_are_changed() -> None:
     node = await start()
     old = await create(node)
     old.high_watermark = old.log_end_offset
@@ -220,7 +220,7 @@ async def test_retention_waits_while_places_are_changed():
     assert await old.apply_retention() > 0
 
 
-async def test_retention_and_truncation_are_followed():
+async def test_retention_and_truncation_are_followed() -> None:
     """KAFKA-9087: a future copy behind a truncated log stalls, or keeps what is gone."""
     node = await start()
     old = await create(node)
@@ -239,7 +239,7 @@ async def test_retention_and_truncation_are_followed():
     assert await content(new) == await content(old)
 
 
-async def test_an_open_gate_is_noticed_and_changes_nothing():
+async def test_an_open_gate_is_noticed_and_changes_nothing() -> None:
     node = await start()
     old = await create(node)
     future = await move_to_end(node)
@@ -259,7 +259,7 @@ async def test_an_open_gate_is_noticed_and_changes_nothing():
     assert new.log_end_offset == old.log_end_offset
 
 
-async def test_a_target_that_dies_in_the_second_rename_leaves_the_source():
+async def test_a_target_that_dies_in_the_second_rename_leaves_the_source() -> None:
     node = await start()
     old = await create(node)
     await move_to_end(node)
@@ -274,7 +274,7 @@ async def test_a_target_that_dies_in_the_second_rename_leaves_the_source():
     assert len(await content(old)) == old.size_bytes
 
 
-async def test_a_source_that_does_not_get_its_name_back_is_not_served_under_another():
+async def test_a_source_that_does_not_get_its_name_back_is_not_served_under_another() -> None:
     """Nothing but a bug, here or in a file system, refuses that; a start sorts it out."""
     node = await start()
     old = await create(node)
@@ -290,7 +290,7 @@ async def test_a_source_that_does_not_get_its_name_back_is_not_served_under_anot
     assert found is not None and found.log_end_offset == old.log_end_offset
 
 
-async def test_what_may_not_be_moved():
+async def test_what_may_not_be_moved() -> None:
     node = await start()
     with pytest.raises(UnknownTopicOrPartitionError):
         await node.manager.create_future(TP, node.target, MOVE)
@@ -313,7 +313,7 @@ async def test_what_may_not_be_moved():
         await node.manager.promote_future(long, None)  # type: ignore[arg-type]
 
 
-async def test_a_copy_that_is_being_adopted_is_not_dropped_under_who_adopts_it():
+async def test_a_copy_that_is_being_adopted_is_not_dropped_under_who_adopts_it() -> None:
     """Its topic is deleted meanwhile; the replica is, a moment later, by its own name."""
     node = await start()
     await create(node)
@@ -334,7 +334,7 @@ async def test_a_copy_that_is_being_adopted_is_not_dropped_under_who_adopts_it()
     assert [name.endswith("-delete") for name in node.names(1)] == [True]
 
 
-async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine():
+async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -347,7 +347,7 @@ async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine():
     assert (await promote(node)).log_dir is node.target
 
 
-async def test_appends_do_not_wait_for_a_target_that_hangs_before_the_names_change():
+async def test_appends_do_not_wait_for_a_target_that_hangs_before_the_names_change() -> None:
     node = await start()
     old = await create(node)
     await move_to_end(node)
@@ -371,7 +371,7 @@ async def test_appends_do_not_wait_for_a_target_that_hangs_before_the_names_chan
     assert (moved.log_dir, moved.log_end_offset) == (node.target, old.log_end_offset)
 
 
-async def test_a_dead_target_keeps_its_files():
+async def test_a_dead_target_keeps_its_files() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -381,7 +381,7 @@ async def test_a_dead_target_keeps_its_files():
     assert node.names(1) == [f"t-0.{MOVE.hex()}-future"]
 
 
-async def test_a_replica_moves_back_where_it_came_from():
+async def test_a_replica_moves_back_where_it_came_from() -> None:
     """What the source's checkpoints said of the old copy must not be believed of the new one."""
     node = await start()
     old = await create(node)

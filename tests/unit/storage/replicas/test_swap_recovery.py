@@ -50,7 +50,7 @@ async def broken_swap(*, batches: int = 12) -> tuple[Node, bytes]:
     return node, before
 
 
-async def test_a_stopped_move_goes_on_where_it_was():
+async def test_a_stopped_move_goes_on_where_it_was() -> None:
     node = await start()
     old = await create(node)
     future = await node.manager.create_future(TP, node.target, MOVE)
@@ -70,7 +70,7 @@ async def test_a_stopped_move_goes_on_where_it_was():
     assert await content(await promote(node)) == await content(handle)
 
 
-async def test_a_whole_copy_wins_over_the_one_it_replaced():
+async def test_a_whole_copy_wins_over_the_one_it_replaced() -> None:
     """KIP-113's second rename is made up for; there is never a refusal to start (two copies)."""
     node, before = await broken_swap()
     with capture_logs() as events:
@@ -85,7 +85,7 @@ async def test_a_whole_copy_wins_over_the_one_it_replaced():
     assert (node.names(0), node.names(1)) == ([], ["t-0"])
 
 
-async def test_a_shorter_copy_never_replaces_a_longer_one():
+async def test_a_shorter_copy_never_replaces_a_longer_one() -> None:
     """KAFKA-16082's cure promotes whatever the future copy holds; here the lengths are compared."""
     node, before = await broken_swap()
     name = "00000000000000000000.log"
@@ -104,7 +104,7 @@ async def test_a_shorter_copy_never_replaces_a_longer_one():
     assert (await promote(node)).log_dir is node.target
 
 
-async def test_a_longer_copy_wins_though_it_is_the_new_one():
+async def test_a_longer_copy_wins_though_it_is_the_new_one() -> None:
     """The old copy's tail was not on the disk when the power went; the new one's was."""
     node, before = await broken_swap()
     bases = [e.name for e in node.disks[0].list_dir(f"/d1/{DELETE}") if e.name.endswith(".log")]
@@ -117,7 +117,7 @@ async def test_a_longer_copy_wins_though_it_is_the_new_one():
     assert (handle.log_dir, await content(handle)) == (node.target, before)
 
 
-async def test_a_target_that_fails_while_a_swap_is_mended_leaves_the_source():
+async def test_a_target_that_fails_while_a_swap_is_mended_leaves_the_source() -> None:
     node, before = await broken_swap()
     node.vfss[1].clear()
     disks = node.disks
@@ -137,7 +137,7 @@ async def test_a_target_that_fails_while_a_swap_is_mended_leaves_the_source():
     assert (handle.log_dir, await content(handle)) == (node.source, before)
 
 
-async def test_a_dead_target_leaves_an_orphan_to_be_asked_about():
+async def test_a_dead_target_leaves_an_orphan_to_be_asked_about() -> None:
     node, before = await broken_swap()
     node.disks[1].remove_tree("/d2")
     with capture_logs():
@@ -152,7 +152,7 @@ async def test_a_dead_target_leaves_an_orphan_to_be_asked_about():
     await append(handle)
 
 
-async def test_a_copy_that_is_given_up_while_its_source_arrives_goes_once_and_does_not_come_back():
+async def test_copy_abandoned_while_its_source_arrives_is_removed_once() -> None:
     """Two removed it, and the second purge found nothing; or it was moved on, and was gone."""
     for what in ("remove", "resume"):
         node = await start()
@@ -170,7 +170,7 @@ async def test_a_copy_that_is_given_up_while_its_source_arrives_goes_once_and_do
         assert node.names(1) == [], what
 
 
-async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again():
+async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again() -> None:
     node, _ = await broken_swap()
     node.disks[1].remove_tree("/d2")
     with capture_logs():
@@ -188,7 +188,7 @@ async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again
     assert node.names(0) == []
 
 
-async def test_a_future_copy_that_nobody_needs_goes_when_its_disk_answers_again():
+async def test_a_future_copy_that_nobody_needs_goes_when_its_disk_answers_again() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -203,7 +203,7 @@ async def test_a_future_copy_that_nobody_needs_goes_when_its_disk_answers_again(
     assert node.names(1) == []
 
 
-async def test_what_cannot_be_read_just_now_may_be_all_that_there_is():
+async def test_what_cannot_be_read_just_now_may_be_all_that_there_is() -> None:
     node, _ = await broken_swap()
     d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
     d2.go_offline("not there")
@@ -224,7 +224,7 @@ async def test_what_cannot_be_read_just_now_may_be_all_that_there_is():
     assert node.names(0) == [DELETE]
 
 
-async def test_a_move_that_was_broken_off_may_need_the_name_of_what_goes():
+async def test_a_move_that_was_broken_off_may_need_the_name_of_what_goes() -> None:
     """Half of a swap is not needed any more; then the other half comes, and its move goes on."""
     node, _ = await broken_swap()
     d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
@@ -251,7 +251,7 @@ async def test_a_move_that_was_broken_off_may_need_the_name_of_what_goes():
     assert node.names(0) == []
 
 
-async def test_a_future_copy_alone_stays_until_it_is_adopted():
+async def test_a_future_copy_alone_stays_until_it_is_adopted() -> None:
     """KIP-113 §3: the disk with the replica was replaced by an empty one."""
     node = await start()
     handle = await create(node)
@@ -275,7 +275,7 @@ async def test_a_future_copy_alone_stays_until_it_is_adopted():
     await append(adopted, epoch=1)
 
 
-async def test_of_two_future_copies_the_further_one_stays():
+async def test_of_two_future_copies_the_further_one_stays() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -300,7 +300,7 @@ async def test_of_two_future_copies_the_further_one_stays():
     assert node.names(1) == [FUTURE]
 
 
-async def test_a_future_copy_beside_its_replica_is_of_no_use():
+async def test_a_future_copy_beside_its_replica_is_of_no_use() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -317,7 +317,7 @@ async def test_a_future_copy_beside_its_replica_is_of_no_use():
     assert node.manager.futures() == []
 
 
-async def test_a_future_copy_of_a_topic_of_long_ago_is_of_no_use():
+async def test_a_future_copy_of_a_topic_of_long_ago_is_of_no_use() -> None:
     """KAFKA-16157: the topic was deleted and made anew while the disk was away."""
     node = await start()
     await create(node)
@@ -334,7 +334,7 @@ async def test_a_future_copy_of_a_topic_of_long_ago_is_of_no_use():
 
 
 @pytest.mark.parametrize("name", ["partition.metadata", "future-copy-checkpoint"])
-async def test_a_future_copy_that_cannot_be_read_goes(name: str):
+async def test_a_future_copy_that_cannot_be_read_goes(name: str) -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -361,7 +361,7 @@ async def undone_swap() -> Node:
     return node
 
 
-async def test_an_undone_swap_is_not_two_copies():
+async def test_an_undone_swap_is_not_two_copies() -> None:
     """Kafka refuses to start with two current copies; here it is known which one went on."""
     node = await undone_swap()
     handle = node.manager.get(TP)
@@ -377,7 +377,7 @@ async def test_an_undone_swap_is_not_two_copies():
     assert not node.manager.duplicates
 
 
-async def test_a_moved_replica_is_one_like_any_other_after_the_next_start():
+async def test_a_moved_replica_is_one_like_any_other_after_the_next_start() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -387,7 +387,7 @@ async def test_a_moved_replica_is_one_like_any_other_after_the_next_start():
     assert not node.disks[1].exists("/d2/t-0/future-copy-checkpoint")
 
 
-async def test_a_swap_whose_old_half_cannot_be_read_is_reported():
+async def test_a_swap_whose_old_half_cannot_be_read_is_reported() -> None:
     node, _ = await broken_swap()
     node.disks[0].open(f"/d1/{DELETE}/partition.metadata", OpenMode.READ_WRITE).truncate(2)
     with capture_logs() as events:
@@ -396,7 +396,7 @@ async def test_a_swap_whose_old_half_cannot_be_read_is_reported():
     assert node.manager.future(TP) is not None
 
 
-async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted():
+async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted() -> None:
     """The log was cut and regrown under another leader; the copy was not there to hear of it."""
     node = await start()
     await create(node)
@@ -420,7 +420,7 @@ async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted():
     assert await content(await promote(node)) == await content(handle)
 
 
-async def test_a_copy_that_cannot_be_compared_for_lack_of_space_goes():
+async def test_a_copy_that_cannot_be_compared_for_lack_of_space_goes() -> None:
     """What it holds has to be compared with the replica before that goes on."""
     node = await start()
     old = await create(node)

@@ -120,7 +120,7 @@ def events(reported: list[Any]) -> list[str]:
     return [line["event"] for line in reported]
 
 
-async def test_a_pass_over_sound_logs_reads_every_closed_segment_and_says_so():
+async def test_a_pass_over_sound_logs_reads_every_closed_segment_and_says_so() -> None:
     async with scrubbing() as rig:
         with capture_logs() as logged:
             await rig.scrub.scrub_all()
@@ -134,7 +134,7 @@ async def test_a_pass_over_sound_logs_reads_every_closed_segment_and_says_so():
 
 
 @pytest.mark.parametrize("number", range(2 * PER_SEGMENT))
-async def test_damage_of_any_cold_batch_is_found_without_a_reader(number: int):
+async def test_damage_of_any_cold_batch_is_found_without_a_reader(number: int) -> None:
     async with scrubbing() as rig:
         rig.flip(number)
         with capture_logs() as logged:
@@ -149,7 +149,7 @@ async def test_damage_of_any_cold_batch_is_found_without_a_reader(number: int):
         assert rig.log_dir.is_online
 
 
-async def test_every_damage_of_several_replicas_is_found():
+async def test_every_damage_of_several_replicas_is_found() -> None:
     async with scrubbing() as rig:
         for number, tp in ((0, 0), (5, 0), (9, 0), (3, 2)):
             rig.flip(number, tp=TPS[tp])
@@ -161,7 +161,7 @@ async def test_every_damage_of_several_replicas_is_found():
         assert rig.met == [TPS[0], TPS[0], TPS[2]]
 
 
-async def test_known_damage_is_reported_again_and_not_read_again():
+async def test_known_damage_is_reported_again_and_not_read_again() -> None:
     async with scrubbing() as rig:
         rig.flip(3)
         await rig.scrub.scrub_all()
@@ -174,7 +174,7 @@ async def test_known_damage_is_reported_again_and_not_read_again():
         assert rig.scrub.state.damages == 0
 
 
-async def test_what_was_truncated_counts_as_repaired():
+async def test_what_was_truncated_counts_as_repaired() -> None:
     async with scrubbing() as rig:
         rig.flip(3)
         rig.flip(3, tp=TPS[1])
@@ -189,7 +189,7 @@ async def test_what_was_truncated_counts_as_repaired():
         assert rig.scrub.figures.replicas_repaired == 1
 
 
-async def test_what_is_not_cold_is_left_alone():
+async def test_what_is_not_cold_is_left_alone() -> None:
     async with scrubbing(flushed=False) as rig:
         rig.flip(2)
         await rig.scrub.scrub_all()
@@ -201,7 +201,7 @@ async def test_what_is_not_cold_is_left_alone():
         assert (rig.scrub.figures.segments, rig.scrub.figures.damages_found) == (6, 0)
 
 
-async def test_a_replica_that_moves_waits_for_the_next_pass():
+async def test_a_replica_that_moves_waits_for_the_next_pass() -> None:
     async with scrubbing() as rig:
         rig.flip(2)
         rig.moving.add(TPS[0])
@@ -212,7 +212,7 @@ async def test_a_replica_that_moves_waits_for_the_next_pass():
         assert rig.met == [TPS[0]]
 
 
-async def test_a_reading_that_lied_is_reported_and_believed_by_nobody():
+async def test_a_reading_that_lied_is_reported_and_believed_by_nobody() -> None:
     vfs = FaultVfs(MemVfs())
     async with scrubbing(vfs) as rig:
         lie = Fault(
@@ -232,7 +232,7 @@ async def test_a_reading_that_lied_is_reported_and_believed_by_nobody():
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-async def test_index_files_that_do_not_fit_are_written_anew(suffix: str):
+async def test_index_files_that_do_not_fit_are_written_anew(suffix: str) -> None:
     async with scrubbing() as rig:
         path = f"/d1/a-0/{PER_SEGMENT:020}{suffix}"
         sound = rig.vfs.read_if_exists(path)
@@ -247,7 +247,7 @@ async def test_index_files_that_do_not_fit_are_written_anew(suffix: str):
         assert rig.met == []
 
 
-async def test_sound_offsets_around_the_damage_are_served_from_then_on():
+async def test_sound_offsets_around_the_damage_are_served_from_then_on() -> None:
     async with scrubbing() as rig:
         # The length of a batch: nothing follows by it.
         rig.flip(3, at=10)
@@ -262,7 +262,7 @@ async def test_sound_offsets_around_the_damage_are_served_from_then_on():
         assert [h.base_offset for h in headers_of(below.records)] == [0, 1, 2]
 
 
-async def test_a_log_that_was_truncated_meanwhile_believes_nothing():
+async def test_a_log_that_was_truncated_meanwhile_believes_nothing() -> None:
     vfs = FaultVfs(MemVfs())
     async with scrubbing(vfs) as rig:
         rig.flip(6)
@@ -287,14 +287,14 @@ async def test_a_log_that_was_truncated_meanwhile_believes_nothing():
         assert rig.handle().log_end_offset == 5
 
 
-async def test_deleted_replicas_are_passed_over():
+async def test_deleted_replicas_are_passed_over() -> None:
     async with scrubbing() as rig:
         await rig.manager.delete(TPS[1])
         await rig.scrub.scrub_all()
         assert rig.scrub.figures.segments == 4
 
 
-async def test_an_unreadable_sector_is_judged_as_any_read():
+async def test_an_unreadable_sector_is_judged_as_any_read() -> None:
     vfs = FaultVfs(MemVfs())
     async with scrubbing(vfs) as rig:
         vfs.inject(Fault(kinds=frozenset({"read_at"}), path="/d1/a-1/*.log"))
@@ -303,7 +303,7 @@ async def test_an_unreadable_sector_is_judged_as_any_read():
         assert rig.log_dir.state is LogDirState.OFFLINE
 
 
-async def test_the_scrub_of_a_dir_that_died_ends():
+async def test_the_scrub_of_a_dir_that_died_ends() -> None:
     async with scrubbing(interval_ms=1) as rig:
         running = asyncio.ensure_future(rig.scrub.run())
         await until(lambda: rig.scrub.figures.passes > 0)
@@ -313,7 +313,7 @@ async def test_the_scrub_of_a_dir_that_died_ends():
         assert events(logged) in ([], ["log_scrub_ended"])
 
 
-async def test_it_rests_while_the_dir_is_busy_or_impaired():
+async def test_it_rests_while_the_dir_is_busy_or_impaired() -> None:
     async with scrubbing(interval_ms=1) as rig:
         rig.is_busy = True
         running = asyncio.ensure_future(rig.scrub.scrub_all())
@@ -328,7 +328,7 @@ async def test_it_rests_while_the_dir_is_busy_or_impaired():
         assert rig.scrub.figures.segments == 6
 
 
-async def test_no_more_is_read_than_is_allowed():
+async def test_no_more_is_read_than_is_allowed() -> None:
     """The clock stands still, so what was overdrawn is never earned again."""
     segment = PER_SEGMENT * SIZE
     async with scrubbing(rate=3 * segment) as rig:
@@ -356,7 +356,7 @@ def next_life(rig: Rig) -> Scrub:
     )
 
 
-async def test_a_restart_goes_on_where_the_last_life_was():
+async def test_a_restart_goes_on_where_the_last_life_was() -> None:
     async with scrubbing(rate=2 * PER_SEGMENT * SIZE) as rig:
         # Three segments are read, and then there is no more to spend.
         rig.clock.ms += 100_000
@@ -377,7 +377,7 @@ async def test_a_restart_goes_on_where_the_last_life_was():
         assert rig.saved == ScrubState(began_ms=began_ms, completed_ms=began_ms)
 
 
-async def test_a_pass_that_found_something_is_made_once_more_after_a_restart():
+async def test_a_pass_that_found_something_is_made_once_more_after_a_restart() -> None:
     """What was found lived in memory only."""
     async with scrubbing() as rig:
         rig.flip(3)
@@ -393,7 +393,7 @@ async def test_a_pass_that_found_something_is_made_once_more_after_a_restart():
         assert not once_more.state.is_due(rig.clock.wall_ms(), 1_000_000)
 
 
-async def test_an_error_that_nobody_expected_costs_the_segment_that_it_came_with():
+async def test_an_error_that_nobody_expected_costs_the_segment_that_it_came_with() -> None:
     vfs = FaultVfs(MemVfs())
 
     def see(kind: str, path: str) -> None:

@@ -18,7 +18,7 @@ DONE = ScrubState(began_ms=1_000, completed_ms=2_000)
 
 
 @pytest.mark.parametrize("state", [ScrubState(), HALF_WAY, DONE])
-def test_what_is_written_is_read_again(state: ScrubState):
+def test_what_is_written_is_read_again(state: ScrubState) -> None:
     assert parse_scrub_state(format_scrub_state(state)) == state
 
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_again(state: ScrubState):
         format_scrub_state(HALF_WAY).replace(b'"partition"', b'"part"'),
     ],
 )
-def test_anything_else_means_that_no_pass_was_made(data: bytes | None):
+def test_anything_else_means_that_no_pass_was_made(data: bytes | None) -> None:
     assert parse_scrub_state(data) == ScrubState()
 
 
@@ -56,5 +56,5 @@ def test_anything_else_means_that_no_pass_was_made(data: bytes | None):
 )
 def test_a_pass_is_due_by_the_beginning_of_the_last_one(
     state: ScrubState, now_ms: int, is_due: bool
-):
+) -> None:
     assert state.is_due(now_ms, 100) is is_due

@@ -303,7 +303,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @given(case=cases())
-def test_runs_equal_a_walk_batch_by_batch(form: ModuleType, case: Case):
+def test_runs_equal_a_walk_batch_by_batch(form: ModuleType, case: Case) -> None:
     assert by_runs(case, form) == batch_by_batch(case)
 
 
@@ -322,7 +322,7 @@ def sizes_of_runs(case: Case, *, end: int | None = None) -> list[int]:
     return [run.size_bytes for run in found]
 
 
-def test_batch_larger_than_a_run_is_read_as_a_whole():
+def test_batch_larger_than_a_run_is_read_as_a_whole() -> None:
     small = [batch(base_offset=at) for at in range(3)]
     large = batch(base_offset=1, body=bytes(5000))
     data = small[0] + large + small[2]
@@ -345,18 +345,20 @@ def sound_in(case: Case, *, end: int) -> list[int]:
 
 @pytest.mark.parametrize("walk", [sizes_of_runs, sound_in])
 @pytest.mark.parametrize("cut", [1, 30])
-def test_walk_of_file_shorter_than_its_segment_ends(walk: Callable[..., list[int]], cut: int):
+def test_walk_of_file_shorter_than_its_segment_ends(
+    walk: Callable[..., list[int]], cut: int
+) -> None:
     data = batch() + batch(base_offset=1)
     assert len(walk(Case(data[:-cut]), end=len(data) + 1000)) == 1
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_segment_whose_name_exceeds_int64_holds_no_sound_batch(form: ModuleType):
+def test_segment_whose_name_exceeds_int64_holds_no_sound_batch(form: ModuleType) -> None:
     assert by_runs(Case(batch(), base_offset=10**20 - 1), form).size_bytes == 0
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_batch_beyond_the_offsets_that_a_segment_spans_is_not_sound(form: ModuleType):
+def test_batch_beyond_the_offsets_that_a_segment_spans_is_not_sound(form: ModuleType) -> None:
     """An index entry has 32 bits for an offset."""
     far = bytearray(batch())
     struct.pack_into(">i", far, 23, 2**31 - 1)

@@ -59,7 +59,7 @@ def around(
     return [one.header.base_offset if isinstance(one, Located) else one for one in found]
 
 
-def test_a_walk_ends_before_the_first_unsound_batch():
+def test_a_walk_ends_before_the_first_unsound_batch() -> None:
     data = data_of(4)
     assert walk(data) == [0, 2, 4, 6]
     assert walk(data, position=SIZE, next_offset=2) == [2, 4, 6]
@@ -68,12 +68,12 @@ def test_a_walk_ends_before_the_first_unsound_batch():
     assert walk(data) == [0, 2]
 
 
-def test_a_gap_is_not_sound():
+def test_a_gap_is_not_sound() -> None:
     assert walk(batch(2) + batch(2, base_offset=3)) == [0]
     assert walk(batch(2) + batch(2, base_offset=1)) == [0]
 
 
-def test_a_length_that_leads_out_of_the_file_costs_no_memory():
+def test_a_length_that_leads_out_of_the_file_costs_no_memory() -> None:
     data = data_of(2)
     data[SIZE + 8] = 0x7F
     asked: list[int] = []
@@ -94,14 +94,14 @@ def test_a_length_that_leads_out_of_the_file_costs_no_memory():
     assert max(asked) <= len(data)
 
 
-def test_around_damage_of_a_body_everything_else_is_found():
+def test_around_damage_of_a_body_everything_else_is_found() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[3 * SIZE + 70] ^= 1
     assert around(data) == [0, Damage(2, 4, SIZE), 4, Damage(6, 8, 3 * SIZE), 8]
 
 
-def test_neighbours_that_are_damaged_are_one_damage_up_to_a_known_batch():
+def test_neighbours_that_are_damaged_are_one_damage_up_to_a_known_batch() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[2 * SIZE + 70] ^= 1
@@ -109,7 +109,7 @@ def test_neighbours_that_are_damaged_are_one_damage_up_to_a_known_batch():
 
 
 @pytest.mark.parametrize("at", range(0, 61))
-def test_damage_anywhere_in_a_header_is_bypassed_by_the_index(at: int):
+def test_damage_anywhere_in_a_header_is_bypassed_by_the_index(at: int) -> None:
     """But for the leader epoch, which nothing in the batch vouches for."""
     data = data_of(5)
     data[2 * SIZE + at] ^= 0x40
@@ -119,13 +119,13 @@ def test_damage_anywhere_in_a_header_is_bypassed_by_the_index(at: int):
     assert around(data, known=(SIZE, 3 * SIZE)) == [0, 2, Damage(4, 6, 2 * SIZE), 6, 8]
 
 
-def test_without_an_index_a_broken_header_costs_the_rest():
+def test_without_an_index_a_broken_header_costs_the_rest() -> None:
     data = data_of(3)
     data[SIZE + 16] = 9
     assert around(data, end_offset=6) == [0, Damage(2, 6, SIZE)]
 
 
-def test_the_last_batch_and_the_only_one():
+def test_the_last_batch_and_the_only_one() -> None:
     data = data_of(2)
     data[-1] ^= 1
     assert around(data, end_offset=4) == [0, Damage(2, 4, SIZE)]
@@ -134,13 +134,13 @@ def test_the_last_batch_and_the_only_one():
     assert around(b"", end_offset=0) == []
 
 
-def test_batches_missing_before_the_expected_end_are_damage():
+def test_batches_missing_before_the_expected_end_are_damage() -> None:
     """The file is cut where a batch ends, so that nothing in it is wrong."""
     assert around(data_of(2), end_offset=10) == [0, 2, Damage(4, 10, 2 * SIZE)]
     assert around(b"", end_offset=4) == [Damage(0, 4, 0)]
 
 
-def test_batch_at():
+def test_batch_at() -> None:
     data = data_of(2)
     assert batch_at(read_at_of(data), SIZE, len(data)) is not None
     assert batch_at(read_at_of(data), SIZE, len(data) - 1) is None
@@ -158,7 +158,7 @@ def test_batch_at():
         pytest.param(bytes(100), -1, id="zeros"),
     ],
 )
-def test_require_sound_refuses_damaged_batches(data: bytes, known: int):
+def test_require_sound_refuses_damaged_batches(data: bytes, known: int) -> None:
     require_sound(data_of(2), 1)
     require_sound(data_of(2), -1)
     with pytest.raises(CorruptRecordError) as caught:
@@ -186,18 +186,18 @@ def sound_from(data: bytes, gaps_below: int | None) -> list[int]:
     return [located.header.base_offset for located in found]
 
 
-def test_gaps_are_sound_only_where_they_may_be():
+def test_gaps_are_sound_only_where_they_may_be() -> None:
     data = gapped(0, 10, 12, 50)
     assert sound_from(data, None) == [0]
     assert sound_from(data, 52) == [0, 10, 12, 50]
 
 
-def test_offsets_never_go_back_and_never_beyond_the_end():
+def test_offsets_never_go_back_and_never_beyond_the_end() -> None:
     assert sound_from(gapped(0, 10, 9), 100) == [0, 10]
     assert sound_from(gapped(0, 10, 50), 51) == [0, 10]
 
 
-def test_what_is_read_may_begin_after_a_gap_where_gaps_may_be():
+def test_what_is_read_may_begin_after_a_gap_where_gaps_may_be() -> None:
     data = gapped(10, 20)
     require_sound(data, 5, 100)
     require_sound(data, 11, 100)
@@ -206,7 +206,7 @@ def test_what_is_read_may_begin_after_a_gap_where_gaps_may_be():
             require_sound(data, known, gaps_below)
 
 
-def test_what_a_leader_sends_goes_on_where_the_log_ends():
+def test_what_a_leader_sends_goes_on_where_the_log_ends() -> None:
     assert [h.base_offset for h in sent_batches(gapped(4, 6), 4, may_have_gaps=False)] == [4, 6]
     assert [h.base_offset for h in sent_batches(gapped(4, 9), 2, may_have_gaps=True)] == [4, 9]
     torn = gapped(4, 6)[:-1]

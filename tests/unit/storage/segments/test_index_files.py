@@ -37,7 +37,7 @@ def largest_in(vfs: MemVfs, made: LogSegment) -> TimeEntry | None:
 
 @pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 1024, 3000])
 @pytest.mark.parametrize("at", [0, 1, 300, 700, -2, -1])
-def test_largest_timestamp_is_found_wherever_its_batch_is(count: int, at: int):
+def test_largest_timestamp_is_found_wherever_its_batch_is(count: int, at: int) -> None:
     timestamps = [5] * count
     timestamps[at % count] = 9
     vfs, made = segment_of(timestamps)
@@ -45,28 +45,28 @@ def test_largest_timestamp_is_found_wherever_its_batch_is(count: int, at: int):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_largest_timestamp_is_unknown_without_both_files(lost: int):
+def test_largest_timestamp_is_unknown_without_both_files(lost: int) -> None:
     vfs, made = segment_of([1, 2, 3])
     vfs.unlink_if_exists(made.index_paths[lost])
     assert largest_in(vfs, made) is None
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_largest_timestamp_is_unknown_if_a_file_has_a_part_of_an_entry(cut: int):
+def test_largest_timestamp_is_unknown_if_a_file_has_a_part_of_an_entry(cut: int) -> None:
     vfs, made = segment_of([1, 2, 3])
     file = vfs.open(made.index_paths[cut], OpenMode.READ_WRITE)
     file.truncate(file.size() - 1)
     assert largest_in(vfs, made) is None
 
 
-def test_largest_timestamp_has_to_be_that_of_a_batch():
+def test_largest_timestamp_has_to_be_that_of_a_batch() -> None:
     vfs, made = segment_of([1, 2, 3])
     vfs.open(made.index_paths[1], OpenMode.READ_WRITE).write_at(0, [bytes(24)])
     vfs.open(made.index_paths[1], OpenMode.READ_WRITE).truncate(12)
     assert largest_in(vfs, made) is None
 
 
-def test_last_position_is_that_of_the_last_entry():
+def test_last_position_is_that_of_the_last_entry() -> None:
     vfs, made = segment_of([1, 2, 3])
     assert read_last_position(vfs, made.index_paths[0]) == 2 * len(batch())
     assert read_last_position(vfs, "/t/none.index") == 0

@@ -8,7 +8,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.large_log import KIB, MIB, CountingVfs, LargeLog, put_large_log
 
 
-def test_rebuild_in_short_steps_equals_a_full_walk():
+def test_rebuild_in_short_steps_equals_a_full_walk() -> None:
     mem = MemVfs()
     shape = LargeLog.of_size(8 * MIB, 16 * KIB)
     directory, vfs = put_large_log(mem, "/d1", shape), CountingVfs(mem)

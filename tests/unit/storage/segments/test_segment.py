@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.offset_index import TIME_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
@@ -35,7 +36,7 @@ def add(segment: LogSegment, data: bytes) -> None:
     segment.append([data], headers)
 
 
-def test_torn_write_is_truncated_before_the_next():
+def test_torn_write_is_truncated_before_the_next() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -53,7 +54,7 @@ def test_torn_write_is_truncated_before_the_next():
     assert segment.next_offset(segment.size_bytes) == 2
 
 
-def test_scan_stops_before_the_first_unsound_batch():
+def test_scan_stops_before_the_first_unsound_batch() -> None:
     segment = make()
     for i in range(3):
         add(segment, batch(base_offset=i))
@@ -64,7 +65,7 @@ def test_scan_stops_before_the_first_unsound_batch():
     assert (scanned.next_offset, segment.size_bytes) == (2, size * 2 // 3)
 
 
-def test_batch_larger_than_a_scan_step():
+def test_batch_larger_than_a_scan_step() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -74,11 +75,11 @@ def test_batch_larger_than_a_scan_step():
     assert again.scan(check_crc_of_each=True).next_offset == 2
 
 
-def test_reader_that_must_not_wait_has_to_ask_elsewhere():
+def test_reader_that_must_not_wait_has_to_ask_elsewhere() -> None:
     segment = make()
     add(segment, batch(base_offset=0))
 
-    def read(read_at):
+    def read(read_at: ReadAt) -> memoryview | None:
         return segment.read(
             read_at,
             start_offset=0,
@@ -95,7 +96,7 @@ def test_reader_that_must_not_wait_has_to_ask_elsewhere():
     assert short is None
 
 
-def test_retired_segment_keeps_its_bytes_until_purged():
+def test_retired_segment_keeps_its_bytes_until_purged() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -109,7 +110,7 @@ def test_retired_segment_keeps_its_bytes_until_purged():
     assert vfs.list_dir("/t") == []
 
 
-def test_a_write_that_found_no_space_leaves_nothing():
+def test_a_write_that_found_no_space_leaves_nothing() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -123,7 +124,7 @@ def test_a_write_that_found_no_space_leaves_nothing():
     assert segment.open().size() == size
 
 
-def test_a_tail_that_could_not_be_removed_is_truncated_before_the_segment_is_sealed():
+def test_a_tail_that_could_not_be_removed_is_truncated_before_the_segment_is_sealed() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -140,7 +141,7 @@ def test_a_tail_that_could_not_be_removed_is_truncated_before_the_segment_is_sea
     assert segment.open().size() == size
 
 
-def test_a_segment_is_not_half_made():
+def test_a_segment_is_not_half_made() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -150,7 +151,7 @@ def test_a_segment_is_not_half_made():
     assert mem.list_dir("/t") == []
 
 
-def test_indexes_are_whole_or_as_they_were():
+def test_indexes_are_whole_or_as_they_were() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -167,7 +168,7 @@ def test_indexes_are_whole_or_as_they_were():
     assert not [entry.name for entry in mem.list_dir("/t") if entry.name.endswith(".tmp")]
 
 
-def test_an_empty_time_index_is_not_believed():
+def test_an_empty_time_index_is_not_believed() -> None:
     """That is what a crash leaves of one that was not on the disk yet."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
@@ -179,7 +180,7 @@ def test_an_empty_time_index_is_not_believed():
         make(vfs, segment.size_bytes).largest_timestamp()
 
 
-def test_time_index_of_zeros_is_ignored():
+def test_time_index_of_zeros_is_ignored() -> None:
     """A power cut leaves them of a file that was not synced. They say 1970."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
@@ -194,7 +195,7 @@ def test_time_index_of_zeros_is_ignored():
         make(vfs, segment.size_bytes).largest_timestamp()
 
 
-def test_a_segment_goes_without_another_name():
+def test_a_segment_goes_without_another_name() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -207,7 +208,7 @@ def test_a_segment_goes_without_another_name():
     segment.purge()
 
 
-def test_a_segment_is_born_again_in_its_own_space():
+def test_a_segment_is_born_again_in_its_own_space() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -231,7 +232,7 @@ def test_a_segment_is_born_again_in_its_own_space():
 )
 def test_truncation_leaves_the_indexes_that_a_rebuild_makes(
     timestamps: list[int], left: int, loaded: bool
-):
+) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -265,7 +266,7 @@ def made_anew(vfs: Vfs, segment: LogSegment) -> SegmentIndexes:
     return again.indexes()
 
 
-def test_truncation_after_damage_knows_the_largest_timestamp():
+def test_truncation_after_damage_knows_the_largest_timestamp() -> None:
     """A walk for it begins at the entry that leads past the damage."""
     vfs = MemVfs()
     vfs.make_dirs("/t")

@@ -26,13 +26,13 @@ def offsets_from(segment: LogSegment, offset: int) -> list[int]:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 7, 19, 20])
-def test_batches_from_returns_batches_that_end_at_or_after_the_offset(offset: int):
+def test_batches_from_returns_batches_that_end_at_or_after_the_offset(offset: int) -> None:
     segment = segment_of(10)
     assert offsets_from(segment, offset) == list(range(offset - offset % 2, 20, 2))
 
 
 @pytest.mark.parametrize("damaged", [0, 3, 9])
-def test_batches_from_skips_batch_with_damaged_header_and_repeats_none(damaged: int):
+def test_batches_from_skips_batch_with_damaged_header_and_repeats_none(damaged: int) -> None:
     segment = segment_of(10)
     size = segment.size_bytes // 10
     segment.open().write_at(damaged * size + 16, [b"\x07"])

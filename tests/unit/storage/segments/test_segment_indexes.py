@@ -38,7 +38,7 @@ def from_files(files: dict[str, bytes], segment_bytes: int) -> SegmentIndexes | 
     )
 
 
-def test_both_get_an_entry_after_each_interval():
+def test_both_get_an_entry_after_each_interval() -> None:
     indexes = noted(2 * SIZE_BYTES, 7, 7, 7, 5, 7, 7, 9)
     positions = [position for _, position in indexes.offsets.entries()]
     assert all(after - before > 2 * SIZE_BYTES for before, after in pairwise([0, *positions]))
@@ -51,7 +51,7 @@ def test_both_get_an_entry_after_each_interval():
     assert indexes.largest == TimeEntry(9, BASE + 6)
 
 
-def test_files_say_the_largest_time_whether_it_had_an_entry_or_not():
+def test_files_say_the_largest_time_whether_it_had_an_entry_or_not() -> None:
     files = noted(10**6, 5, 8).to_files()
     again = from_files(files, 2 * SIZE_BYTES)
     assert again is not None
@@ -59,7 +59,7 @@ def test_files_say_the_largest_time_whether_it_had_an_entry_or_not():
     assert again.to_files() == files
 
 
-def test_the_first_batch_after_loaded_indexes_gets_an_entry():
+def test_the_first_batch_after_loaded_indexes_gets_an_entry() -> None:
     again = from_files(noted(10**6, 5, 8).to_files(), 2 * SIZE_BYTES)
     assert again is not None
     again.note(header(2, 9), 2 * SIZE_BYTES)
@@ -67,20 +67,20 @@ def test_the_first_batch_after_loaded_indexes_gets_an_entry():
 
 
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
-def test_a_torn_file_spoils_both(suffix: str):
+def test_a_torn_file_spoils_both(suffix: str) -> None:
     files = noted(0, 5, 8, 9).to_files()
     assert from_files(files, 3 * SIZE_BYTES) is not None
     files[suffix] = files[suffix][:-1]
     assert from_files(files, 3 * SIZE_BYTES) is None
 
 
-def test_neither_a_smaller_segment_nor_an_empty_time_index_is_believed():
+def test_neither_a_smaller_segment_nor_an_empty_time_index_is_believed() -> None:
     files = noted(0, 5, 8, 9).to_files()
     assert from_files(files, SIZE_BYTES) is None
     assert from_files({**files, TIME_INDEX_SUFFIX: b""}, 3 * SIZE_BYTES) is None
 
 
-def test_fresh_ones_are_what_appending_had_made():
+def test_fresh_ones_are_what_appending_had_made() -> None:
     fresh = FreshIndexes(BASE, SIZE_BYTES)
     for number, timestamp in enumerate([7, 6, 8, 8]):
         fresh.take(Located(number * SIZE_BYTES, header(number, timestamp)))
@@ -88,7 +88,7 @@ def test_fresh_ones_are_what_appending_had_made():
     assert (fresh.first_timestamp, fresh.damages) == (7, [])
 
 
-def test_no_walk_to_what_follows_damage_leads_through_it():
+def test_no_walk_to_what_follows_damage_leads_through_it() -> None:
     damage = Damage(BASE + 1, BASE + 3, SIZE_BYTES)
     fresh = FreshIndexes(BASE, 10**6)
     fresh.take(Located(0, header(0, 7)))

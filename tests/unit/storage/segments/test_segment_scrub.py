@@ -61,7 +61,7 @@ def flip(vfs: MemVfs, path: str, position: int) -> None:
     file.write_at(position, [bytes([file.read_at(position, 1)[0] ^ 0x10])])
 
 
-def test_a_sound_segment_has_nothing_to_report():
+def test_a_sound_segment_has_nothing_to_report() -> None:
     vfs = MemVfs()
     scrub = scrubbed(vfs, written(vfs))
     assert (scrub.damages, scrub.is_index_wrong) == ([], False)
@@ -69,7 +69,7 @@ def test_a_sound_segment_has_nothing_to_report():
 
 @pytest.mark.parametrize("number", [0, 1, 17, BATCHES - 1])
 @pytest.mark.parametrize("at", [3, 10, 16, 20, 45, 60, SIZE - 1])
-def test_damage_anywhere_is_found_where_it_is(number: int, at: int):
+def test_damage_anywhere_is_found_where_it_is(number: int, at: int) -> None:
     """But of the leader epoch, for which nothing in a batch vouches."""
     vfs = MemVfs()
     segment = written(vfs)
@@ -82,7 +82,7 @@ def test_damage_anywhere_is_found_where_it_is(number: int, at: int):
     assert damage.next_offset <= END
 
 
-def test_the_segment_itself_is_as_it_was():
+def test_the_segment_itself_is_as_it_was() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     before = (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp())
@@ -91,7 +91,7 @@ def test_the_segment_itself_is_as_it_was():
     assert (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp()) == before
 
 
-def test_a_file_that_ends_early_is_damaged_to_its_end():
+def test_a_file_that_ends_early_is_damaged_to_its_end() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     vfs.open(LOG, OpenMode.READ_WRITE).truncate(30 * SIZE + 10)
@@ -101,7 +101,7 @@ def test_a_file_that_ends_early_is_damaged_to_its_end():
     assert scrub.damages == [Damage(BASE + 30 * RECORDS, END, 30 * SIZE)]
 
 
-def test_every_byte_of_the_index_files_counts():
+def test_every_byte_of_the_index_files_counts() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     for path, entry_bytes in ((INDEX, OFFSET_ENTRY_BYTES), (TIMES, TIME_ENTRY_BYTES)):
@@ -118,7 +118,7 @@ def test_every_byte_of_the_index_files_counts():
         assert not scrubbed(vfs, segment).is_index_wrong
 
 
-def test_index_files_that_are_not_there_are_nobodys_fault():
+def test_index_files_that_are_not_there_are_nobodys_fault() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     for path in (INDEX, TIMES):
@@ -127,7 +127,7 @@ def test_index_files_that_are_not_there_are_nobodys_fault():
 
 
 @pytest.mark.parametrize("may_have_gaps", [True, False])
-def test_offsets_that_compaction_took_away_are_no_damage(may_have_gaps: bool):
+def test_offsets_that_compaction_took_away_are_no_damage(may_have_gaps: bool) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     segment = LogSegment(

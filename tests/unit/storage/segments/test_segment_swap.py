@@ -69,7 +69,7 @@ def expected(*bases: int) -> list[str]:
     return [offset_file_name(base, ".log") for base in bases]
 
 
-def test_the_new_segment_has_its_name_and_its_indexes_at_the_end():
+def test_the_new_segment_has_its_name_and_its_indexes_at_the_end() -> None:
     vfs = MemVfs()
     segments = log(vfs)
     swap = SegmentSwap(vfs, segments[:3], target_of(vfs, 0, 12))
@@ -92,7 +92,7 @@ def test_the_new_segment_has_its_name_and_its_indexes_at_the_end():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_crash_at_any_operation_leaves_a_whole_log(seed: int):
+def test_a_crash_at_any_operation_leaves_a_whole_log(seed: int) -> None:
     total = FaultVfs(MemVfs())
     segments = log(total.inner)
     operations: list[str] = []
@@ -146,7 +146,7 @@ def test_a_crash_at_any_operation_leaves_a_whole_log(seed: int):
             assert located.header.base_offset == 10
 
 
-def test_what_fails_in_the_middle_is_asked_for_again():
+def test_what_fails_in_the_middle_is_asked_for_again() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = log(mem)
@@ -165,7 +165,7 @@ def test_what_fails_in_the_middle_is_asked_for_again():
     assert logs(mem) == expected(0, 8, 12)
 
 
-def test_swap_that_begins_without_a_descriptor_leaves_the_log_as_it_was():
+def test_swap_that_begins_without_a_descriptor_leaves_the_log_as_it_was() -> None:
     """A swap file would take the places of the old segments at the next load."""
     vfs = FaultVfs(MemVfs())
     segments, target = log(vfs), target_of(vfs, 4, 12)
@@ -176,7 +176,7 @@ def test_swap_that_begins_without_a_descriptor_leaves_the_log_as_it_was():
     assert names(vfs) == before
 
 
-def test_a_target_that_cannot_be_opened_leaves_nothing():
+def test_a_target_that_cannot_be_opened_leaves_nothing() -> None:
     mem = MemVfs()
     log(mem)
     vfs = FaultVfs(mem)
@@ -186,7 +186,7 @@ def test_a_target_that_cannot_be_opened_leaves_nothing():
     assert not [name for name in names(mem) if ".cleaned" in name]
 
 
-def test_a_pass_that_is_off_leaves_nothing():
+def test_a_pass_that_is_off_leaves_nothing() -> None:
     vfs = MemVfs()
     segments = log(vfs)
     before = names(vfs)
@@ -196,7 +196,7 @@ def test_a_pass_that_is_off_leaves_nothing():
     assert names(vfs) == before
 
 
-def test_only_closed_neighbours_have_a_place():
+def test_only_closed_neighbours_have_a_place() -> None:
     segments = log(MemVfs())
     assert place_of(segments[1:3], segments) == 1
     assert place_of(segments[:1], segments) == 0

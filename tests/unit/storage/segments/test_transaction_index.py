@@ -19,7 +19,7 @@ SOME = TransactionIndex(
 )
 
 
-def test_bytes_come_back_and_what_is_spoilt_does_not():
+def test_bytes_come_back_and_what_is_spoilt_does_not() -> None:
     data = SOME.to_bytes()
     back = TransactionIndex.from_bytes(5, data)
     assert back is not None and back.entries == SOME.entries
@@ -29,12 +29,12 @@ def test_bytes_come_back_and_what_is_spoilt_does_not():
     assert TransactionIndex.from_bytes(5, swapped) is None
 
 
-def test_what_is_cut_off_is_gone():
+def test_what_is_cut_off_is_gone() -> None:
     assert [one.last_offset for one in SOME.below(24).entries] == [10, 12]
     assert len(SOME.below(0)) == 0 and len(SOME.below(25)) == 3
 
 
-def test_all_that_overlaps_is_found_and_the_search_ends_in_time():
+def test_all_that_overlaps_is_found_and_the_search_ends_in_time() -> None:
     dice = random.Random(3)
     for _ in range(300):
         entries, begun, offset = [], dict[int, int](), 0

@@ -28,7 +28,7 @@ def covered(trusted: TrustedBytes, size: int) -> set[int]:
 @given(size=st.integers(0, LARGEST), steps=steps)
 def test_trusted_bytes_are_only_written_or_verified_bytes(
     size: int, steps: list[tuple[str, int, int]]
-):
+) -> None:
     trusted, model = TrustedBytes(size * MIB), set[int]()
     for step, begin, length in steps:
         end = min(begin + length, size)
@@ -53,7 +53,7 @@ def test_trusted_bytes_are_only_written_or_verified_bytes(
             model = covered(trusted, size)  # Forgotten ranges have to be verified again.
 
 
-def test_readers_at_one_end_leave_the_other_end_trusted():
+def test_readers_at_one_end_leave_the_other_end_trusted() -> None:
     trusted = TrustedBytes(0)
     trusted.doubt(0, MIB, 1024 * MIB)
     assert trusted.end_from(0) == 0

@@ -52,7 +52,7 @@ def outcomes(response: Any) -> dict[tuple[str, int], int]:
     }
 
 
-async def test_each_partition_has_an_outcome():
+async def test_each_partition_has_an_outcome() -> None:
     async with brokers(answer=answer) as (rig,):
         for version, kind in ((0, 0), (1, 1), (2, 1)):
             response = await rig.ask(asking(0, 1, 0, election_type=kind), version)
@@ -62,7 +62,7 @@ async def test_each_partition_has_an_outcome():
             assert [each.partition for each in forwarded.partitions] == [0, 1]
 
 
-async def test_all_partitions_are_those_without_the_wanted_leader():
+async def test_all_partitions_are_those_without_the_wanted_leader() -> None:
     """Of what changed meanwhile nothing is reported."""
     async with brokers(2, answer=answer) as (rig, _):
         changes = [
@@ -77,14 +77,14 @@ async def test_all_partitions_are_those_without_the_wanted_leader():
         assert outcomes(unclean) == {("t", 3): 0}
 
 
-async def test_an_election_of_another_type_is_refused():
+async def test_an_election_of_another_type_is_refused() -> None:
     async with brokers(answer=answer) as (rig,):
         response = await rig.ask(asking(0, election_type=2), 2)
         assert response.error_code == ErrorCode.INVALID_REQUEST
         assert not rig.controller.seen
 
 
-async def test_a_broker_is_unregistered():
+async def test_a_broker_is_unregistered() -> None:
     async with brokers(answer=answer) as (rig,):
         gone = await rig.ask(UnregisterBrokerRequest(broker_id=3))
         assert (gone.error_code, gone.error_message) == (0, None)

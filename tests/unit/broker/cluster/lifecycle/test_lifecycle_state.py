@@ -1095,7 +1095,7 @@ TestAnyOrderOfEvents = LifecycleMachine.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_controller_that_lost_its_metadata_is_waited_for_however_long_that_takes():
+def test_a_controller_that_lost_its_metadata_is_waited_for_however_long_that_takes() -> None:
     m = machine()
     m.handle(Started(), 0)
     now_ms = 0
@@ -1109,7 +1109,7 @@ def test_a_controller_that_lost_its_metadata_is_waited_for_however_long_that_tak
     assert m.broker_epoch == EPOCH
 
 
-def test_foreign_metadata_ends_no_registration():
+def test_foreign_metadata_ends_no_registration() -> None:
     m = registered()
     m.handle(no(ErrorCode.FOREIGN_METADATA), 10)
     assert m.broker_epoch == EPOCH, "the right controller still knows it"

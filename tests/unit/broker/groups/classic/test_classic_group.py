@@ -125,7 +125,7 @@ class Scene:
 # --- joining --------------------------------------------------------------------------------------
 
 
-def test_members_that_come_together_are_one_generation():
+def test_members_that_come_together_are_one_generation() -> None:
     scene = Scene()
     first, first_join = scene.enter()
     scene.wait(DELAY_MS - 1)
@@ -138,7 +138,7 @@ def test_members_that_come_together_are_one_generation():
     assert scene.answers[second_join].members == ()
 
 
-def test_the_wait_for_more_ends_with_the_rebalance_timeout():
+def test_the_wait_for_more_ends_with_the_rebalance_timeout() -> None:
     scene = Scene()
     _, join = scene.enter(rebalance_timeout_ms=5_000)
     for _ in range(4):
@@ -147,7 +147,7 @@ def test_the_wait_for_more_ends_with_the_rebalance_timeout():
     assert scene.code(join) is E.NONE
 
 
-def test_an_assignment_holds_when_it_is_written():
+def test_an_assignment_holds_when_it_is_written() -> None:
     scene = Scene()
     (one, _), (two, _) = scene.enter(), scene.enter()
     scene.wait(4 * DELAY_MS)
@@ -160,7 +160,7 @@ def test_an_assignment_holds_when_it_is_written():
     assert scene.answers[scene.sync(two)].assignment == b"2"
 
 
-def test_an_assignment_that_cannot_be_written_is_made_again():
+def test_an_assignment_that_cannot_be_written_is_made_again() -> None:
     scene = Scene()
     one, _ = scene.enter()
     scene.wait(DELAY_MS)
@@ -171,7 +171,7 @@ def test_an_assignment_that_cannot_be_written_is_made_again():
     assert scene.answers[scene.join(one)].generation == 2
 
 
-def test_who_comes_later_makes_all_join_again():
+def test_who_comes_later_makes_all_join_again() -> None:
     scene = Scene()
     one, two = scene.stable()
     three, third_join = scene.enter()
@@ -185,7 +185,7 @@ def test_who_comes_later_makes_all_join_again():
     assert scene.beat(one, generation=1) is E.ILLEGAL_GENERATION
 
 
-def test_who_does_not_join_again_in_time_is_out():
+def test_who_does_not_join_again_in_time_is_out() -> None:
     scene = Scene()
     one, two = scene.stable()
     join = scene.join(one, protocols=(("range", b"other topics"),))
@@ -196,7 +196,7 @@ def test_who_does_not_join_again_in_time_is_out():
     assert scene.beat(two) is E.UNKNOWN_MEMBER_ID
 
 
-def test_who_takes_no_assignment_is_out():
+def test_who_takes_no_assignment_is_out() -> None:
     scene = Scene()
     one, two = scene.stable()
     joins = [scene.join(one), scene.join(two)]
@@ -209,7 +209,7 @@ def test_who_takes_no_assignment_is_out():
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_member_that_asks_again_in_a_stable_group(leads: bool):
+def test_a_member_that_asks_again_in_a_stable_group(leads: bool) -> None:
     """Its leader may know of other topics now; others have their generation told again."""
     scene = Scene()
     one, two = scene.stable()
@@ -218,7 +218,7 @@ def test_a_member_that_asks_again_in_a_stable_group(leads: bool):
     assert scene.group.generation == 1
 
 
-def test_protocols_are_what_all_know_and_most_like():
+def test_protocols_are_what_all_know_and_most_like() -> None:
     scene = Scene()
     sticky_first = {"protocols": (("sticky", b"s"), ("range", b"r"), ("own", b"o"))}
     scene.enter(**sticky_first)
@@ -230,7 +230,7 @@ def test_protocols_are_what_all_know_and_most_like():
     assert scene.code(scene.join(protocol_type="connect")) is E.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_an_id_that_nobody_comes_back_with_is_forgotten():
+def test_an_id_that_nobody_comes_back_with_is_forgotten() -> None:
     scene = Scene()
     one, two = scene.stable()
     told = scene.answers[scene.join()].member_id
@@ -242,7 +242,7 @@ def test_an_id_that_nobody_comes_back_with_is_forgotten():
     assert scene.code(scene.join(told)) is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_new_member_is_not_waited_for_without_end():
+def test_a_new_member_is_not_waited_for_without_end() -> None:
     scene = Scene()
     one, two = scene.stable(rebalance_timeout_ms=NEW_MEMBER_TIMEOUT_MS * 3)
     _, join = scene.enter()
@@ -253,7 +253,7 @@ def test_a_new_member_is_not_waited_for_without_end():
     assert scene.code(join) is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody_else():
+def test_a_full_group_takes_nobody_else() -> None:
     scene = Scene(max_size=2)
     one, two = scene.stable()
     assert scene.code(scene.join()) is E.GROUP_MAX_SIZE_REACHED
@@ -264,7 +264,7 @@ def test_a_full_group_takes_nobody_else():
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def test_who_leaves_is_gone_at_once_and_the_last_one_leaves_it_empty():
+def test_who_leaves_is_gone_at_once_and_the_last_one_leaves_it_empty() -> None:
     scene = Scene()
     one, two = scene.stable()
     assert scene.leave((one, None)) == (E.NONE,)
@@ -275,7 +275,7 @@ def test_who_leaves_is_gone_at_once_and_the_last_one_leaves_it_empty():
     assert (kept.generation, kept.members, kept.protocol_name) == (2, (), None)
 
 
-def test_who_says_nothing_for_a_session_is_out_but_not_who_waits():
+def test_who_says_nothing_for_a_session_is_out_but_not_who_waits() -> None:
     scene = Scene()
     one, two = scene.stable()
     waiting = scene.join(two, protocols=(("range", b"x"),))
@@ -284,7 +284,7 @@ def test_who_says_nothing_for_a_session_is_out_but_not_who_waits():
     assert scene.answers[waiting].members == ((two, None, b"x"),)
 
 
-def test_whoever_waits_when_the_coordinator_goes_looks_for_another():
+def test_whoever_waits_when_the_coordinator_goes_looks_for_another() -> None:
     scene = Scene()
     scene.stable()
     _, join = scene.enter()
@@ -306,7 +306,7 @@ def static_pair(scene: Scene) -> list[str]:
     return members
 
 
-def test_a_static_member_comes_back_without_a_rebalance():
+def test_a_static_member_comes_back_without_a_rebalance() -> None:
     scene = Scene()
     left, right = static_pair(scene)
     join = scene.join(instance_id="left")
@@ -320,7 +320,7 @@ def test_a_static_member_comes_back_without_a_rebalance():
     assert scene.beat(right, instance_id="right") is E.NONE
 
 
-def test_one_that_cannot_be_told_to_skip_does_not_hear_that_it_leads():
+def test_one_that_cannot_be_told_to_skip_does_not_hear_that_it_leads() -> None:
     scene = Scene()
     left, _ = static_pair(scene)
     join = scene.join(instance_id="left", knows_skipping=False)
@@ -329,7 +329,7 @@ def test_one_that_cannot_be_told_to_skip_does_not_hear_that_it_leads():
     assert answer.leader == left != answer.member_id and answer.members == ()
 
 
-def test_a_return_that_cannot_be_written_has_not_happened():
+def test_a_return_that_cannot_be_written_has_not_happened() -> None:
     scene = Scene()
     left, _ = static_pair(scene)
     join = scene.join(instance_id="left")
@@ -338,7 +338,7 @@ def test_a_return_that_cannot_be_written_has_not_happened():
     assert scene.beat(left, instance_id="left") is E.NONE
 
 
-def test_a_static_member_is_waited_for_until_its_session_ends_or_it_is_taken_out():
+def test_a_static_member_is_waited_for_until_its_session_ends_or_it_is_taken_out() -> None:
     scene = Scene()
     left, right = static_pair(scene)
     join = scene.join(right, instance_id="right", protocols=(("range", b"x"),))
@@ -352,7 +352,7 @@ def test_a_static_member_is_waited_for_until_its_session_ends_or_it_is_taken_out
 # --- commits and loading --------------------------------------------------------------------------
 
 
-def test_who_may_commit():
+def test_who_may_commit() -> None:
     scene = Scene()
 
     def commit(member_id: str = "", generation: int = -1) -> ErrorCode:
@@ -369,7 +369,7 @@ def test_who_may_commit():
     assert commit(two, 2) is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_goes_on_where_it_was_written():
+def test_a_group_goes_on_where_it_was_written() -> None:
     scene = Scene()
     one, two = scene.stable()
     scene.leave((two, None))

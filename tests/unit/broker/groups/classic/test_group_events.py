@@ -137,7 +137,7 @@ class Walk(Scene):
 
 
 @given(st.integers(0, 2**32))
-def test_laws(seed: int):
+def test_laws(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(120):
         walk.step()
@@ -151,7 +151,7 @@ def test_laws(seed: int):
 
 
 @given(st.integers(0, 2**32))
-def test_an_end_answers_all(seed: int):
+def test_an_end_answers_all(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(60):
         walk.step()

@@ -34,7 +34,7 @@ def subscribers(rng: random.Random, *, same: bool, before: dict) -> list[Subscri
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(seed=st.integers(0, 2**32), same=st.booleans())
-def test_each_partition_has_one_reader_who_wants_it(name: str, seed: int, same: bool):
+def test_each_partition_has_one_reader_who_wants_it(name: str, seed: int, same: bool) -> None:
     rng, before = random.Random(seed), {}
     for _ in range(4):
         sizes = {one: rng.randint(1, 7) for one in TOPICS}
@@ -53,7 +53,7 @@ def test_each_partition_has_one_reader_who_wants_it(name: str, seed: int, same: 
         before = assigned
 
 
-def test_uniform_moves_no_more_than_it_has_to():
+def test_uniform_moves_no_more_than_it_has_to() -> None:
     sizes = {TOPICS[0]: 6}
     two = uniform_assignment(
         [Subscriber(member_id=m, topics=frozenset(sizes), target=frozenset()) for m in "ab"], sizes
@@ -68,7 +68,7 @@ def test_uniform_moves_no_more_than_it_has_to():
     assert three["a"] < two["a"] and three["b"] < two["b"] and len(three["c"]) == 2
 
 
-def test_ranges_of_topics_of_one_size_go_together():
+def test_ranges_of_topics_of_one_size_go_together() -> None:
     sizes = {TOPICS[0]: 5, TOPICS[1]: 5}
     members = [
         Subscriber(member_id="a", topics=frozenset(sizes), target=frozenset()),

@@ -19,7 +19,7 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_a_classic_member_goes_on_in_a_consumer_group():
+def test_a_classic_member_goes_on_in_a_consumer_group() -> None:
     scene = upgraded()
     assert scene.classic_beat("old", 7) is E.REBALANCE_IN_PROGRESS
     all_of_it = (("t", [0, 1, 2, 3]),)
@@ -38,7 +38,7 @@ def test_a_classic_member_goes_on_in_a_consumer_group():
     assert told.assignment is not None and len(told.assignment) == 2
 
 
-def test_where_it_may_not_go_back_classic_members_go_on_alone():
+def test_where_it_may_not_go_back_classic_members_go_on_alone() -> None:
     scene = upgraded()
     scene.group._settings = replace(scene.settings, migration_policy=MigrationPolicy.UPGRADE)
     scene.beat("new", LEAVING)
@@ -49,7 +49,7 @@ def test_where_it_may_not_go_back_classic_members_go_on_alone():
     assert len(read_assignment(scene.classic_sync("old", joined.generation).assignment)) == 4
 
 
-def test_who_does_not_join_in_time_is_out():
+def test_who_does_not_join_in_time_is_out() -> None:
     scene = upgraded()
     for _ in range(REBALANCE_MS // 5_000):
         scene.classic_beat("old", 7)
@@ -58,7 +58,7 @@ def test_who_does_not_join_in_time_is_out():
     assert list(scene.group.state.members) == ["new"]
 
 
-def test_refusals_of_classic_members():
+def test_refusals_of_classic_members() -> None:
     scene = upgraded()
     bad = scene.classic_join("old", b"\0")
     assert bad.code is E.INCONSISTENT_GROUP_PROTOCOL

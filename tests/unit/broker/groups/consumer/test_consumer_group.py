@@ -24,14 +24,14 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_a_partition_is_given_up_before_it_is_got():
+def test_a_partition_is_given_up_before_it_is_got() -> None:
     scene, _ = two()
     scene.group.state.holders.clear()  # Derived: what counts is in the members' assignments.
     state = scene.group.state
     assert state.current("a").assigned.keys().isdisjoint(state.current("b").assigned)
 
 
-def test_who_does_not_give_up_in_time_is_out_and_the_others_get_it():
+def test_who_does_not_give_up_in_time_is_out_and_the_others_get_it() -> None:
     scene = ConsumerScene()
     scene.join("a")
     scene.wait(INTERVAL_MS)
@@ -48,7 +48,7 @@ def test_who_does_not_give_up_in_time_is_out_and_the_others_get_it():
     assert told.assignment == scene.topics.all("t")
 
 
-def test_who_is_not_heard_of_is_out():
+def test_who_is_not_heard_of_is_out() -> None:
     scene, epoch = two()
     scene.wait(SESSION_MS - 1)
     scene.beat("a", epoch)
@@ -57,7 +57,7 @@ def test_who_is_not_heard_of_is_out():
     assert scene.beat("a", epoch).assignment == scene.topics.all("t")
 
 
-def test_the_last_who_leaves_leaves_an_empty_group():
+def test_the_last_who_leaves_leaves_an_empty_group() -> None:
     scene, epoch = two()
     for member_id in "ab":
         assert scene.beat(member_id, LEAVING).epoch == LEAVING
@@ -78,7 +78,7 @@ def test_the_last_who_leaves_leaves_an_empty_group():
         pytest.param(0, (), E.NONE, id="it begins anew"),
     ],
 )
-def test_which_epochs_a_member_may_say(epoch: int, owned: Any, code: ErrorCode):
+def test_which_epochs_a_member_may_say(epoch: int, owned: Any, code: ErrorCode) -> None:
     scene, _ = two()
     own = sorted(scene.group.state.current("a").assigned)
     others = sorted(scene.group.state.current("b").assigned)
@@ -89,7 +89,7 @@ def test_which_epochs_a_member_may_say(epoch: int, owned: Any, code: ErrorCode):
         assert answer.assignment == frozenset(own), "it hears all of it"
 
 
-def test_the_interval_holds_back_an_assignment_and_not_a_member():
+def test_the_interval_holds_back_an_assignment_and_not_a_member() -> None:
     scene, epoch = two()
     scene.wait(INTERVAL_MS)
     assert scene.join("c").epoch == epoch + 1, "long after the last one"
@@ -101,7 +101,7 @@ def test_the_interval_holds_back_an_assignment_and_not_a_member():
     assert scene.group.state.phase is GroupState.RECONCILING
 
 
-def test_refusals_of_who_comes():
+def test_refusals_of_who_comes() -> None:
     scene = ConsumerScene(max_size=1)
     assert scene.beat("a", 3).code is E.UNKNOWN_MEMBER_ID
     assert scene.join("a", assignor="mine").code is E.UNSUPPORTED_ASSIGNOR
@@ -111,7 +111,7 @@ def test_refusals_of_who_comes():
     assert scene.join("b").code is E.GROUP_MAX_SIZE_REACHED
 
 
-def test_what_comes_during_a_write_is_one_more():
+def test_what_comes_during_a_write_is_one_more() -> None:
     scene = ConsumerScene()
     scene.writes_at_once = False
     tokens = [
@@ -131,7 +131,7 @@ def test_what_comes_during_a_write_is_one_more():
     assert scene.answers.keys() == set(tokens)
 
 
-def test_batch_refused_as_too_large_is_decided_again_in_halves():
+def test_batch_refused_as_too_large_is_decided_again_in_halves() -> None:
     scene = ConsumerScene(assignment_interval_ms=0)
     scene.writes_at_once = False
     joining = {"rebalance_timeout_ms": REBALANCE_MS, "topic_names": frozenset({"t"})}
@@ -152,7 +152,7 @@ def test_batch_refused_as_too_large_is_decided_again_in_halves():
     assert scene.group.state.members.keys() == {f"m{n}" for n in range(9)}
 
 
-def test_members_with_simultaneous_session_end_are_removed_in_limited_batches():
+def test_members_with_simultaneous_session_end_are_removed_in_limited_batches() -> None:
     scene = ConsumerScene(assignment_interval_ms=0)
     for number in range(20):
         scene.join(f"m{number}")
@@ -168,7 +168,7 @@ def test_members_with_simultaneous_session_end_are_removed_in_limited_batches():
     assert not scene.group.state.members and batches > 1
 
 
-def test_what_is_not_in_the_log_is_taken_back():
+def test_what_is_not_in_the_log_is_taken_back() -> None:
     scene = ConsumerScene()
     scene.writes_at_once = False
     more: Any = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": 1, "owned": frozenset()}
@@ -178,7 +178,7 @@ def test_what_is_not_in_the_log_is_taken_back():
     assert not scene.group.is_used and not list(scene.group.state.facts())
 
 
-def test_who_cannot_be_thrown_out_now_is_a_little_later():
+def test_who_cannot_be_thrown_out_now_is_a_little_later() -> None:
     scene, epoch = two()
     scene.writes_at_once = False
     scene.wait(SESSION_MS)
@@ -191,7 +191,7 @@ def test_who_cannot_be_thrown_out_now_is_a_little_later():
     assert scene.group.state.epoch > epoch
 
 
-def test_who_waits_for_a_group_that_goes_is_sent_on():
+def test_who_waits_for_a_group_that_goes_is_sent_on() -> None:
     scene = ConsumerScene()
     scene.writes_at_once = False
     tokens = [scene.ask(name, 0, topic_names=frozenset(), owned=frozenset()) for name in "ab"]

@@ -218,7 +218,7 @@ class Walk(ConsumerScene):
 
 
 @given(st.integers(0, 2**32))
-def test_laws_of_a_consumer_group_hold_and_it_converges(seed: int):
+def test_laws_of_a_consumer_group_hold_and_it_converges(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
         walk.step()

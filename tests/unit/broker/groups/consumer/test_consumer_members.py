@@ -19,7 +19,7 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_a_static_member_finds_what_it_had():
+def test_a_static_member_finds_what_it_had() -> None:
     scene = ConsumerScene()
     had = scene.join("a", instance_id="one").assignment
     assert scene.join("b", instance_id="one").code is E.UNRELEASED_INSTANCE_ID
@@ -35,7 +35,7 @@ def test_a_static_member_finds_what_it_had():
     assert not scene.group.state.members, "it did not come back"
 
 
-def test_who_may_commit():
+def test_who_may_commit() -> None:
     scene, epoch = two()
     own = frozenset(scene.group.state.current("a").assigned)
     others = frozenset(scene.group.state.current("b").assigned)

@@ -16,7 +16,7 @@ from tests.unit.broker.groups.consumer.classic_scene import subscription
 TP = TopicPartition("t", 1)
 
 
-def test_it_is_read_in_all_versions():
+def test_it_is_read_in_all_versions() -> None:
     for version in range(4):
         read = read_subscription(subscription("t", owned=[("t", [1])], version=version))
         assert (read.version, read.topics) == (version, {"t"})
@@ -26,12 +26,12 @@ def test_it_is_read_in_all_versions():
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\0\0\x09x", b"\0\1" + b"\xff" * 9])
-def test_what_cannot_be_read_is_refused(data: bytes):
+def test_what_cannot_be_read_is_refused(data: bytes) -> None:
     with pytest.raises(OperatingError) as refused:
         read_subscription(data)
     assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_an_assignment_with_data_of_an_assignors_own_is_refused():
+def test_an_assignment_with_data_of_an_assignors_own_is_refused() -> None:
     with pytest.raises(OperatingError):
         read_assignment(b"\0\0" + b"\0\0\0\0" + b"\0\0\0\1x")

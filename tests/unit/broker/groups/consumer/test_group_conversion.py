@@ -15,7 +15,7 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_without_members_of_the_newer_protocol_it_is_classic_again():
+def test_without_members_of_the_newer_protocol_it_is_classic_again() -> None:
     scene = upgraded()
     scene.beat("new", LEAVING)
     assert scene.became is not None and scene.became.group is not None
@@ -30,7 +30,7 @@ def test_without_members_of_the_newer_protocol_it_is_classic_again():
     assert scene.log[-1] == GroupFact("g", group)
 
 
-def test_a_classic_member_finds_an_empty_group_that_becomes_classic():
+def test_a_classic_member_finds_an_empty_group_that_becomes_classic() -> None:
     scene = ConsumerScene()
     scene.join("a")
     scene.beat("a", LEAVING)
@@ -39,7 +39,7 @@ def test_a_classic_member_finds_an_empty_group_that_becomes_classic():
     assert len(scene.became.waiting) == 1 and not scene.group.is_used
 
 
-def test_what_one_member_says_that_cannot_be_read_keeps_the_group_as_it_is():
+def test_what_one_member_says_that_cannot_be_read_keeps_the_group_as_it_is() -> None:
     """Of each member only the first protocol is read when it joins."""
     scene = upgraded()
     odd = (("mine", subscription("t")), ("cooperative-sticky", b"\0"))

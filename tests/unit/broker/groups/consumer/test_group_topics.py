@@ -21,7 +21,7 @@ from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
 from tests.unit.broker.groups.consumer.consumer_scene import Topics
 
 
-def test_an_expression_matches_whole_names():
+def test_an_expression_matches_whole_names() -> None:
     topics = Topics(orders=1, orders2=1, myorders=1)
     assert matching("orders", topics) == {"orders"}
     assert matching("orders.*", topics) == {"orders", "orders2"}
@@ -29,13 +29,13 @@ def test_an_expression_matches_whole_names():
 
 
 @pytest.mark.parametrize("text", ["a(", "[z-a]", "(?=a)", "a" * 20_000])
-def test_what_is_no_expression_is_said(text: str):
+def test_what_is_no_expression_is_said(text: str) -> None:
     with pytest.raises(OperatingError) as refused:
         check_regex(text)
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_a_hash_changes_with_partitions():
+def test_a_hash_changes_with_partitions() -> None:
     state = MetadataState()
     state.replay([topic(), partition()], offset=1, epoch=1, delta=MetadataDelta())
     topics = ClusterTopics(state)
@@ -45,7 +45,7 @@ def test_a_hash_changes_with_partitions():
     assert topics.version == 2 and topics.hash_of({"t"}) not in (0, before)
 
 
-def test_layout_changes_with_ids_sizes_replicas_and_racks_of_its_topics_only():
+def test_layout_changes_with_ids_sizes_replicas_and_racks_of_its_topics_only() -> None:
     state = MetadataState()
     topics = ClusterTopics(state)
     seen: list[object] = []

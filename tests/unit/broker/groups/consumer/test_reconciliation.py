@@ -71,7 +71,9 @@ def step(
         ),
     ],
 )
-def test_the_next_step(current: Any, target: Any, more: Any, epoch: int, state: S, assigned: Any):
+def test_the_next_step(
+    current: Any, target: Any, more: Any, epoch: int, state: S, assigned: Any
+) -> None:
     after = step(current, *target, **more)
     assert (after.epoch, after.state, after.assigned.keys()) == (
         epoch,
@@ -82,7 +84,7 @@ def test_the_next_step(current: Any, target: Any, more: Any, epoch: int, state: 
     assert state is not S.UNREVOKED_PARTITIONS or given_up <= after.revoking.keys()
 
 
-def test_a_member_in_a_state_of_a_later_broker_begins_anew():
+def test_a_member_in_a_state_of_a_later_broker_begins_anew() -> None:
     unknown = has(0, state=S.UNKNOWN)
     with pytest.raises(OperatingError) as refused:
         step(unknown, 0)

@@ -20,7 +20,7 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_topics_that_come_grow_and_go():
+def test_topics_that_come_grow_and_go() -> None:
     scene = ConsumerScene()
     scene.join("a", "t", "later")
     scene.wait(INTERVAL_MS)
@@ -56,7 +56,7 @@ class HashedTopics(ClusterTopics):
         return super().hash_of(names)
 
 
-def test_heartbeat_hashes_topics_only_after_a_change_of_their_layout():
+def test_heartbeat_hashes_topics_only_after_a_change_of_their_layout() -> None:
     scene, topics = ConsumerScene(), HashedTopics()
     scene.topics = topics  # type: ignore[assignment]  # the same questions
     topics.replay(topic(), partition(replicas=(1, 2)))
@@ -81,7 +81,7 @@ def test_heartbeat_hashes_topics_only_after_a_change_of_their_layout():
     assert hashes_after(PartitionChangeRecord(replicas=both, directories=dirs, **change)) == 1
 
 
-def test_a_regular_expression_finds_new_topics_within_seconds():
+def test_a_regular_expression_finds_new_topics_within_seconds() -> None:
     scene = ConsumerScene()
     assert scene.join("a", topic_names=None, topic_regex="[tu]").assignment == (
         scene.topics.all("t") | scene.topics.all("u")
@@ -99,7 +99,7 @@ def test_a_regular_expression_finds_new_topics_within_seconds():
     assert "no.*" not in scene.group.state.regexes
 
 
-def test_who_unsubscribes_gives_up_at_once():
+def test_who_unsubscribes_gives_up_at_once() -> None:
     scene = ConsumerScene()
     scene.join("a", "t", "u")
     told = scene.beat("a", 2, topic_names=frozenset({"u"}))
