@@ -128,5 +128,5 @@ def _produce_until(subject: Subject, is_over: Callable[[], bool]) -> list[float]
             began_s = time.perf_counter()
             answer = raw.exchange_on(connection, request, PRODUCE_VERSION)
             times.append(time.perf_counter() - began_s)
-            assert answer.responses[0].partition_responses[0].error_code == 0
+            assert answer.responses[0].partition_responses[0].error_code == 0, answer
     return sorted(times)
