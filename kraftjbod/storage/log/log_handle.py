@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core import buggify
@@ -26,8 +27,10 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
+from kraftjbod.storage.dir_names import DELETED_SUFFIX
 from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.dirs.stepwise_removal import STEP_BYTES, shrink
 from kraftjbod.storage.log.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log.log_values import AppendResult, CarriedState, FoundTimestamp, carry_out
 from kraftjbod.storage.log.log_view import LogView, Truncation, damage_error, read_view
@@ -671,10 +674,15 @@ class LogHandle:
         return self._published.submit(kind, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
-        """Close and remove retired ``segments``, each in a separate operation."""
+        """Close and remove retired ``segments``, each in several operations if it is large."""
+        log_dir, replica = self.log_dir, self.topic_partition
         for segment in segments:
             async with self._files:
-                await self.log_dir.run(OpKind.DELETE, segment.purge, replica=self.topic_partition)
+                step = partial(shrink, log_dir.vfs, segment.path + DELETED_SUFFIX)
+                is_large = segment.size_bytes > STEP_BYTES
+                while is_large and await log_dir.run(OpKind.DELETE, step, replica=replica):
+                    pass
+                await log_dir.run(OpKind.DELETE, segment.purge, replica=replica)
 
     async def close_idle(self, segments: Sequence[LogSegment]) -> None:
         """Close the files of ``segments``, which open them again when they are used.
