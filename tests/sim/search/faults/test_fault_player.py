@@ -11,7 +11,7 @@ from tests.sim.search.faults.test_voter_faults import OF_VOTERS
 
 
 def test_every_kind_is_tried() -> None:
-    of_one_controller = {*OF_DISKS, *OF_HOSTS, *ALONE, *OF_LINKS, *OF_OPERATORS}
+    of_one_controller = {*OF_DISKS, Kind.LOST_END, *OF_HOSTS, *ALONE, *OF_LINKS, *OF_OPERATORS}
     of_three = {*OF_THE_CONTROLLER, Kind.CLOCK_DRIFT, *OF_VOTERS, *OF_ADMINS}
     assert of_one_controller | of_three == set(Kind)
 
