@@ -81,8 +81,11 @@ def test_nothing_is_missing_after_a_dead_disk_and_a_killed_broker(
 def test_what_is_really_lost_or_damaged_is_found_and_nothing_else(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
-    """The tail of the only replica of one topic is cut off its file, which its broker calls damage
-    as it knows what was committed; and a byte of another topic's follower is turned round."""
+    """The only replica of one topic loses the end of its file while its broker is down.
+
+    The log then ends earlier, so that only the acknowledgements tell what is missing. In a follower
+    of another topic one byte changes.
+    """
     cluster = make_cluster(brokers=3, dirs=1, config=SHORT_SESSIONS)
     cluster.create_topic("single", assignments={0: [1]})
     cluster.create_topic("triple", assignments={0: [2, 3, 1]})
@@ -112,17 +115,10 @@ def test_what_is_really_lost_or_damaged_is_found_and_nothing_else(
     acked = [json.loads(line) for line in paths[0].read_text().splitlines()]
     gone = [line["offset"] for line in acked if line["offset"] >= cut.base_offset]
     assert code == 1 and len(gone) >= 20
-    assert summary["differences"] == {"missing": len(gone), "offset_gap": 1, "bad_crc": 2}
+    assert summary["differences"] == {"missing": len(gone), "bad_crc": 1}
     assert summary["standings"]["missing"] == len(gone)
     first = summary["first_differences"]
-    single, triple = sorted(
-        (row for row in first if row["difference"] == "bad_crc"), key=lambda row: row["topic"]
-    )
-    assert (single["topic"], single["offset"], single["broker_id"]) == (
-        "single",
-        cut.base_offset,
-        1,
-    )
+    (triple,) = (row for row in first if row["difference"] == "bad_crc")
     assert (triple["topic"], triple["offset"], triple["broker_id"]) == (
         "triple",
         damaged.base_offset,
