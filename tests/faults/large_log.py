@@ -299,7 +299,7 @@ def write_sparse_log(
 
 
 def _write_beginnings(fd: int, base: int, shape: LargeLog) -> None:
-    """Write of each batch what is before the zeros of its record's value."""
+    """Write the beginning of each batch, up to the zeros of its record's value."""
     os.ftruncate(fd, shape.segment_bytes)
     beginning = bytearray(shape.template()[:_BEGINNING_BYTES])
     zeros = _TrailingZeros(shape.batch_bytes - _BEGINNING_BYTES)
@@ -313,7 +313,7 @@ def _write_beginnings(fd: int, base: int, shape: LargeLog) -> None:
 class _TrailingZeros:
     """The CRC-32C of bytes that end in ``count`` zeros, without reading the zeros.
 
-    Appending zeros maps the CRC of what is before them by an affine function over bits.
+    Appending zeros maps the CRC of the bytes before them by an affine function over bits.
     """
 
     def __init__(self, count: int) -> None:

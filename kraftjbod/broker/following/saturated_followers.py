@@ -139,7 +139,7 @@ class SaturatedFollowers:
 def _asking(replica: HostedReplica) -> _Asking | None:
     """The replica as it is now, if its leader is to be asked."""
     if replica.state is not ReplicaState.SATURATED:
-        return None  # First, because it is so of all replicas in most clusters.
+        return None  # Checked first, because most clusters have no saturated replica.
     partition, handle = replica.partition, replica.handle
     if partition is None or handle is None or not replica.should_follow:
         return None

@@ -293,7 +293,7 @@ class RaftCore(Following):
             self._leadership.slice_read(read, data, is_last, voters, crc)
 
     def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
-        """A snapshot of what was applied is durable, and the disk holds ``start_offset`` on."""
+        """Note a durable snapshot of applied entries; the disk holds ``start_offset`` and later."""
         self.log.compact(snapshot, start_offset)
 
     # --- output ----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class ReplicaRegistry:
         self._random_bytes = random_bytes
         self._configs: dict[str, TopicConfig] = {}
         self.handles: dict[TopicPartition, LogHandle] = {}
-        #: The same by directory: what is done for a directory must not look at all others.
+        #: The same handles by directory, so that work for one directory skips all others.
         self._handles_by_dir: defaultdict[LogDir, dict[LogHandle, None]] = defaultdict(dict)
         #: Partitions with several current copies, until they are resolved.
         self.held_aside: dict[TopicPartition, list[LogHandle]] = {}

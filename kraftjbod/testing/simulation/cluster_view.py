@@ -106,7 +106,7 @@ class ClusterView:
 
     @property
     def _quorum(self) -> list[SimulatedController]:
-        """Controllers that may vote in the cluster's quorum: none that leads one of its own."""
+        """Controllers that may vote in the cluster's quorum, without those of a separate quorum."""
         return [host for host in self._cluster.controllers if not host.is_standalone]
 
     @property

@@ -229,7 +229,7 @@ def wait(what: str, condition: Callable[[], object]) -> None:
 
 
 def _own(directory: Path) -> None:
-    """Give what is in ``directory`` to its owner: our daemons do not run as root."""
+    """Give each file in ``directory`` to its owner: our daemons do not run as root."""
     owner = directory.stat()
     for root, dirs, files in os.walk(directory):
         for name in (*dirs, *files):

@@ -14,7 +14,7 @@
 * A controller that is cut off from all others does not raise the term: that would cost the others
   their leader later.
 * Every decision that was answered to a client is committed.
-* A controller follows one metadata log as long as its disk is not replaced, whatever is lost.
+* A controller follows one metadata log as long as its disk is not replaced.
 * A snapshot is the state that its committed entries replay to, on every controller.
 
 Entries that left a controller's cache between two checks are read from the controller's disk.

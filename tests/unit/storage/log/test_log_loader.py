@@ -243,7 +243,7 @@ def test_clean_start_reports_lost_oldest_segment_as_damage() -> None:
 
 
 def test_unclean_start_reports_lost_oldest_segment_as_damage() -> None:
-    """The first leader epoch tells where the log starts, whatever the checkpoint remembers."""
+    """The first leader epoch tells where the log starts, even if the checkpoint is old."""
     vfs, log = make()
     log.flush()
     bases = [segment.base_offset for segment in log.view().segments]

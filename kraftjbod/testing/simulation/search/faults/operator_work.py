@@ -81,7 +81,7 @@ class OperatorWork:
         await self.ask(f"move {' '.join(map(str, which))} to {target}", move)
 
     async def order(self, fault: Fault, operation: str, *, but: ErrorCode) -> None:
-        """Until it is done; ``but`` says that it is so already."""
+        """Repeat ``operation`` until it succeeds, or ``but`` says that it did before."""
         while True:
             self._stage.start(fault.broker)
             code = await self.order_once(fault, operation)
