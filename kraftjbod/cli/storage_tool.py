@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from kraftjbod.cli.earlier_life import sign_of_earlier_life
+from kraftjbod.cli.earlier_cluster import sign_of_earlier_life
 from kraftjbod.cli.quorum.initial_voters import QuorumFlags
 from kraftjbod.cli.terminal.command import Answer, answering, parse_pairs, read_file, tool_group
 from kraftjbod.core.config import BrokerConfig, ControllerConfig

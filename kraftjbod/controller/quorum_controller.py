@@ -26,7 +26,7 @@ from kraftjbod.controller.brokers.foreign_metadata import require_log
 from kraftjbod.controller.brokers.metadata_fetches import MetadataFetches
 from kraftjbod.controller.brokers.suspect_probe import IsRefused
 from kraftjbod.controller.control_managers import ControlManagers, is_from_broker
-from kraftjbod.controller.decision_log import DecisionLog
+from kraftjbod.controller.controller_events import ControllerEvents
 from kraftjbod.controller.decision_rules import NO_RECORDS as NO_RECORDS
 from kraftjbod.controller.decision_rules import (
     IntervalOf,
@@ -156,7 +156,7 @@ class QuorumController:
             is_refused=is_refused,
             do_pass=self._do_pass,
         )
-        self._decisions = DecisionLog(
+        self._decisions = ControllerEvents(
             managers=lambda: self._managers,
             clock=clock,
             metrics=metrics,

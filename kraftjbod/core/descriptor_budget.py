@@ -9,7 +9,7 @@ Without a descriptor a disk can neither be read nor written, so files of replica
   reader of old segments leaves the last quarter to connections.
 
 The numbers are estimates. What a daemon does when descriptors run out all the same is in
-``storage/dirs/log_dir_policy.py``: no disk is to blame.
+``storage/log_dirs/log_dir_policy.py``: no disk is to blame.
 """
 
 from __future__ import annotations

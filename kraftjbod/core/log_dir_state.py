@@ -8,7 +8,8 @@
 SATURATED and STALLED are *impaired*: the directory stays registered, but its replicas neither lead
 nor count as in sync wherever another one can.
 The table is all there is: an event that it does not name changes nothing.
-``storage/dirs/log_dir_policy.py`` says what each state allows, ``storage/dirs/log_dir.py`` finds
+``storage/log_dirs/log_dir_policy.py`` says what each state allows.
+``storage/log_dirs/log_dir.py`` finds
 the events.
 """
 

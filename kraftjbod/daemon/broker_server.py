@@ -41,10 +41,10 @@ from kraftjbod.daemon.door_limits import broker_door, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
-from kraftjbod.daemon.rooms.broker_disks import BrokerDisks, open_disks
-from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
-from kraftjbod.daemon.rooms.member_hosts import hosts_known_to_broker
 from kraftjbod.daemon.runner import run_daemon
+from kraftjbod.daemon.wiring.broker_disks import BrokerDisks, open_disks
+from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring, build_wiring
+from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_broker
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection_context import ConnectionContext
@@ -71,7 +71,7 @@ class BrokerServer:
         self._around = environment
         self._tasks = BackgroundTasks()
         self._disks: BrokerDisks | None = None
-        self._rooms: BrokerRooms | None = None
+        self._wiring: BrokerWiring | None = None
         self._memory = memory_budget(config)
         self._peers = ClusterPeers(
             config.allowed_hosts, known_hosts=hosts_known_to_broker(config, self._state)
@@ -83,7 +83,7 @@ class BrokerServer:
             (
                 Part(name="log directories", start=self._open_disks, close=self._close_disks),
                 Part(name="addresses of the doors", start=self._bind_doors, close=self._shut_doors),
-                Part(name="rooms", start=self._build_rooms),
+                Part(name="wiring", start=self._build_wiring),
             )
         )
         self._log = get_logger(component="broker_server", broker_id=config.node_id)
@@ -94,13 +94,13 @@ class BrokerServer:
         return {name: door.port for name, door in self._doors.items()}
 
     @property
-    def rooms(self) -> BrokerRooms | None:
+    def wiring(self) -> BrokerWiring | None:
         """Its parts, to be looked at from outside; None until the log directories are open."""
-        return self._rooms
+        return self._wiring
 
     @property
     def has_figures(self) -> bool:
-        return self._rooms is not None
+        return self._wiring is not None
 
     @property
     def is_open(self) -> bool:
@@ -123,9 +123,9 @@ class BrokerServer:
     async def stop(self) -> None:
         await self._parts.close()
 
-    def _build_rooms(self) -> None:
+    def _build_wiring(self) -> None:
         assert self._disks is not None
-        rooms = self._rooms = build_rooms(
+        wiring = self._wiring = build_wiring(
             self._config,
             self._around,
             self._disks,
@@ -134,11 +134,11 @@ class BrokerServer:
             answers=self._memory.answers,
             peers=self._peers,
         )
-        self._parts.add(*self._hosting(rooms), *self._serving(rooms, self._disks))
+        self._parts.add(*self._hosting(wiring), *self._serving(wiring, self._disks))
 
-    def _hosting(self, rooms: BrokerRooms) -> list[Part]:
+    def _hosting(self, wiring: BrokerWiring) -> list[Part]:
         """What stands before anything is waited for; the directories' states are heeded."""
-        cluster, replicas, directories = rooms.cluster, rooms.replicas, rooms.directories
+        cluster, replicas, directories = wiring.cluster, wiring.replicas, wiring.directories
         return [
             Part(name="high watermarks", close=replicas.manager.checkpoint_high_watermarks),
             Part(name="appends", close=replicas.appends.close),
@@ -164,22 +164,22 @@ class BrokerServer:
             ),
         ]
 
-    def _serving(self, rooms: BrokerRooms, disks: BrokerDisks) -> list[Part]:
+    def _serving(self, wiring: BrokerWiring, disks: BrokerDisks) -> list[Part]:
         """The way from an unregistered broker to one that serves clients."""
         return [
             # Here because they close before all that stands above, even if nothing below began.
-            Part(name="doors", close=partial(self._leave_cluster, rooms)),
-            Part(name="groups", close=rooms.groups.coordinator.close),
-            Part(name="transactions", close=rooms.transactions.transaction_coordinator.close),
-            Part(name="metadata", start=partial(self._follow_metadata, rooms)),
-            Part(name="logs", start=partial(self._load_logs, rooms, disks)),
-            Part(name="background work", start=partial(self._start_background, rooms, disks)),
+            Part(name="doors", close=partial(self._leave_cluster, wiring)),
+            Part(name="groups", close=wiring.groups.coordinator.close),
+            Part(name="transactions", close=wiring.transactions.transaction_coordinator.close),
+            Part(name="metadata", start=partial(self._follow_metadata, wiring)),
+            Part(name="logs", start=partial(self._load_logs, wiring, disks)),
+            Part(name="background work", start=partial(self._start_background, wiring, disks)),
             Part(
                 name="leaders",
-                start=partial(self._become_unfenced, rooms),
-                close=partial(self._move_leaders, rooms.cluster.lifecycle),
+                start=partial(self._become_unfenced, wiring),
+                close=partial(self._move_leaders, wiring.cluster.lifecycle),
             ),
-            Part(name="opening", start=partial(self._open_doors, rooms)),
+            Part(name="opening", start=partial(self._open_doors, wiring)),
         ]
 
     # --- up --------------------------------------------------------------------------------------
@@ -193,24 +193,24 @@ class BrokerServer:
         for endpoint in self._config.listeners:
             await self._bind_door(endpoint)
 
-    async def _follow_metadata(self, rooms: BrokerRooms) -> None:
-        self._begin(rooms.replicas.loader.run(), "metadata_loader")
+    async def _follow_metadata(self, wiring: BrokerWiring) -> None:
+        self._begin(wiring.replicas.loader.run(), "metadata_loader")
         self._tasks.keep(self._peers.run, "cluster_peers")
-        await rooms.replicas.loader.caught_up(await rooms.cluster.lifecycle.registered())
-        await rooms.cluster.memory.write()
-        self._tasks.keep(rooms.cluster.memory.run, "metadata_memory")
+        await wiring.replicas.loader.caught_up(await wiring.cluster.lifecycle.registered())
+        await wiring.cluster.memory.write()
+        self._tasks.keep(wiring.cluster.memory.run, "metadata_memory")
 
-    async def _load_logs(self, rooms: BrokerRooms, disks: BrokerDisks) -> None:
-        replicas = rooms.replicas
+    async def _load_logs(self, wiring: BrokerWiring, disks: BrokerDisks) -> None:
+        replicas = wiring.replicas
         replicas.manager.apply_configs()
         await disks.logs.load(self._log_progress)
-        await replicas.asked_moves.load(rooms.cluster.is_agreed_to)
+        await replicas.asked_moves.load(wiring.cluster.is_agreed_to)
         await replicas.leftovers.resolve()
-        rooms.directories.admin.log_unknown()
+        wiring.directories.admin.log_unknown()
         replicas.publisher.open()
 
-    def _start_background(self, rooms: BrokerRooms, disks: BrokerDisks) -> None:
-        replicas, directories = rooms.replicas, rooms.directories
+    def _start_background(self, wiring: BrokerWiring, disks: BrokerDisks) -> None:
+        replicas, directories = wiring.replicas, wiring.directories
         self._begin(disks.logs.run_background(), "log_manager")
         self._tasks.keep(directories.monitor.run, "log_dir_monitor")
         self._tasks.keep(directories.scrubs.run, "scrubs")
@@ -219,29 +219,29 @@ class BrokerServer:
         self._begin(replicas.isr.run(), "isr_manager")
         self._begin(replicas.isr.watch(), "isr_watch")
         self._tasks.keep(directories.admin.run, "log_dir_admin")
-        self._tasks.keep(rooms.groups.coordinator.run, "group_coordinator")
-        self._tasks.keep(rooms.transactions.transaction_coordinator.run, "transaction_coordinator")
+        self._tasks.keep(wiring.groups.coordinator.run, "group_coordinator")
+        self._tasks.keep(wiring.transactions.transaction_coordinator.run, "transaction_coordinator")
         self._tasks.keep(
             partial(self._checkpoint_high_watermarks, replicas.manager),
             "high_watermark_checkpoints",
         )
 
-    async def _become_unfenced(self, rooms: BrokerRooms) -> None:
-        await rooms.replicas.publisher.disk_work_done()
-        await rooms.cluster.assignments.idle()
-        rooms.cluster.lifecycle.set_ready_to_unfence()
-        await rooms.cluster.lifecycle.unfenced()
+    async def _become_unfenced(self, wiring: BrokerWiring) -> None:
+        await wiring.replicas.publisher.disk_work_done()
+        await wiring.cluster.assignments.idle()
+        wiring.cluster.lifecycle.set_ready_to_unfence()
+        await wiring.cluster.lifecycle.unfenced()
 
-    async def _open_doors(self, rooms: BrokerRooms) -> None:
+    async def _open_doors(self, wiring: BrokerWiring) -> None:
         for door in self._doors.values():
             await door.start()
         self._is_open = True
-        self._tasks.keep(partial(self._reset_lost, rooms.cluster.lifecycle), "lost_connections")
+        self._tasks.keep(partial(self._reset_lost, wiring.cluster.lifecycle), "lost_connections")
         if self._config.storage_telemetry_enable:
-            self._tasks.keep(rooms.apis.telemetry.run, "storage_telemetry")
+            self._tasks.keep(wiring.apis.telemetry.run, "storage_telemetry")
         if self._config.group_telemetry_enable:
-            self._tasks.keep(rooms.apis.group_telemetry.run, "group_telemetry")
-        self._log.info("broker_started", ports=self.ports, replicas=len(rooms.replicas.hosted))
+            self._tasks.keep(wiring.apis.group_telemetry.run, "group_telemetry")
+        self._log.info("broker_started", ports=self.ports, replicas=len(wiring.replicas.hosted))
 
     async def _reset_lost(self, lifecycle: BrokerLifecycleManager) -> None:
         """After an outage of this broker's network, reset the connections that it silenced.
@@ -278,21 +278,21 @@ class BrokerServer:
     def _handle(
         self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
-        assert self._rooms is not None, "doors are opened last"
-        return self._rooms.apis.kafka.handle(header, body, connection)
+        assert self._wiring is not None, "doors are opened last"
+        return self._wiring.apis.kafka.handle(header, body, connection)
 
     def _is_broker(self, header: RequestHeader, body: Message) -> bool:
-        return self._rooms is not None and self._rooms.apis.kafka.is_of_broker(header, body)
+        return self._wiring is not None and self._wiring.apis.kafka.is_of_broker(header, body)
 
     def _state(self) -> MetadataState:
         """The metadata as this broker knows it; none before its parts are built."""
-        return MetadataState() if self._rooms is None else self._rooms.cluster.cache.state
+        return MetadataState() if self._wiring is None else self._wiring.cluster.cache.state
 
     def _features(self) -> ApiFeatures:
-        rooms = self._rooms
-        if rooms is None or rooms.cluster.cache.state.offset < 0:
+        wiring = self._wiring
+        if wiring is None or wiring.cluster.cache.state.offset < 0:
             return ApiFeatures(supported=_FEATURES)
-        cluster = rooms.cluster
+        cluster = wiring.cluster
         # Which is no record of the metadata, but said by who votes.
         levels = {**cluster.cache.state.features, KRAFT_VERSION: cluster.channel.kraft_version}
         return ApiFeatures(_FEATURES, finalized=levels, epoch=cluster.cache.state.offset)
@@ -324,13 +324,13 @@ class BrokerServer:
             )
 
     def status(self) -> str:
-        rooms, disks = self._rooms, self._disks
+        wiring, disks = self._wiring, self._disks
         if disks is None:
             return "opening log directories"
         doing, refusal = "starting", None
-        if rooms is not None:
-            refusal = rooms.replicas.loader.refusal
-            state = rooms.cluster.lifecycle.state
+        if wiring is not None:
+            refusal = wiring.replicas.loader.refusal
+            state = wiring.cluster.lifecycle.state
             if state is not BrokerState.RUNNING or self._is_open:
                 doing = state.value.replace("_", " ")
         waits = "" if refusal is None else f"; waits for its metadata: {refusal}"
@@ -349,9 +349,9 @@ class BrokerServer:
         if is_asked and lifecycle.state is BrokerState.RUNNING:
             await lifecycle.begin_controlled_shutdown(self._config.controlled_shutdown_timeout_ms)
 
-    async def _leave_cluster(self, rooms: BrokerRooms) -> None:
+    async def _leave_cluster(self, wiring: BrokerWiring) -> None:
         """The listeners close first; who is still connected must not hold up the farewell."""
-        await asyncio.gather(self._shut_doors(), self._say_farewell(rooms.cluster.lifecycle))
+        await asyncio.gather(self._shut_doors(), self._say_farewell(wiring.cluster.lifecycle))
 
     async def _say_farewell(self, lifecycle: BrokerLifecycleManager) -> None:
         """A broker without disks asks to be fenced, so that nobody waits for its session to end."""
@@ -365,20 +365,20 @@ class BrokerServer:
             for door in self._doors.values()
         ]
         await asyncio.sleep(0)
-        if self._rooms is not None:
-            self._rooms.replicas.hosted.close()
+        if self._wiring is not None:
+            self._wiring.replicas.hosted.close()
         await asyncio.gather(*closing)
 
     async def _close_disks(self) -> None:
         if self._disks is None:
             return
-        if self._rooms is None:
+        if self._wiring is None:
             await self._disks.logs.close(UNKNOWN_BROKER_EPOCH)
         else:
             await self._disks.logs.close(
-                self._rooms.cluster.lifecycle.broker_epoch,
-                self._rooms.cluster.identity.incarnation_id,
-                doubtful=self._rooms.replicas.doubtful.unreported(),
+                self._wiring.cluster.lifecycle.broker_epoch,
+                self._wiring.cluster.identity.incarnation_id,
+                doubtful=self._wiring.replicas.doubtful.unreported(),
             )
         self._disks.metadata_dir.close()
         await self._disks.metadata_dir.unlocked()

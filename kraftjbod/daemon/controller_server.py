@@ -29,10 +29,10 @@ from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.collector import Collector
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
-from kraftjbod.daemon.rooms.log_dir_maker import make_log_dir
-from kraftjbod.daemon.rooms.member_hosts import hosts_known_to_controller
-from kraftjbod.daemon.rooms.quorum_room import QuorumRoom
 from kraftjbod.daemon.runner import run_daemon
+from kraftjbod.daemon.wiring.log_dir_maker import make_log_dir
+from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_controller
+from kraftjbod.daemon.wiring.quorum_wiring import QuorumWiring
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection import is_refused
@@ -49,14 +49,14 @@ from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR, FORK_MARK
-from kraftjbod.storage.dirs.log_dir import LogDirFailureChannel
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.identity.bootstrap import (
     forget_fork,
     read_bootstrap,
     read_bootstrap_voters,
 )
 from kraftjbod.storage.identity.dir_opener import DirOpener
+from kraftjbod.storage.log_dirs.log_dir import LogDirFailureChannel
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 #: Kafka's goes on doubling to two minutes; a quorum that is back shall know its members soon.
 _REGISTRATION_BACKOFF_MS = (100, 10_000)
@@ -75,7 +75,7 @@ class ControllerServer:
             config, environment, config.metadata_dir, failures=self._failures
         )
         self._controller: QuorumController | None = None
-        self._quorum: QuorumRoom | None = None
+        self._quorum: QuorumWiring | None = None
         self._registration: ControllerRegistration | None = None
         self._peers = ClusterPeers(
             config.allowed_hosts,
@@ -126,7 +126,7 @@ class ControllerServer:
 
     async def _start_controller(self) -> None:
         log_dir = self._log_dir
-        quorum = QuorumRoom(self._config, self._environment, log_dir, self._cluster_id)
+        quorum = QuorumWiring(self._config, self._environment, log_dir, self._cluster_id)
         await quorum.open()
         self._quorum = quorum
         features, voters = await log_dir.run(
@@ -223,7 +223,7 @@ class ControllerServer:
         cluster_id: str,
         features: Mapping[str, int],
         driver: RaftDriver,
-        quorum: QuorumRoom,
+        quorum: QuorumWiring,
     ) -> QuorumController:
         config, environment = self._config, self._environment
         make_managers = partial(
@@ -297,7 +297,7 @@ class ControllerServer:
         """Those that a log begins with: what format said, or else the configuration."""
         return _voters(self._config) if formatted is None else VoterSet.decode(formatted)
 
-    def _build_driver(self, quorum: QuorumRoom, voters: VoterSet) -> RaftDriver:
+    def _build_driver(self, quorum: QuorumWiring, voters: VoterSet) -> RaftDriver:
         config, environment = self._config, self._environment
         driver = RaftDriver(
             log_dir=self._log_dir,

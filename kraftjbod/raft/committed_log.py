@@ -29,8 +29,8 @@ from kraftjbod.raft.entry_cache import EntryCache
 from kraftjbod.raft.log.log_store import RaftLogStore, SnapshotPiece
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES, Snapshot
 from kraftjbod.raft.machine.messages import Entry
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 T = TypeVar("T")
 

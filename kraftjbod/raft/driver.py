@@ -47,8 +47,8 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.raft.proposals import Proposal, Proposals
 from kraftjbod.raft.quorum_view import QuorumView, seeks_leader, view_of, why_lost
 from kraftjbod.raft.replica_work import ReplicaWork, Writable, first_failure
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class RaftDriver:

@@ -21,8 +21,8 @@ from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import SnapshotId
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogOpener:

@@ -33,8 +33,8 @@ from kraftjbod.raft.machine.messages import (
     SnapshotSlice,
 )
 from kraftjbod.raft.machine.voter_set import VoterSet
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 #: How long a write waits under simulation, now and then: other messages are handled meanwhile.
 _LATE_WRITE_S: Final = 0.02

@@ -52,7 +52,7 @@ from kraftjbod.local.cluster_process import (
     require_known_config,
 )
 from kraftjbod.local.daemon_process import DaemonProcess
-from kraftjbod.testing.left_overs import make_run_dir, undo_left_overs
+from kraftjbod.testing.leftover_clusters import make_run_dir, undo_left_overs
 from kraftjbod.testing.log_disks import (
     DEFAULT_DISK_BYTES,
     DiskKind,

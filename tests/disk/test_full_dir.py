@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.dir_names import RESERVE_FILE
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, RealVfs
 from kraftjbod.testing import mounts
 from kraftjbod.testing.mounts import Disk, Kind

@@ -20,7 +20,7 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import HEADER_BYTES
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import RealVfs
 from kraftjbod.testing import mounts

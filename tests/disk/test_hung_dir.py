@@ -10,8 +10,8 @@ import pytest
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.daemon.process.environment import SystemClock
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, RealVfs
 from kraftjbod.testing import mounts
 from kraftjbod.testing.frozen import frozen

@@ -16,8 +16,8 @@ from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
 from kraftjbod.storage.vfs import RealVfs

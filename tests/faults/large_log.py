@@ -33,11 +33,11 @@ from kraftjbod.storage.dir_names import (
     TIME_INDEX_SUFFIX,
     offset_file_name,
 )
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_loader import LogLoader
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_file import MemFile

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 
 
 class LoopExecutor(LogDirExecutor):

@@ -14,12 +14,12 @@ from kraftjbod.core.loop.wall_guard import PossibleNow
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader, batches, stamp_header
 from kraftjbod.protocol.records import encode_varint
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
-from kraftjbod.storage.dirs.free_space_policy import FreeSpacePolicy
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.dirs.reserve_file import ReserveFile
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
+from kraftjbod.storage.log_dirs.free_space_policy import FreeSpacePolicy
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.reserve_file import ReserveFile
 from kraftjbod.storage.manager.housekeeping import Housekeeping
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties

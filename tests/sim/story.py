@@ -80,14 +80,14 @@ def settle(cluster: SimulatedCluster) -> None:
 
     def is_known(broker: SimulatedBroker, state: MetadataState) -> bool:
         """As it is now, and not as it was before it died."""
-        known, rooms = state.brokers.get(BrokerId(broker.node_id)), broker.rooms
+        known, wiring = state.brokers.get(BrokerId(broker.node_id)), broker.wiring
         return (
             broker.is_serving
             and known is not None
-            and rooms is not None
+            and wiring is not None
             and not known.fenced
             and not known.impaired_log_dirs
-            and known.epoch == rooms.cluster.lifecycle.broker_epoch
+            and known.epoch == wiring.cluster.lifecycle.broker_epoch
         )
 
     cluster.wait_for(is_settled, "every replica is in sync", timeout_ms=120_000)

@@ -54,7 +54,7 @@ def test_a_cluster_starts_dies_and_is_looked_into() -> None:
     with SimulatedCluster(seed=1, brokers=1, log_dirs=2) as cluster:
         cluster.start()
         broker, controller = cluster.broker(1), cluster.controller()
-        assert broker.rooms is not None
+        assert broker.wiring is not None
         assert controller.state is not None
         assert [path for path in cluster.disks if "d" in path.rpartition("/")[2]] == [
             "/broker-1/d0",
@@ -62,7 +62,7 @@ def test_a_cluster_starts_dies_and_is_looked_into() -> None:
         ]
         assert list(controller.state.brokers) == [1]
         broker.kill()
-        assert broker.rooms is None
+        assert broker.wiring is None
         began_ms = cluster.now_ms
         with pytest.raises(SimulationTimeoutError, match="not within 500 ms: it is back"):
             cluster.wait_for(lambda: broker.is_up, "it is back", timeout_ms=500)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.testing.simulation.simulated_thread import Gate, SimulatedExecutor, pause
 from kraftjbod.testing.simulation.virtual_loop import VirtualLoop, virtual_loop
 from kraftjbod.testing.simulation.world import World

@@ -237,7 +237,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_log_dirs_offline": "Directories of the broker are dead; others lead what was there.",
     "broker_log_dirs_well_again": ("None of the broker's directories is full or hangs any more."),
     "broker_registered": "A broker has introduced itself.",
-    "broker_unregistered": "An operator gave a broker up that is stopped for good.",
+    "broker_unregistered": "An operator removed a broker that is stopped permanently.",
     "broker_session_expired": "It has not been heard for too long, and is fenced.",
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",
@@ -358,7 +358,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "log_dir_operation_made_no_sense": "A bug: the system refused what was asked of it; report it.",
     "log_dir_reserve_rebuilt": "The reserve for the next full disk is whole again.",
     "log_dir_reserve_released": (
-        "The reserve was given up, so that deleting works on the full disk."
+        "The reserve file was released, so that deletes work on the full disk."
     ),
     "log_dir_saturated": "The disk is full: it takes no records until there is space.",
     "log_dir_stalled": (

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from kraftjbod.broker.partitions import replica_states
 from kraftjbod.core import log_dir_state
-from kraftjbod.storage.dirs import log_dir_policy
+from kraftjbod.storage.log_dirs import log_dir_policy
 
 _HEAD: Final = """# State machines
 
@@ -53,7 +53,7 @@ MACHINES: Final = (
 
 _ALLOWED_HEAD: Final = """## What a directory takes in which state
 
-Source: [storage/dirs/log_dir_policy.py](../kraftjbod/storage/dirs/log_dir_policy.py).
+Source: [storage/log_dirs/log_dir_policy.py](../kraftjbod/storage/log_dirs/log_dir_policy.py).
 """
 
 

@@ -6,7 +6,6 @@ import ast
 import builtins
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 
@@ -38,7 +37,7 @@ ALLOWED = {
         "os": "the one file that touches the operating system's files",
         "threading": "the files of a dead disk are given up from beside its hung thread",
     },
-    "storage/dirs/dir_executor.py": {"threading": "the threads that are handed in"},
+    "storage/log_dirs/dir_executor.py": {"threading": "the threads that are handed in"},
     "storage/segments/segment_cache.py": {
         "threading": "the loop adds a log's segments while the directory thread loads others"
     },
@@ -55,14 +54,12 @@ ALLOWED = {
 #: Where a foreign OSError may be caught: the one judge of disks, the one of sockets.
 #: The second asks the first for its judgement, once it is clear which of two dirs is to blame.
 OSERROR_GATES = frozenset(
-    {"storage/dirs/log_dir.py", "storage/dirs/outside_operations.py", "net/connection.py"}
+    {"storage/log_dirs/log_dir.py", "storage/log_dirs/outside_operations.py", "net/connection.py"}
 )
 #: Where an errno is an answer and not a failure, so that it may be turned into a value.
 #: An OSError shows whether a descriptor is free, because EMFILE has no exception class.
 ANSWERS = {"storage/vfs.py": {"FileNotFoundError", "BlockingIOError", "OSError"}}
 
-MAX_FOLDER_FILES = 30
-MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 #: Users import from these, so that their signs also say what.
 PUBLIC_ROOMS = {"testing", "simulation", "spark"}
@@ -118,12 +115,6 @@ def test_no_circle_of_folders() -> None:
         seen = {SOURCES[path].folder for path in source.imported_files}
         edges.setdefault(source.folder, set()).update(seen - {source.folder})
     assert circle(edges) == []
-
-
-def test_a_folder_fits_on_a_page() -> None:
-    files = [*(PACKAGE / path for path in SOURCES), *(ROOT / "tests").rglob("*.py")]
-    sizes = Counter(path.parent for path in files)
-    assert {str(f): n for f, n in sizes.items() if n > MAX_FOLDER_FILES} == {}
 
 
 @each_source
@@ -198,8 +189,7 @@ def test_aiofiles_always_names_its_executor(source: SourceFile) -> None:
 
 
 @each_source
-def test_files_and_functions_fit_in_a_head(source: SourceFile) -> None:
-    assert source.text.count("\n") <= MAX_FILE_LINES
+def test_functions_fit_on_a_screen(source: SourceFile) -> None:
     long = [
         (function.name, (function.end_lineno or 0) - function.lineno + 1)
         for function in functions(source)

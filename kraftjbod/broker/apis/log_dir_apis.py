@@ -41,8 +41,8 @@ from kraftjbod.protocol.messages import (
     DescribeLogDirsResponse,
 )
 from kraftjbod.storage.dir_names import future_dir_name
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.dir_loading import Stray

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from kraftjbod.broker.answer_partitions import answer_partitions
 from kraftjbod.broker.replicas.replica_reads import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -14,7 +15,6 @@ from kraftjbod.broker.replicas.replica_reads import (
     ReplicaReads,
 )
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.work_slices import in_slices
@@ -53,7 +53,7 @@ class OffsetApis:
     ) -> ListOffsetsResponse:
         asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
         found = iter(
-            await together(
+            await answer_partitions(
                 asked,
                 lambda one: self._find(*one, request.isolation_level, context),
                 refuse=lambda one: _offset_refused(one[1]),

@@ -21,9 +21,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from kraftjbod.broker.answer_partitions import answer_partitions
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.broker.together import together
 from kraftjbod.core.errors import (
     ErrorCode,
     LogDirImpairedError,
@@ -67,7 +67,7 @@ class RecordDeletionApis:
     ) -> DeleteRecordsResponse:
         asked = ((topic.name, part) for topic in request.topics for part in topic.partitions)
         ended = iter(
-            await together(
+            await answer_partitions(
                 asked,
                 lambda one: self._delete(*one, request.timeout_ms),
                 refuse=lambda one: _refused(one[1]),

@@ -27,14 +27,14 @@ from typing import Final, NamedTuple, NoReturn
 from kraftjbod.core.errors import ForeignMetadataError, OperatingError
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.identity.applied_metadata import (
     AppliedMetadata,
     parse_applied_metadata,
     path_of,
     write_applied_metadata,
 )
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 _WRITE_INTERVAL_MS: Final = 1_000
 

@@ -44,8 +44,8 @@ from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.node_config import is_below
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.registrations import PartitionRegistration
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.identity.dir_attacher import DirAttacher
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir, LoadProgress
 

@@ -16,7 +16,7 @@ from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycle
 from kraftjbod.core.config import DynamicBrokerConfig
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 
 

@@ -19,8 +19,8 @@ from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.log_dir_state import IMPAIRED, LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.io_statistics import BUCKETS, IoGroup
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 
 Figures = Iterator[tuple[str, float]]

@@ -6,7 +6,7 @@ needs.
   ``log.dir.warn.free.percent`` is free. Nothing else follows from it: log.dir.min.free.bytes and
   ENOSPC are the directory's own business.
 * A copy that comes or goes as a whole, by a move or a start, is no growth; what is written is.
-* Whether it is slow beside the others (storage/dirs/slow_dirs.py judges): logged, and with
+* Whether it is slow beside the others (storage/log_dirs/slow_dirs.py judges): logged, and with
   ``log.dir.slow.action=demote`` held for STALLED until it is faster. What is demoted serves
   nothing and seems fast, so it is measured by writes of our own, each brought to the disk.
 
@@ -26,10 +26,11 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dirs.disk_check import write_probe
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.slow_dirs import (
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.disk_check import write_probe
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.slow_dirs import (
     Action,
     BecameFast,
     BecameSlow,
@@ -38,8 +39,7 @@ from kraftjbod.storage.dirs.slow_dirs import (
     GiveBack,
     SlowDirs,
 )
-from kraftjbod.storage.dirs.space_trend import Crossing, SpaceTrend, WarningMark
-from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.space_trend import Crossing, SpaceTrend, WarningMark
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 

@@ -33,7 +33,7 @@ from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.core.errors import KafkaStorageError, LastLogDirLostError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 
 

@@ -19,8 +19,8 @@ from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherMan
 from kraftjbod.broker.replicas.damaged_replicas import DamagedReplicas
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.scrubbing.scrub import Scrub
 

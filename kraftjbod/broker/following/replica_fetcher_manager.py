@@ -18,7 +18,7 @@ from kraftjbod.broker.following.replica_fetcher import ReplicaFetcher
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.core.telemetry import Metrics
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 
 
 class _FetcherKey(NamedTuple):

@@ -58,9 +58,9 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.loop.timing import Clock, ExponentialBackoff, TokenBucket
 from kraftjbod.core.telemetry import Metrics, get_logger
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import CopyStep, FutureReplica
 from kraftjbod.storage.moves.mover_pool import MoverPool

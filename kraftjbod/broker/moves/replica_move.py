@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kraftjbod.broker.moves.replica_move_state import MovePhase, ReplicaMoveState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ from kraftjbod.core.ids import (
     TopicPartition,
 )
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 
 

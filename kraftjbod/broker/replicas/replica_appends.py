@@ -51,7 +51,6 @@ from kraftjbod.protocol.record_validation import (
     validate_quickly,
     validate_records,
 )
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.log_values import AppendResult
 from kraftjbod.storage.log.verification_guards import (
@@ -60,6 +59,7 @@ from kraftjbod.storage.log.verification_guards import (
     ProducerTerms,
     VerificationGuard,
 )
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
 
 #: A partition, a producer id and an epoch.
 _ProducerKey = tuple[TopicPartition, int, int]

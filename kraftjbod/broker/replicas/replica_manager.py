@@ -63,8 +63,8 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataDelta
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.asked_moves import AskedMoves
 

@@ -26,8 +26,8 @@ from kraftjbod.protocol.telemetry.storage_telemetry import (
     encode,
     record_key,
 )
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 

@@ -2,7 +2,7 @@
 state.
 
 Of a directory that is offline nothing is known but that; what it counted before is not true of what
-comes back. Buckets are those of ``storage/dirs/io_statistics.py``, all groups of operations
+comes back. Buckets are those of ``storage/log_dirs/io_statistics.py``, all groups of operations
 together.
 """
 
@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample
-from kraftjbod.storage.dirs.free_space_policy import SpaceOnDisk
-from kraftjbod.storage.dirs.io_statistics import BUCKETS, IoGroup, IoStatistics
+from kraftjbod.storage.log_dirs.free_space_policy import SpaceOnDisk
+from kraftjbod.storage.log_dirs.io_statistics import BUCKETS, IoGroup, IoStatistics
 
 #: Upper ends of all buckets but the last, which has none.
 IO_BOUNDS_MS: Final = tuple(1 << bucket for bucket in range(BUCKETS - 1))

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from kraftjbod.broker.answer_partitions import answer_partitions
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplicas
 from kraftjbod.broker.replicas.pending_append import AppendOutcome, MarkerToWrite, PendingAppend
 from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.broker.request_context import RequestContext
-from kraftjbod.broker.together import together
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -100,7 +100,7 @@ class TransactionLogApis:
             (topic.name, index) for topic in request.topics for index in topic.partition_indexes
         )
         described = iter(
-            await together(
+            await answer_partitions(
                 asked,
                 lambda one: self._describe(TopicPartition(*one)),
                 refuse=lambda one: _refused(one[1], ErrorCode.INVALID_REQUEST, None),

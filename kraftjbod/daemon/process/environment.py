@@ -18,7 +18,7 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.loop.wall_guard import PossibleNow, WallGuard
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
 from kraftjbod.core.telemetry import Metrics, set_level
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.vfs import RealVfs, Vfs
 
 

@@ -16,7 +16,7 @@ from typing import Final, Self
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 
 #: Beats per watchdog interval; systemd advises two.
 _BEATS: Final = 2

@@ -14,7 +14,7 @@ from typing import Final
 from kraftjbod.core.errors import InconsistentStorageError
 from kraftjbod.raft.machine.messages import HardState
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
 
 _SUFFIX: Final = ".damaged"

@@ -20,8 +20,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import Uuid
 from kraftjbod.core.loop.task_end import raise_task_error
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import write_atomically
 
 METADATA_LOG_ID = "metadata-log-id"

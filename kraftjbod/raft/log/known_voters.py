@@ -20,8 +20,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.raft.log.static_voters import VOTER_DIRECTORIES
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import write_atomically
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.vfs import Space
 
 

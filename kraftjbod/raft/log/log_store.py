@@ -66,7 +66,7 @@ from kraftjbod.raft.log.snapshot_files import (
 )
 from kraftjbod.raft.machine.entry_log import term_starts
 from kraftjbod.raft.machine.messages import Entry, HardState, TermStart
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 QUORUM_STATE: Final = "quorum-state"

@@ -13,8 +13,8 @@ from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.log.log_space import LogSpace
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogWriter:

@@ -12,8 +12,8 @@ from functools import partial
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.log.static_voters import VotersToNote, note_voters
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class NotedVoters:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kraftjbod.core.errors import CorruptRecordError
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
 
 SNAPSHOT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")

@@ -19,8 +19,8 @@ from kraftjbod.raft.log.log_space import LogSpace
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log.snapshot_files import SnapshotPart
 from kraftjbod.raft.machine.messages import SnapshotId
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 _WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
 

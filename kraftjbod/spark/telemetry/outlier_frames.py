@@ -1,6 +1,6 @@
 """FRAME. Log directories that are slow or failing against their peers, as of the newest sample.
 
-* ``slow``: as brokers judge (storage/dirs/slow_dirs.py), but against all other directories of the
+* ``slow``: as brokers judge (storage/log_dirs/slow_dirs.py), but against all directories of the
   cluster, so that a broker all of whose disks are slow is found too: in each of its last
   :data:`WINDOWS_TO_SLOW` windows its average latency was at least :data:`SLOW_FACTOR` times the
   median of the others', and at least :data:`SLOW_MIN_MS`. ``value`` and ``peers`` are the last

@@ -12,9 +12,9 @@ from collections import defaultdict
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.checkpoints import format_offsets
 from kraftjbod.storage.dir_names import CLEANER_CHECKPOINT
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.replicas.offset_checkpoints import read_offset_file
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.vfs import write_atomically

@@ -27,8 +27,8 @@ from kraftjbod.protocol.record_batch import (
 from kraftjbod.storage.cleaning.cleaned_transactions import CleanedTransactions
 from kraftjbod.storage.cleaning.cleaner_map import CleanerMap
 from kraftjbod.storage.cleaning.compaction import NO_TRANSACTIONS, BatchFilter, Dirt, put_keys
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.log_view import LogView
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import CleaningFiles, write_target_transactions
 from kraftjbod.storage.vfs import Vfs, VfsFile

@@ -44,11 +44,11 @@ from kraftjbod.storage.cleaning.cleaning_steps import (
     find_cleanable,
 )
 from kraftjbod.storage.cleaning.compaction import BatchFilter, group_segments
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.outside_operations import run_copy
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.outside_operations import run_copy
 from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import CleaningFiles, discard_target

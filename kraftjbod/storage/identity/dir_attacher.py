@@ -29,11 +29,11 @@ from kraftjbod.core.loop.own_time import wait_awake
 from kraftjbod.core.node_config import is_below
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS, RESERVE_FILE
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.identity.dir_examination import Examination, examine, give_id
 from kraftjbod.storage.identity.dir_identity import Found, Refused, Unnamed, identify
 from kraftjbod.storage.identity.known_dirs import KnownDirs, parse_known_dirs, write_known_dirs
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 #: What ``mkfs`` leaves in a disk that is empty.
 _NO_CONTENT = frozenset({"lost+found", RESERVE_FILE})

@@ -25,8 +25,8 @@ from kraftjbod.storage.dir_names import (
     LOCK_FILE,
     META_PROPERTIES,
 )
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.meta_properties import (
     MetaProperties,
     read_meta_properties,

@@ -21,9 +21,6 @@ from kraftjbod.core.errors import InconsistentStorageError, KafkaStorageError, L
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import KNOWN_LOG_DIRS
-from kraftjbod.storage.dirs.disk_check import holds_replicas
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.identity.dir_examination import (
     Examination,
     examine,
@@ -32,6 +29,9 @@ from kraftjbod.storage.identity.dir_examination import (
 )
 from kraftjbod.storage.identity.dir_identity import Found, Refused, Unnamed, foreign, identify
 from kraftjbod.storage.identity.known_dirs import KnownDirs, parse_known_dirs, write_known_dirs
+from kraftjbod.storage.log_dirs.disk_check import holds_replicas
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.meta_properties import MetaPropertiesEnsemble
 
 

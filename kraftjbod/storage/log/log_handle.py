@@ -28,9 +28,6 @@ from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import DELETED_SUFFIX
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.stepwise_removal import STEP_BYTES, shrink
 from kraftjbod.storage.log.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log.log_values import AppendResult, CarriedState, FoundTimestamp, carry_out
 from kraftjbod.storage.log.log_view import LogView, Truncation, damage_error, read_view
@@ -40,6 +37,9 @@ from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.stepwise_removal import STEP_BYTES, shrink
 from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError

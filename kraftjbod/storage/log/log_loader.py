@@ -43,7 +43,6 @@ from kraftjbod.storage.dir_names import (
     parse_offset_file,
     parse_replica_dir,
 )
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
     EpochEntry,
@@ -60,6 +59,7 @@ from kraftjbod.storage.log.producer_state import (
     ProducerState,
 )
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.batch_runs import SoundRun
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment, take_back

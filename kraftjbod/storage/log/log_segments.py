@@ -20,7 +20,7 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import GAPS_MARK, TRANSACTION_INDEX_SUFFIX, offset_file_name
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_cache import SegmentCache
 from kraftjbod.storage.segments.segment_swap import (

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.leader_epochs import EpochEntries
 from kraftjbod.storage.log.log_view import LogView
 from kraftjbod.storage.log.producer_state import ProducerState
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.vfs import Vfs, VfsFile

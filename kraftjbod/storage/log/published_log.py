@@ -17,10 +17,10 @@ from typing import TypeVar
 from kraftjbod.core.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.segments.segment import LogSegment
 
 T = TypeVar("T")

@@ -37,7 +37,6 @@ from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader, place_batches, read_header
 from kraftjbod.storage.checkpoints import format_leader_epochs
 from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT, TRANSACTION_INDEX_SUFFIX
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
     assign_epoch,
@@ -64,6 +63,7 @@ from kraftjbod.storage.log.producer_state import (
 )
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.batch_walk import sent_batches
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError

@@ -20,8 +20,8 @@ from kraftjbod.core.errors import KafkaStorageError, OperatingError
 from kraftjbod.core.ids import TopicId, TopicPartition, Uuid
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import ReplicaDirKind
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir, LoadProgress, Stray
 from kraftjbod.storage.replicas.offset_checkpoints import OffsetCheckpoints

@@ -23,10 +23,10 @@ from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_cache import (
     DEFAULT_CACHE_LIMITS,

@@ -21,11 +21,11 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.dir_names import ReplicaDirKind
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import DirCandidate, OpKind, choose_dir
 from kraftjbod.storage.log.log_handle import LogHandle, LogHost
 from kraftjbod.storage.log.log_loader import create_log, is_half_made
 from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import DirCandidate, OpKind, choose_dir
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.offset_checkpoints import OffsetCheckpoints
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry

@@ -31,11 +31,11 @@ from kraftjbod.storage.cleaning.cleaner_offsets import CleanerOffsets
 from kraftjbod.storage.cleaning.cleaning_pause import CleaningPauses
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits, LogCleaner
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDirKind
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS, ProducerLimits
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.dir_arrivals import DirArrivals
 from kraftjbod.storage.manager.housekeeping import Housekeeping
 from kraftjbod.storage.manager.log_maker import LogMaker

@@ -40,12 +40,12 @@ from kraftjbod.storage.dir_names import (
     offset_file_name,
     parse_offset_file,
 )
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.log.log_values import CarriedState, LogContent, sync_if_exists
 from kraftjbod.storage.log.log_view import LogView, Truncation
 from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.moves.file_copy import copy_range
 from kraftjbod.storage.moves.future_checkpoint import FutureCheckpoint, format_future, parse_future
 from kraftjbod.storage.moves.future_copy import (

@@ -20,15 +20,15 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.loop.completion import to_its_end
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.outside_operations import run_copy
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.log_values import CarriedState
 from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation
 from kraftjbod.storage.log.producer_state import ProducerLimits
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.outside_operations import run_copy
 from kraftjbod.storage.moves.future_copy import SegmentExtent, extents_of
 from kraftjbod.storage.moves.future_log import Copied, FutureLog
 

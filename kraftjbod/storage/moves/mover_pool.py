@@ -15,7 +15,7 @@ from typing import Final
 
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.timing import Clock
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
 
 #: A move asks for one step after the other; what was cancelled may still run beside the next.
 _MAX_OPS: Final = 4

@@ -22,8 +22,8 @@ from kraftjbod.core.ids import DirectoryId, TopicId, TopicIdPartition
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import ASKED_MOVES
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import write_atomically
 
 _VERSION: Final = 1

@@ -24,11 +24,11 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE, ReplicaDir, ReplicaDirKind
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle, LogHost
 from kraftjbod.storage.log.log_loader import LoadedLog, LogLoader, list_log_dir
 from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets, read_offsets

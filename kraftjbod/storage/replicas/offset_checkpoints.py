@@ -22,10 +22,10 @@ from kraftjbod.storage.dir_names import (
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.log_view import LogView
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 from kraftjbod.storage.vfs import write_atomically
 

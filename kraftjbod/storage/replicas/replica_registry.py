@@ -14,8 +14,8 @@ from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import DirectoryId, TopicPartition, Uuid
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_names import ReplicaDirKind, doomed_dir_name
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.moves.future_replica import FutureReplica
 
 

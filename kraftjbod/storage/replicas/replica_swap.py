@@ -28,12 +28,12 @@ from kraftjbod.core.loop.completion import to_its_end
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import ReplicaDirKind, future_dir_name
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle, LogHost
 from kraftjbod.storage.log.log_values import CarriedState
 from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.moves.future_copy import extents_of
 from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.storage.moves.future_replica import FutureReplica

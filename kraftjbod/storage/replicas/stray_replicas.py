@@ -21,10 +21,10 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import STRAY_MARK, ReplicaDirKind, parse_replica_dir
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.storage.replicas.dir_loading import DirLoading, Stray
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry

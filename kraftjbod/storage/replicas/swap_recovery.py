@@ -38,9 +38,9 @@ from kraftjbod.storage.dir_names import (
     ReplicaDir,
     ReplicaDirKind,
 )
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.moves.future_copy import agreed_before
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.dir_loading import DirLoading, LoadedDir

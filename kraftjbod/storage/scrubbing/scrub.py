@@ -28,10 +28,10 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock, TokenBucket
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.dir_names import SCRUB_FILE
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
-from kraftjbod.storage.dirs.outside_operations import run_beside
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.outside_operations import run_beside
 from kraftjbod.storage.scrubbing.scrub_state import (
     ScrubPosition,
     ScrubState,

@@ -39,7 +39,7 @@ from kraftjbod.storage.dir_names import (
     TRANSACTION_INDEX_SUFFIX,
     offset_file_name,
 )
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.batch_runs import RUN_BYTES, SoundRun, sound_runs
 from kraftjbod.storage.segments.batch_walk import (
     LARGEST_RELATIVE_OFFSET,

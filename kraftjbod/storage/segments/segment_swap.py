@@ -31,7 +31,7 @@ from kraftjbod.storage.dir_names import (
     offset_file_name,
     parse_offset_file,
 )
-from kraftjbod.storage.dirs.log_dir_policy import FailsAs, OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, sync_renamed
 

@@ -15,7 +15,7 @@ from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId, Topi
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.controller_server import ControllerServer
-from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
+from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring
 from kraftjbod.metadata.records import Record
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
@@ -23,7 +23,7 @@ from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry
 from kraftjbod.raft.machine.voter_set import ReplicaKey
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.testing.simulation.metadata_files import snapshot_records, stored_entries
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster, SimulatedController
 
@@ -216,8 +216,8 @@ class ClusterView:
         host = self._cluster.brokers[broker_id]
         return host.daemon if host.is_up else None
 
-    def rooms(self, broker_id: int) -> BrokerRooms | None:
-        return self._cluster.brokers[broker_id].rooms
+    def wiring(self, broker_id: int) -> BrokerWiring | None:
+        return self._cluster.brokers[broker_id].wiring
 
     def is_serving(self, broker_id: int) -> bool:
         server = self.server(broker_id)
@@ -225,24 +225,24 @@ class ClusterView:
 
     def state_of(self, broker_id: int) -> MetadataState | None:
         """The metadata as this broker has it."""
-        rooms = self.rooms(broker_id)
-        return None if rooms is None else rooms.cluster.cache.state
+        wiring = self.wiring(broker_id)
+        return None if wiring is None else wiring.cluster.cache.state
 
     def sessions(self) -> list[BrokerSession]:
         """Return the sessions of all brokers that run."""
         found = []
         drifted = any(host.clock is not None for host in self._cluster.controllers)
         for broker_id, host in self._cluster.brokers.items():
-            if (rooms := host.rooms) is None:
+            if (wiring := host.wiring) is None:
                 continue
-            lifecycle = rooms.cluster.lifecycle
+            lifecycle = wiring.cluster.lifecycle
             session = BrokerSession(
                 name=host.name,
                 broker_id=BrokerId(broker_id),
                 epoch=lifecycle.broker_epoch,
                 state=lifecycle.state,
                 may_be_deposed=lifecycle.may_be_deposed,
-                metadata=rooms.cluster.cache.state,
+                metadata=wiring.cluster.cache.state,
                 has_drifted=drifted or host.clock is not None,
             )
             found.append(session)
@@ -265,12 +265,12 @@ class ClusterView:
         )
 
     def replica(self, broker_id: int, tp: TopicPartition) -> HostedReplica | None:
-        rooms = self.rooms(broker_id)
-        return None if rooms is None else rooms.replicas.hosted.get(tp)
+        wiring = self.wiring(broker_id)
+        return None if wiring is None else wiring.replicas.hosted.get(tp)
 
     def replicas(self, broker_id: int) -> list[HostedReplica]:
-        rooms = self.rooms(broker_id)
-        return [] if rooms is None else list(rooms.replicas.hosted)
+        wiring = self.wiring(broker_id)
+        return [] if wiring is None else list(wiring.replicas.hosted)
 
     def hosted_names(self, broker_id: int) -> set[str]:
         """Return the names of the directories of the broker's open logs."""
@@ -333,11 +333,11 @@ class ClusterView:
         """Logs with another configuration than their topics have, one sentence each."""
         wrong = []
         for broker_id in self.broker_ids:
-            if (rooms := self.rooms(broker_id)) is None:
+            if (wiring := self.wiring(broker_id)) is None:
                 continue
             for replica in self.replicas(broker_id):
                 tp, handle = replica.topic_partition, replica.handle
-                wanted = rooms.cluster.topic_configs.get(tp.topic)
+                wanted = wiring.cluster.topic_configs.get(tp.topic)
                 if handle is not None and handle.config != wanted:
                     wrong.append(f"{tp} has another configuration in broker {broker_id}")
         return wrong
@@ -356,26 +356,26 @@ class ClusterView:
 
     def _broker_not_whole(self, state: MetadataState, broker_id: int, dirs: int) -> list[str]:
         name = f"broker {broker_id}"
-        rooms, registration = self.rooms(broker_id), state.brokers.get(BrokerId(broker_id))
-        if rooms is None or not self.is_serving(broker_id):
+        wiring, registration = self.wiring(broker_id), state.brokers.get(BrokerId(broker_id))
+        if wiring is None or not self.is_serving(broker_id):
             return [f"{name} does not serve"]
         if registration is None or registration.fenced or registration.in_controlled_shutdown:
             return [f"{name} is fenced"]
         missing = []
-        if rooms.cluster.cache.state.offset != state.offset or (
+        if wiring.cluster.cache.state.offset != state.offset or (
             self.committed_offset() != state.offset
         ):
-            missing.append(f"{name} is at metadata offset {rooms.cluster.cache.state.offset}")
+            missing.append(f"{name} is at metadata offset {wiring.cluster.cache.state.offset}")
         online = [one for one in self.dirs(broker_id) if one.state is LogDirState.ONLINE]
         if len(online) != dirs:
             missing.append(f"{name} has {len(online)} of {dirs} directories online")
         if set(registration.log_dirs) != {one.directory_id for one in online}:
             missing.append(f"{name}: the controller knows other directories")
-        if rooms.cluster.lifecycle.unacknowledged_dirs:
+        if wiring.cluster.lifecycle.unacknowledged_dirs:
             missing.append(f"{name} has failures that nobody has heard")
-        if rooms.cluster.assignments.queued:
+        if wiring.cluster.assignments.queued:
             missing.append(f"{name} has assignments that nobody has heard")
-        if rooms.replicas.moves.moves():
+        if wiring.replicas.moves.moves():
             missing.append(f"{name} moves replicas")
         return missing
 

@@ -21,7 +21,7 @@
   own notes.
 * Nothing happens but in :meth:`SimulatedCluster.run_for`, :meth:`SimulatedClient.run` and the like.
   Between them everything stands still, and may be looked at or broken.
-* To look into a daemon: :attr:`SimulatedBroker.rooms` and :attr:`SimulatedController.state`.
+* To look into a daemon: :attr:`SimulatedBroker.wiring` and :attr:`SimulatedController.state`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kraftjbod.core.metadata_version import (
 )
 from kraftjbod.daemon.broker_server import BrokerServer
 from kraftjbod.daemon.controller_server import ControllerServer
-from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms
+from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.identity.bootstrap import write_bootstrap
@@ -152,10 +152,10 @@ class SimulatedBroker(SimulatedNode):
         return self.is_up and self.daemon is not None and self.daemon.is_open
 
     @property
-    def rooms(self) -> BrokerRooms | None:
-        """Its parts (``daemon/rooms``), to be looked at: replicas, logs, metadata; None if it is
+    def wiring(self) -> BrokerWiring | None:
+        """Its parts (``daemon/wiring``), to be looked at: replicas, logs, metadata; None if it is
         down or has none yet."""
-        return None if self.daemon is None or not self.is_up else self.daemon.rooms
+        return None if self.daemon is None or not self.is_up else self.daemon.wiring
 
     @property
     def log_dirs(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ except ModuleNotFoundError as e:
         "the simulator needs the package greenlet: pip install 'kraftjbod[simulation]'", name=e.name
     ) from e
 
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.testing.simulation.virtual_loop import VirtualLoop
 
 

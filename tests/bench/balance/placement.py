@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kraftjbod.core.ids import DirectoryId
-from kraftjbod.storage.dirs.log_dir_policy import DirCandidate, choose_dir
+from kraftjbod.storage.log_dirs.log_dir_policy import DirCandidate, choose_dir
 from tests.bench.figures import Report
 
 GIB: Final = 1024**3

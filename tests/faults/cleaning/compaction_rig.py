@@ -13,9 +13,9 @@ from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 from kraftjbod.protocol.record_batch import batches
 from kraftjbod.protocol.records import Record, build_batch, read_records
 from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
 from tests.faults.rig import ManualClock, headers_of, open_dir, random_bytes_of

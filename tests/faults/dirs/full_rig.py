@@ -17,13 +17,13 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import read_header
 from kraftjbod.storage.dir_names import LOG_SUFFIX, RESERVE_FILE, parse_offset_file
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
     truncate_epochs_before,
     truncate_epochs_from,
 )
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
 from kraftjbod.testing.simulation.memory_vfs import MemVfs

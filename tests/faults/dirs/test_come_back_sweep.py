@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.identity.dir_attacher import DirAttacher
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (

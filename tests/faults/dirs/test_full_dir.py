@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OperatingError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.dir_names import RESERVE_FILE
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, open_dir

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.record_batch import Compression
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, VfsFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import NOW_MS, compacting_manager, flush_and_roll

@@ -17,8 +17,8 @@ import pytest
 
 from kraftjbod.core.errors import KafkaStorageError, OperatingError
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
 from kraftjbod.testing.simulation.memory_vfs import MemVfs

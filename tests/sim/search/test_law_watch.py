@@ -98,9 +98,9 @@ def test_a_broker_that_takes_what_empty_controllers_write_is_found() -> None:
         watch.metadata.take([news], offset=known.offset + 1, epoch=1)
         watch.look()
         assert findings == [], "it had not heard of that yet"
-        rooms = cluster.broker(1).rooms
-        assert rooms is not None
-        rooms.cluster.cache.replace(MetadataState())
+        wiring = cluster.broker(1).wiring
+        assert wiring is not None
+        wiring.cluster.cache.replace(MetadataState())
         watch.look()
         assert findings == [
             "broker 1 serves by metadata that knows nothing of topics t, after a majority of it "

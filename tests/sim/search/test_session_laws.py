@@ -18,9 +18,9 @@ def test_broker_that_is_fenced_while_it_relies_on_its_session_is_found(
         cluster.start()
         cluster.run_for(2_000)
         if relies_on_session_ms is not None:
-            rooms = cluster.broker(1).rooms
-            assert rooms is not None
-            session = rooms.cluster.lifecycle._state._session
+            wiring = cluster.broker(1).wiring
+            assert wiring is not None
+            session = wiring.cluster.lifecycle._state._session
             session._timeout_ms = relies_on_session_ms
             session.lost = lambda: None  # type: ignore[method-assign] # it notices nothing
         cluster.network.partition("broker-1", "controller-100")

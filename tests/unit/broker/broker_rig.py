@@ -25,8 +25,8 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.process.environment import Environment
-from kraftjbod.daemon.rooms.broker_disks import BrokerDisks
-from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
+from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
+from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring, build_wiring
 from kraftjbod.metadata.records import (
     ConfigRecord,
     Listener,
@@ -63,8 +63,8 @@ from kraftjbod.protocol.rpc_messages import (
 )
 from kraftjbod.storage.checkpoints import parse_clean_shutdown
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log.producer_state import ProducerLimits
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -176,8 +176,8 @@ class BrokerRig:
         )
         # The registration that the others follow is the rig's own, with the door's real port.
         advertised = (Endpoint(LISTENER, "127.0.0.1", 9),)
-        self.rooms = build_rooms(self.config, self.around, self.disks, advertised, self.tasks)
-        self.parts = _by_name(self.rooms)
+        self.wiring = build_wiring(self.config, self.around, self.disks, advertised, self.tasks)
+        self.parts = _by_name(self.wiring)
         self.door = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 
@@ -193,7 +193,7 @@ class BrokerRig:
     def _handle(
         self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
-        return self.rooms.apis.kafka.handle(header, body, connection)
+        return self.wiring.apis.kafka.handle(header, body, connection)
 
     def registration(self, *, fenced: bool = False) -> RegisterBrokerRecord:
         return RegisterBrokerRecord(
@@ -248,19 +248,19 @@ class BrokerRig:
         await self.logs.close(CLOSED_IN, doubtful=self.parts.doubtful.unreported())
 
 
-def _by_name(rooms: BrokerRooms) -> SimpleNamespace:
-    """The parts of all rooms, without the rooms."""
+def _by_name(wiring: BrokerWiring) -> SimpleNamespace:
+    """The parts of all wiring, without the wiring."""
     return SimpleNamespace(
         **{
             name: part
             for room in (
-                rooms.cluster,
-                rooms.replicas,
-                rooms.directories,
-                rooms.internal,
-                rooms.groups,
-                rooms.transactions,
-                rooms.apis,
+                wiring.cluster,
+                wiring.replicas,
+                wiring.directories,
+                wiring.internal,
+                wiring.groups,
+                wiring.transactions,
+                wiring.apis,
             )
             for name, part in vars(room).items()
             if not name.startswith("_")
@@ -358,7 +358,7 @@ async def brokers(
                         *(_absent(rigs) if knows_absent else ()),
                         of_all,
                     )
-                    await rig.parts.asked_moves.load(rig.rooms.cluster.is_agreed_to)
+                    await rig.parts.asked_moves.load(rig.wiring.cluster.is_agreed_to)
                     if opens:
                         rig.parts.publisher.open()
                 yield rigs

@@ -6,8 +6,8 @@ import errno
 
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from tests.unit.broker.gates import until
 
 

@@ -14,8 +14,8 @@ from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.controller_server import ControllerServer
 from kraftjbod.daemon.process.environment import Environment
-from kraftjbod.daemon.rooms.broker_disks import open_disks
-from kraftjbod.daemon.rooms.broker_rooms import BrokerRooms, build_rooms
+from kraftjbod.daemon.wiring.broker_disks import open_disks
+from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring, build_wiring
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -96,20 +96,20 @@ async def controller() -> AsyncIterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def rooms_on(
+async def wiring_on(
     tmp_path: Path, around: Environment | None = None, **more: str
-) -> AsyncIterator[BrokerRooms]:
-    """The rooms of a broker with one directory and no controller; nothing runs in them."""
+) -> AsyncIterator[BrokerWiring]:
+    """The wiring of a broker with one directory and no controller; nothing runs in them."""
     around = around or Environment()
     config = broker_config(9, format_disk(tmp_path / "d1", 1), **more)
     tasks = BackgroundTasks()
     disks = await open_disks(config, around)
     threads = threading.active_count()
     advertised = [Endpoint("PLAINTEXT", "127.0.0.1", 9)]
-    rooms = build_rooms(config, around, disks, advertised, tasks)
+    wiring = build_wiring(config, around, disks, advertised, tasks)
     assert len(tasks) == 0
     assert threading.active_count() == threads
-    yield rooms
-    rooms.cluster.channel.close()
+    yield wiring
+    wiring.cluster.channel.close()
     await disks.logs.close(broker_epoch=-1)
     disks.metadata_dir.close()

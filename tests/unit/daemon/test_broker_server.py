@@ -150,8 +150,8 @@ async def test_each_directory_says_up_to_which_epoch_it_is_whole(
         config = broker_config(port, *paths)
         for stopped_uncleanly in ((), ("d1",), ("d2",)):
             async with serving(config) as server:
-                assert server._rooms is not None
-                cluster = server._rooms.cluster
+                assert server._wiring is not None
+                cluster = server._wiring.cluster
                 lives.append((cluster.lifecycle.broker_epoch, cluster.identity.incarnation_id))
             for name in stopped_uncleanly:
                 (tmp_path / name / ".kafka_cleanshutdown").unlink()

@@ -15,7 +15,7 @@ from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry, node
 from kraftjbod.raft.machine.voter_set import VoterSet
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, open_dir

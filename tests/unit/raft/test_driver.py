@@ -15,7 +15,7 @@ from kraftjbod.core.errors import (
     NotControllerError,
     StartupError,
 )
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs

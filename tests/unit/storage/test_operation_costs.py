@@ -17,10 +17,10 @@ import pytest
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.checkpoints import format_offsets
 from kraftjbod.storage.dir_names import offset_file_name
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically

@@ -10,7 +10,7 @@ from kraftjbod.protocol.messages import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import FaultVfs

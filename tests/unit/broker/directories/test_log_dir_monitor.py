@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from kraftjbod.broker.directories.log_dir_monitor import LogDirMonitor
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.wall_guard import WallGuard
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.slow_dirs import CHECKS_TO_FAST, CHECKS_TO_SLOW, SlowDirs
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.slow_dirs import CHECKS_TO_FAST, CHECKS_TO_SLOW, SlowDirs
 from kraftjbod.storage.vfs import Space
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, manager_of, open_dir

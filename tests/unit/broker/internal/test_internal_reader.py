@@ -13,7 +13,7 @@ from kraftjbod.core.ids import LeaderEpoch
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
 from tests.unit.broker.impaired_dirs import answer, stall
 

@@ -20,7 +20,7 @@ from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
 from kraftjbod.core.errors import ErrorCode, KafkaStorageError
 from kraftjbod.core.ids import LOST_DIR, UNASSIGNED_DIR, TopicId, TopicPartition, Uuid
 from kraftjbod.metadata.records import ConfigRecord, RemoveTopicRecord, ResourceType
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.moves.future_replica import CopyStep, FutureReplica
 from kraftjbod.testing.simulation import SimulatedCluster
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -183,10 +183,10 @@ def test_a_move_that_waits_for_the_controller_asks_its_disks_less_and_less(
         client = cluster.client("operator")
         client.run(create_topic(client.kafka, "t", partitions=1, replication_factor=1))
         client.run(client.kafka.refresh_metadata(["t"]))
-        rooms = cluster.broker(1).rooms
-        assert rooms is not None
+        wiring = cluster.broker(1).wiring
+        assert wiring is not None
         cluster.run_for(1_000)
-        replica = rooms.replicas.hosted.get(TP)
+        replica = wiring.replicas.hosted.get(TP)
         assert replica is not None and replica.handle is not None
         (target,) = set(cluster.broker(1).log_dirs) - {replica.handle.log_dir.path}
         cluster.controller().kill()
@@ -194,7 +194,7 @@ def test_a_move_that_waits_for_the_controller_asks_its_disks_less_and_less(
         cluster.run_for(10_000)
         assert 10 < steps < 100
         cluster.controller().start()
-        cluster.wait_for(lambda: not rooms.replicas.moves.moves(), "the move is over")
+        cluster.wait_for(lambda: not wiring.replicas.moves.moves(), "the move is over")
 
 
 async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it() -> None:
@@ -805,7 +805,7 @@ async def started_without_target(rig: BrokerRig) -> None:
     rig.replay(topic(), partition(directories=[D2]))
     rig.dirs[1].go_offline("test")
     rig.logs.drop(rig.dirs[1])
-    await rig.parts.asked_moves.load(rig.rooms.cluster.is_agreed_to)
+    await rig.parts.asked_moves.load(rig.wiring.cluster.is_agreed_to)
     rig.parts.publisher.open()
     await rig.parts.publisher.disk_work_done()
     await rig.parts.assignments.idle()

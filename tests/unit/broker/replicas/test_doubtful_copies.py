@@ -9,7 +9,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LOST_DIR, Uuid
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, batch

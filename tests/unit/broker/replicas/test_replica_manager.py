@@ -27,7 +27,7 @@ from kraftjbod.metadata.records import (
     RemoveTopicRecord,
     ResourceType,
 )
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs

@@ -11,7 +11,7 @@ from kraftjbod.broker.telemetry.storage_telemetry_samples import LogDirContents,
 from kraftjbod.core.ids import DirectoryId
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, Origin, encode
-from kraftjbod.storage.dirs.io_statistics import IoGroup, IoStatistics
+from kraftjbod.storage.log_dirs.io_statistics import IoGroup, IoStatistics
 from kraftjbod.storage.vfs import Space
 
 ORIGIN = Origin(cluster_id="c", broker_id=7, rack="r1", incarnation="i", time_ms=5)

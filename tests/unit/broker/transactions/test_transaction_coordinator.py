@@ -147,7 +147,7 @@ async def test_who_may_have_been_replaced_tells_nothing_from_memory(
         await lead(rig, 1, isr=(1, 2))
         assert await adding(rig, producer, 0) == [0], "it was added before"
         assert await verifying(rig, producer, 0) == [0]
-        lifecycle = type(rig.rooms.cluster.lifecycle)
+        lifecycle = type(rig.wiring.cluster.lifecycle)
         monkeypatch.setattr(lifecycle, "may_be_deposed", property(lambda _: True))
         assert await adding(rig, producer, 0) == [E.COORDINATOR_NOT_AVAILABLE]
         assert await verifying(rig, producer, 0) == [E.COORDINATOR_NOT_AVAILABLE]

@@ -79,7 +79,7 @@ class Partitions:
 @contextlib.asynccontextmanager
 async def marked_by(partitions: Partitions, **overrides: Any) -> AsyncIterator[BrokerRig]:
     async with coordinator(**overrides) as rig:
-        rig.rooms.apis.kafka._handlers[WriteTxnMarkersRequest] = partitions.write
+        rig.wiring.apis.kafka._handlers[WriteTxnMarkersRequest] = partitions.write
         yield rig
 
 

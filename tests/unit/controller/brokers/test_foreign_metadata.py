@@ -110,9 +110,9 @@ def test_brokers_refuse_what_goes_on_behind_an_earlier_end_also_when_it_is_longe
         client = cluster.client("client")
         for name in ("a", "b"):
             client.run(create_topic(client.kafka, name, partitions=1))
-        rooms = cluster.broker(1).rooms
-        assert rooms is not None
-        state = rooms.cluster.cache.state
+        wiring = cluster.broker(1).wiring
+        assert wiring is not None
+        state = wiring.cluster.cache.state
         followed = state.offset
         for host in lost:
             host.kill()
@@ -144,5 +144,5 @@ def test_brokers_refuse_what_goes_on_behind_an_earlier_end_also_when_it_is_longe
         assert leader.state.offset > followed + 5
         assert set(leader.state.topic_ids) == set()
         cluster.run_for(15_000)
-        assert state is rooms.cluster.cache.state
+        assert state is wiring.cluster.cache.state
         assert (state.offset, set(state.topic_ids)) == (followed, {"a", "b"})

@@ -129,10 +129,10 @@ def test_a_broker_that_cannot_reach_the_active_controller_hears_of_the_others() 
         cluster.network.partition(cut_off.name, active.name)
         client = cluster.client("client")
         client.run(create_topic(client.kafka, "news", assignment={0: [1]}))
-        rooms = cut_off.rooms
-        assert rooms is not None
+        wiring = cut_off.wiring
+        assert wiring is not None
         cluster.wait_for(
-            lambda: "news" in rooms.cluster.cache.state.topic_ids, "the broker knows it"
+            lambda: "news" in wiring.cluster.cache.state.topic_ids, "the broker knows it"
         )
         assert active.state is not None
         assert not active.state.brokers[TWO].fenced, "its session had not ended by then"

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import ConfigError, LogDirImpairedError
 from kraftjbod.daemon.process.service_manager import ServiceManager, dirs_text
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import open_dir
 

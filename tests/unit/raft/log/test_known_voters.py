@@ -9,7 +9,7 @@ import pytest
 from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.raft.log.known_voters import VOTER_DIRECTORIES, KnownVoters
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.vfs import write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir, open_dir

@@ -10,8 +10,8 @@ import pytest
 from kraftjbod.core.errors import ErrorCode, LogDirImpairedError
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.log.log_space import LogSpace
-from kraftjbod.storage.dirs.log_dir import LogDir
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir, open_dir
 

@@ -13,7 +13,7 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
 )
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.raft.driver_rig import (

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import LOST_DIR
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.identity.dir_attacher import DirAttacher
 from kraftjbod.storage.identity.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, RealVfs, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (

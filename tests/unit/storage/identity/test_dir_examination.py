@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.storage.dirs.dir_executor import LogDirExecutor, MakeExecutor
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.identity.dir_examination import examine, give_id
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs

@@ -12,10 +12,10 @@ from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import LOST_DIR
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.dir_names import RESERVE_FILE
-from kraftjbod.storage.dirs.log_dir import LogDir, LogDirFailureChannel
-from kraftjbod.storage.dirs.reserve_file import ReserveFile
 from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.identity.known_dirs import KnownDirs, read_known_dirs, write_known_dirs
+from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
+from kraftjbod.storage.log_dirs.reserve_file import ReserveFile
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import OpenMode, Vfs, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs

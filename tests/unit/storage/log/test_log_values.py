@@ -6,8 +6,8 @@ from errno import ENOSPC
 
 import pytest
 
-from kraftjbod.storage.dirs.log_dir_policy import OpKind, kind_of_failure
 from kraftjbod.storage.log.log_values import FlushPlan, carry_out
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind, kind_of_failure
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Fault, FaultVfs

@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log.log_loader import create_log
 from kraftjbod.storage.log.log_values import AppendResult
 from kraftjbod.storage.log.published_log import PublishedLog
 from kraftjbod.storage.log.unified_log import UnifiedLog
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, open_dir, read_by_index

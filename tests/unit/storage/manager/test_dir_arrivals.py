@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.core.ids import TopicId, TopicPartition, Uuid
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir
 from kraftjbod.testing.simulation.memory_vfs import MemVfs

@@ -11,7 +11,7 @@ from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_maker import DirChooser
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry

@@ -19,8 +19,8 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas import dir_loading
 from kraftjbod.storage.replicas.dir_loading import LoadProgress

@@ -20,8 +20,8 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.core.topic_config import TopicConfig
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.moves.mover_pool import MoverPool

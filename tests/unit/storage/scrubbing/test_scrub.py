@@ -15,8 +15,8 @@ from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_names import SCRUB_FILE
-from kraftjbod.storage.dirs.log_dir import LogDir
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.scrubbing.scrub import Scrub
 from kraftjbod.storage.scrubbing.scrub_state import ScrubState, parse_scrub_state

@@ -1,0 +1,105 @@
+"""WIRE. ``StaticQuorum``: which disk each voter votes from, while the log has no voters.
+
+Voters are those of ``controller.quorum.voters`` then, told by their nodes alone. A disk that was
+replaced has forgotten what its node promised, and must not vote in its place. So each controller
+remembers from which disk a voter first spoke (``KnownVoters``), and two things come before that:
+
+* each voter introduces itself to all others, for two that follow have nothing to say to each other;
+* a disk that is heard of for the first time is asked after at the others: they may know another
+  one. Who cannot be asked does not count, or no quorum would ever begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.core.loop.task_end import raise_task_error
+from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.raft.log.known_voters import KnownVoters
+from kraftjbod.raft.log.static_voters import VOTER_DIRECTORIES
+from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
+
+Directories = Mapping[BrokerId, DirectoryId]
+
+
+class StaticQuorum:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        node_id: BrokerId,
+        known: KnownVoters,
+        backoff: ExponentialBackoff,
+        introduce: Callable[[ReplicaKey], Awaitable[bool]],
+        ask: Callable[[ReplicaKey], Awaitable[Directories]],
+    ) -> None:
+        """
+        :param introduce: this controller to a voter; False if that has to be tried again.
+        :param ask: a voter for all that it knows; raises OperatingError if that cannot be.
+        """
+        self._node_id = node_id
+        self._known = known
+        self._backoff = backoff
+        self._introduce = introduce
+        self._ask = ask
+        self._introducing: asyncio.Task[None] | None = None
+
+    def begin(self, voters: Callable[[], VoterSet]) -> None:
+        """Introduce this controller to each, until all know it or the log names them.
+
+        :param voters: those in force.
+        """
+        self._introducing = asyncio.create_task(
+            self._introduce_to_all(voters), name="static_quorum"
+        )
+        self._introducing.add_done_callback(raise_task_error)
+
+    async def stop(self) -> None:
+        if self._introducing is not None:
+            self._introducing.cancel()
+            await asyncio.gather(self._introducing, return_exceptions=True)
+
+    async def require(self, node: BrokerId, directory: DirectoryId, voters: VoterSet) -> None:
+        """Pass if ``node`` votes from that disk, as far as anybody knows.
+
+        :raises OperatingError: INVALID_VOTER_KEY, and what to do.
+        """
+        if self._known.is_known(node, directory):
+            return
+        if node not in self._known.directories:
+            await asyncio.gather(
+                *(
+                    self._require_not_replaced(node, directory, other)
+                    for other in voters
+                    if other.node_id not in (node, self._node_id)
+                )
+            )
+        await self._known.require(node, directory)
+
+    async def _require_not_replaced(
+        self, node: BrokerId, directory: DirectoryId, other: ReplicaKey
+    ) -> None:
+        try:
+            known = (await self._ask(other)).get(node, directory)
+        except OperatingError:
+            return
+        if known != directory:
+            raise OperatingError(
+                f"controller {node} speaks from directory {directory}, and controller "
+                f"{other.node_id} knows that it voted from {known}: it has forgotten what it "
+                "promised. If that disk is lost for good and all other controllers run, stop "
+                f"controller {other.node_id}, remove {VOTER_DIRECTORIES} beside its metadata log, "
+                "start it, and do the same with the next",
+                code=ErrorCode.INVALID_VOTER_KEY,
+            )
+
+    async def _introduce_to_all(self, voters: Callable[[], VoterSet]) -> None:
+        waiting, rounds = [key for key in voters() if key.node_id != self._node_id], 0
+        while waiting and voters().is_static:
+            waiting = [key for key in waiting if not await self._introduce(key)]
+            rounds += 1
+            await asyncio.sleep(self._backoff.wait_ms(rounds) / 1000)

@@ -1,0 +1,124 @@
+"""LOOP. ``DirCondition``: who a log dir is, which state it is in, why, and the errors that say so.
+
+States change by the table of ``core/log_dir_state.py`` and are logged as they change. What an event
+brings with it is the dir's own business (``log_dir.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError
+from kraftjbod.core.ids import DirectoryId
+from kraftjbod.core.log_dir_state import LogDirEvent, LogDirState, next_state
+from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind, is_allowed
+from kraftjbod.storage.vfs import Space
+
+NO_SPACE_KNOWN: Final = Space(total_bytes=0, usable_bytes=0, free_inodes=0)
+
+
+class DirCondition:
+    """The part of a ``LogDir`` that touches no disk."""
+
+    def __init__(self, path: str, directory_id: DirectoryId, since_wall_ms: int = 0) -> None:
+        self.path = path
+        #: When it was taken up: a dir that comes back is another object, and begins anew.
+        self.since_wall_ms = since_wall_ms
+        #: LOST_DIR until the dir is identified; stays so if nobody remembers its id.
+        self.directory_id = directory_id
+        self.state = LogDirState.ONLINE
+        #: Why the dir is OFFLINE; empty while it is not.
+        self.offline_reason = ""
+        #: Why the dir is impaired; empty while it is not.
+        self.impaired_reason = ""
+        #: Whoever opens it at run time hears of what becomes of it, and nobody else yet.
+        self.is_on_trial = False
+        #: As of the last check; zeros before the first.
+        self.space = NO_SPACE_KNOWN
+        #: Its telemetry.
+        self.log = get_logger(log_dir=path)
+
+    @property
+    def is_online(self) -> bool:
+        """Not OFFLINE: an impaired dir is online, and refuses some operations."""
+        return self.state is not LogDirState.OFFLINE
+
+    @property
+    def is_impaired(self) -> bool:
+        return self.state.is_impaired
+
+    def require_allowed(self, kind: OpKind) -> None:
+        """Pass if the dir takes operations of ``kind`` now.
+
+        :raises KafkaStorageError: it is offline.
+        :raises LogDirImpairedError: it is saturated or stalled.
+        """
+        if not is_allowed(self.state, kind):
+            raise self.impaired_error() if self.is_online else self.offline_error()
+
+    def impaired_error(self) -> LogDirImpairedError:
+        return self._impaired_error(self.state, self.impaired_reason)
+
+    def saturated_error(self, reason: str) -> LogDirImpairedError:
+        """For the moment between the disk's saying so and the state's."""
+        return self._impaired_error(LogDirState.SATURATED, reason)
+
+    def offline_error(self) -> KafkaStorageError:
+        return KafkaStorageError(
+            f"log dir {self.path} is offline: {self.offline_reason}",
+            directory_id=self.directory_id,
+            path=self.path,
+        )
+
+    def _impaired_error(self, state: LogDirState, reason: str) -> LogDirImpairedError:
+        return LogDirImpairedError(
+            f"log dir {self.path} is {state.value}: {reason}",
+            directory_id=self.directory_id,
+            path=self.path,
+            state=state.value,
+        )
+
+    def step(self, event: LogDirEvent, reason: str, **failed: str) -> bool:
+        """Take the step that ``event`` leads to and log it; False if it leads nowhere.
+
+        ``failed`` describes an operation: its kind, and its replica if there is one.
+        """
+        after = next_state(self.state, event)
+        if after is self.state:
+            return False
+        self.state = after
+        self.impaired_reason = reason if after.is_impaired else ""
+        self.offline_reason = "" if self.is_online else reason
+        self._log_change(event, reason, failed)
+        return True
+
+    def story(self, reason: str) -> dict[str, str | int]:
+        """What telemetry says of the dir beside its path."""
+        return {
+            "directory_id": str(self.directory_id),
+            "reason": reason,
+            "free_bytes": self.space.usable_bytes,
+            "free_inodes": self.space.free_inodes,
+        }
+
+    def _log_change(self, event: LogDirEvent, reason: str, failed: dict[str, str]) -> None:
+        story = self.story(reason) | failed
+        match event:
+            case LogDirEvent.FILLED_UP:
+                self.log.warning("log_dir_saturated", **story)
+            case LogDirEvent.HAS_SPACE:
+                self.log.info("log_dir_has_space_again", **story)
+            case LogDirEvent.SUSPECTED:
+                self.log.warning("log_dir_stalled", **story)
+            case LogDirEvent.ANSWERED | LogDirEvent.ANSWERED_FULL:
+                state = self.state.value
+                self.log.info("log_dir_answers_again", **story, state=state)
+            case LogDirEvent.FAILED if self.is_on_trial:
+                self.log.info("log_dir_not_opened", **story)
+            case LogDirEvent.FAILED:
+                self.log.error("log_dir_offline", **story)
+            case LogDirEvent.REATTACHED:
+                raise AssertionError("a dir that comes back is another object")
+            case _:
+                assert_never(event)

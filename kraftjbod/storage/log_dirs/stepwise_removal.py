@@ -1,0 +1,62 @@
+"""LOOP. Removing directories and files of any size in steps, so that no disk operation is long.
+
+Each file is removed in a separate operation, a large one in several: unlinking a GiB can take
+seconds where the file system discards freed blocks. Appends and reads of other replicas run between
+two steps, and the stall watch sees each step end.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from kraftjbod.storage.dir_names import PARTITION_METADATA
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.vfs import OpenMode, Vfs
+
+#: Freed by one operation, at most.
+STEP_BYTES: Final = 64 * 1024 * 1024
+
+
+async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
+    """Remove the directory ``path`` of an unused replica.
+
+    Cost: a listing, and one operation for each file and for each further ``STEP_BYTES`` of it. The
+    file with the topic id is removed first, so that the rest of the directory does not count as a
+    replica after a crash.
+
+    :raises OverloadedError: the dir's queue is full. Some files may be removed already; call again.
+    :raises KafkaStorageError: the dir is or goes offline.
+    """
+    vfs = log_dir.vfs
+    entries = await log_dir.run(OpKind.DELETE, lambda: vfs.list_dir(path))
+    files = [f"{path}/{entry.name}" for entry in entries if not entry.is_dir]
+    for file in sorted(files, key=lambda name: not name.endswith(PARTITION_METADATA)):
+        while await log_dir.run(OpKind.DELETE, partial(remove_part, vfs, file)):
+            pass
+    await log_dir.run(OpKind.DELETE, lambda: vfs.remove_tree(path))
+
+
+def remove_part(vfs: Vfs, path: str) -> bool:
+    """Unlink the file ``path``, or shrink it if it is large; return whether it is still there."""
+    if shrink(vfs, path):
+        return True
+    vfs.unlink_if_exists(path)
+    return False
+
+
+def shrink(vfs: Vfs, path: str) -> bool:
+    """Truncate the file ``path`` by ``STEP_BYTES``; False if it is no larger than that, or gone.
+
+    No reader may need its bytes.
+    """
+    extent = vfs.extent_if_exists(path)
+    if extent is None or extent.size_bytes <= STEP_BYTES:
+        return False
+    file = vfs.open(path, OpenMode.READ_WRITE)
+    try:
+        file.truncate(extent.size_bytes - STEP_BYTES)
+    finally:
+        file.close()
+    return True

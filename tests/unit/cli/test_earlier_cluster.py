@@ -1,0 +1,41 @@
+"""Which neighbours say that a cluster has lived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kraftjbod.cli.earlier_cluster import sign_of_earlier_life
+from kraftjbod.core.ids import BrokerId, DirectoryId
+from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
+from kraftjbod.storage.vfs import RealVfs
+
+CLUSTER = "Ly8mJ2xkQpGdTn7tYw0fVA"
+
+
+def format_dir(path: Path, cluster_id: str = CLUSTER) -> Path:
+    path.mkdir(parents=True)
+    properties = MetaProperties(
+        cluster_id=cluster_id, node_id=BrokerId(1), directory_id=DirectoryId(b"d" * 16)
+    )
+    write_meta_properties(RealVfs(), str(path), properties)
+    return path
+
+
+@pytest.mark.parametrize("place", ["broker-1", "broker-1/disk-1", "x/controller-2/disk"])
+@pytest.mark.parametrize("trace", ["orders-0", "orders-0.0123456789abcdef0123456789abcdef-stray"])
+def test_replicas_of_the_same_cluster_nearby_are_a_sign(
+    tmp_path: Path, place: str, trace: str
+) -> None:
+    home = tmp_path / "x/controller"
+    used = format_dir(tmp_path / place)
+    assert sign_of_earlier_life(str(home), CLUSTER) is None
+    (used / trace).mkdir()
+    assert str(used) in (sign_of_earlier_life(str(home), CLUSTER) or "")
+    assert sign_of_earlier_life(str(home), "another") is None
+
+
+def test_what_is_left_in_the_directory_itself_is_a_sign(tmp_path: Path) -> None:
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    assert "__cluster_metadata-0 is left" in (sign_of_earlier_life(str(tmp_path), CLUSTER) or "")

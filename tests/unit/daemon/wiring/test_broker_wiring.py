@@ -1,0 +1,36 @@
+"""The wiring of a broker: what is built on its disks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kraftjbod.broker.cluster.lifecycle.lifecycle_state import BrokerState
+from kraftjbod.daemon.process.environment import Environment
+from tests.faults.rig import CLUSTER_ID
+from tests.unit.daemon.daemon_rig import wiring_on
+
+
+async def test_nothing_runs_when_the_rooms_are_built(tmp_path: Path) -> None:
+    async with wiring_on(tmp_path) as wiring:
+        assert wiring.cluster.lifecycle.broker_epoch == -1
+        assert wiring.cluster.lifecycle.state is not BrokerState.RUNNING
+        assert wiring.cluster.cache.cluster_id == CLUSTER_ID
+        assert len(wiring.replicas.hosted) == 0
+
+
+async def test_the_figures_of_a_broker_are_there_from_the_start(tmp_path: Path) -> None:
+    around = Environment()
+    async with wiring_on(tmp_path, around):
+        figures = around.metrics.snapshot()
+    expected = {
+        "BackgroundJobFailures",
+        "LeaderCount",
+        "OfflineLogDirectoryCount",
+        "OfflineReplicaCount",
+        "PartitionCount",
+        "ReplicaFetcherCount",
+        "UnderMinIsrPartitionCount",
+        "UnderReplicatedPartitions",
+    }
+    assert expected <= figures.keys()
+    assert {figures[name] for name in expected} == {0}

@@ -1,0 +1,22 @@
+"""What a broker is built of that minds its directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.metadata.state import MetadataDelta
+from tests.unit.daemon.daemon_rig import wiring_on
+
+
+async def test_a_cordon_of_the_metadata_reaches_the_directory(tmp_path: Path) -> None:
+    record = ConfigRecord(
+        resource_type=ResourceType.BROKER, resource_name="2", name="cordoned.log.dirs", value="*"
+    )
+    async with wiring_on(tmp_path) as wiring:
+        (log_dir,) = wiring.directories.monitor._logs.dirs()
+        before = log_dir.is_cordoned
+        state = wiring.cluster.cache.state
+        state.replay([record], offset=state.offset + 1, epoch=1, delta=MetadataDelta())
+        wiring.cluster.dynamic_configs.refresh()
+        assert (before, log_dir.is_cordoned) == (False, True)

@@ -1,0 +1,13 @@
+"""The topics of the cluster's own, as a broker's configuration has them."""
+
+from __future__ import annotations
+
+from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
+from tests.unit.broker.broker_rig import brokers
+
+
+async def test_topics_are_shaped_by_their_own_keys() -> None:
+    async with brokers(storage_telemetry_topic_partitions="7") as (rig,):
+        topics = rig.wiring.internal.internal_topics
+        assert TOPIC in topics and topics[TOPIC].num_partitions == 7
+        assert "t" not in topics

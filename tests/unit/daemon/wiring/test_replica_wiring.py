@@ -1,0 +1,21 @@
+"""What a broker is built of that hosts replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.metadata.state import MetadataDelta
+from tests.unit.daemon.daemon_rig import wiring_on
+
+
+async def test_a_new_rate_reaches_what_moves_replicas(tmp_path: Path) -> None:
+    key = "replica.alter.log.dirs.io.max.bytes.per.second"
+    record = ConfigRecord(
+        resource_type=ResourceType.BROKER, resource_name="", name=key, value="1234567"
+    )
+    async with wiring_on(tmp_path) as wiring:
+        state = wiring.cluster.cache.state
+        state.replay([record], offset=state.offset + 1, epoch=1, delta=MetadataDelta())
+        wiring.cluster.dynamic_configs.refresh()
+        assert wiring.replicas.moves._bucket.bytes_per_second == 1_234_567

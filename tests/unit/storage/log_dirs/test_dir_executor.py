@@ -1,0 +1,265 @@
+"""LogDirExecutor: order, batches, abandoning."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from errno import EIO
+
+import pytest
+from structlog.testing import capture_logs
+
+from kraftjbod.core.errors import KafkaStorageError, OverloadedError
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
+from kraftjbod.storage.log_dirs.io_statistics import IoGroup, IoStatistics
+from tests.faults.rig import ManualClock
+
+
+def make() -> LogDirExecutor:
+    return LogDirExecutor(name="x", clock=ManualClock())
+
+
+async def test_first_in_first_out_in_one_daemon_thread() -> None:
+    executor, ran = make(), []
+
+    def op(i: int) -> None:
+        ran.append((i, threading.current_thread()))
+
+    await asyncio.gather(*(executor.submit_op(lambda i=i: op(i)) for i in range(100)))
+    assert [i for i, _ in ran] == list(range(100))
+    (thread,) = {thread for _, thread in ran}
+    assert thread.daemon
+    executor.shutdown()
+    assert not thread.is_alive()
+
+
+async def test_one_wake_up_answers_a_batch() -> None:
+    executor, hold = make(), threading.Event()
+    futures = [executor.submit_op(hold.wait)] + [executor.submit_op(int) for _ in range(50)]
+    loop, calls = asyncio.get_running_loop(), []
+    drain = executor._drain
+    executor._drain = lambda: (calls.append(1), drain())[1]  # type: ignore[method-assign]
+    hold.set()
+    # The thread is done with all of it before the loop turns once.
+    while len(executor._done) < 51:
+        threading.Event().wait(0.001)
+    await asyncio.gather(*futures)
+    assert len(calls) == 1
+    assert loop is asyncio.get_running_loop()
+    executor.shutdown()
+
+
+async def test_as_an_executor_for_the_loop() -> None:
+    executor = make()
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(executor, pow, 2, 5) == 32
+    with pytest.raises(ZeroDivisionError):
+        await loop.run_in_executor(executor, lambda: 1 / 0)
+    executor.shutdown()
+
+
+async def test_abandoned_executor_answers_everyone_and_hears_nothing_more() -> None:
+    executor, hold = make(), threading.Event()
+    settled: list[object] = []
+    stuck = executor.submit_op(hold.wait, settle=settled.append)
+    queued = executor.submit_op(int)
+    foreign = asyncio.wrap_future(executor.submit(int))
+    executor.abandon(lambda: KafkaStorageError("dead"))
+    for future in (stuck, queued, foreign):
+        with pytest.raises(KafkaStorageError, match="dead"):
+            await future
+    with pytest.raises(KafkaStorageError):
+        executor.submit_op(int)
+    hold.set()
+    assert executor._thread is not None
+    executor._thread.join()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert settled == []
+
+
+@pytest.mark.parametrize(
+    ("error", "complaints"), [(KafkaStorageError("dead"), 0), (AssertionError("a bug"), 1)]
+)
+async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
+    error: Exception, complaints: int
+) -> None:
+    """The daemons take what the loop complains of for a bug, and stop."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: reported.append(context)
+    )
+    executor, hold = make(), threading.Event()
+
+    def op() -> None:
+        hold.wait()
+        raise error
+
+    waiting = asyncio.ensure_future(asyncio.shield(executor.submit_op(op)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    hold.set()
+    await executor.submit_op(int)
+    del waiting
+    gc.collect()
+    assert len(reported) == complaints
+    executor.shutdown()
+
+
+async def test_what_was_taken_back_never_begins() -> None:
+    executor, hold, ran = make(), threading.Event(), []
+    running = executor.begin_op(hold.wait, may_be_taken_back=True)
+    while executor._not_begun:
+        await asyncio.sleep(0.001)
+    doomed = [
+        executor.begin_op(lambda: ran.append("doomed"), size_bytes=100, may_be_taken_back=True)
+        for _ in range(3)
+    ]
+    kept = executor.submit_op(lambda: ran.append("kept"))
+    assert executor.take_back(lambda: KafkaStorageError("elsewhere")) == 3
+    for future in doomed:
+        with pytest.raises(KafkaStorageError, match="elsewhere"):
+            await future
+    assert not running.done(), "what has begun goes on"
+    assert executor._queued_bytes == 0
+    hold.set()
+    assert await running
+    await kept
+    assert ran == ["kept"]
+    assert executor.take_back(lambda: KafkaStorageError("elsewhere")) == 0
+    await executor.begin_op(lambda: ran.append("later"), may_be_taken_back=True)
+    assert ran == ["kept", "later"]
+    executor.shutdown()
+
+
+async def test_who_takes_back_and_who_begins_agree_on_every_operation() -> None:
+    """Whatever the moment: it ran and its waiter heard so, or it never ran."""
+    executor, ran = make(), []
+    futures = {
+        i: executor.begin_op(lambda i=i: ran.append(i), may_be_taken_back=True) for i in range(5000)
+    }
+    taken = 0
+    while not all(future.done() for future in futures.values()):
+        await asyncio.sleep(0)
+        if len(ran) > 1000:
+            taken += executor.take_back(lambda: KafkaStorageError("elsewhere"))
+    executor.shutdown()
+    heard = [i for i, future in futures.items() if future.exception() is None]
+    assert ran == heard
+    assert taken == len(futures) - len(ran)
+    assert executor._queued_bytes == 0
+
+
+async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go() -> None:
+    executor, ran = make(), []
+
+    def fill_up() -> None:
+        executor.hold_back(lambda: KafkaStorageError("full"))
+        ran.append("fill")
+
+    executor.submit_op(fill_up)
+    refused = executor.begin_op(lambda: ran.append("write"), may_be_taken_back=True)
+    await executor.submit_op(lambda: ran.append("read"))
+    with pytest.raises(KafkaStorageError, match="full"):
+        await refused
+    executor.let_go()
+    await executor.begin_op(lambda: ran.append("write again"), may_be_taken_back=True)
+    assert ran == ["fill", "read", "write again"]
+    executor.shutdown()
+
+
+async def test_an_error_is_seen_in_the_thread_before_anything_else_runs() -> None:
+    executor, seen = make(), []
+
+    def fail() -> None:
+        raise OSError(5, "on demand")
+
+    failed = executor.begin_op(fail, on_error=lambda e: seen.append((e.errno, "seen")))
+    await executor.submit_op(lambda: seen.append("next"))
+    assert seen == [(5, "seen"), "next"]
+    with pytest.raises(OSError, match="on demand"):
+        await failed
+
+    def worse(_error: BaseException) -> None:
+        raise OSError(28, "worse")
+
+    with pytest.raises(OSError, match="worse"):
+        await executor.begin_op(fail, on_error=worse)
+    executor.shutdown()
+
+
+async def test_operations_are_counted_with_what_they_took() -> None:
+    clock, statistics = ManualClock(), IoStatistics()
+    executor = LogDirExecutor(name="x", clock=clock, statistics=statistics)
+
+    def slow() -> None:
+        clock.ms += 40
+
+    def fail() -> None:
+        raise OSError(5, "on demand")
+
+    await executor.begin_op(slow, size_bytes=7, group=IoGroup.WRITE)
+    with pytest.raises(OSError, match="on demand"):
+        await executor.begin_op(fail, group=IoGroup.READ)
+    written, read = statistics.of(IoGroup.WRITE), statistics.of(IoGroup.READ)
+    assert (written.operations, written.total_ms, written.size_bytes) == (1, 40, 7)
+    assert (read.operations, read.errors) == (1, 1)
+    executor.shutdown()
+
+
+async def test_time_in_which_the_process_stood_still_is_excused_once() -> None:
+    clock = ManualClock()
+    executor, hold = LogDirExecutor(name="x", clock=clock), threading.Event()
+    running = executor.submit_op(hold.wait)
+    while not executor.is_running:
+        await asyncio.sleep(0.001)
+    clock.ms += 500
+    executor.excuse(300)
+    executor.excuse(100)
+    assert executor.running_for_ms() == 100
+    executor.excuse(9000)
+    clock.ms += 70
+    assert executor.running_for_ms() == 70, "time to come is not excused"
+    hold.set()
+    await running
+    hold.clear()
+    clock.ms += 1
+    again = executor.submit_op(hold.wait)
+    while not executor.is_running:
+        await asyncio.sleep(0.001)
+    clock.ms += 500
+    assert executor.running_for_ms() == 500
+    hold.set()
+    await again
+    executor.shutdown()
+
+
+async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only() -> None:
+    """The outcomes that were waiting behind it in the batch were never given before."""
+    executor, hold = make(), threading.Event()
+    first = executor.submit_op(hold.wait)
+    unsettled = executor.submit_op(int, settle=lambda result: 1 // result)
+    untranslated = executor.submit_op(lambda: [][0], translate=lambda error: {}["no"])
+    unheard = executor.submit_op(int, settle=lambda result: 1 // result)
+    unheard.cancel()
+
+    def fail() -> None:
+        raise OSError(EIO, "a disk that was given up")
+
+    late = executor.submit_op(fail)
+    late.set_exception(OverloadedError("as log_dir.py answers operations of other threads"))
+    late.exception()
+    last = executor.submit_op(lambda: 7)
+    with capture_logs() as logged:
+        hold.set()
+        assert await last == 7
+    assert await first
+    with pytest.raises(ZeroDivisionError):
+        await unsettled
+    with pytest.raises(KeyError):
+        await untranslated
+    (event,) = logged
+    assert event["event"] == "unheard_operation_failed"
+    assert isinstance(event["exc_info"], ZeroDivisionError)
+    executor.shutdown()

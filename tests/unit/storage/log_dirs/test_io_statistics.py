@@ -1,0 +1,60 @@
+"""IoStatistics: buckets, counters, and the average that dirs are compared by."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.storage.log_dirs.io_statistics import BUCKETS, GROUPS, IoGroup, IoStatistics
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ms", "bucket"),
+    [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (16_384, 15), (32_767, 15), (32_768, 16), (10**9, 16)],
+)
+def test_buckets_are_powers_of_two(elapsed_ms: int, bucket: int) -> None:
+    statistics = IoStatistics()
+    statistics.record(IoGroup.READ, elapsed_ms, 0, is_error=False)
+    assert statistics.of(IoGroup.READ).buckets == [int(i == bucket) for i in range(BUCKETS)]
+
+
+def test_counters_are_kept_by_group() -> None:
+    statistics = IoStatistics()
+    statistics.record(IoGroup.WRITE, 3, 100, is_error=False)
+    statistics.record(IoGroup.WRITE, 5, 10, is_error=True)
+    written = statistics.of(IoGroup.WRITE)
+    assert (written.operations, written.errors, written.size_bytes, written.total_ms) == (
+        2,
+        1,
+        110,
+        8,
+    )
+    assert statistics.of(IoGroup.READ).operations == 0
+
+
+def test_every_kind_has_a_group() -> None:
+    assert GROUPS.keys() == set(OpKind)
+    assert GROUPS[OpKind.APPEND] is IoGroup.WRITE
+    assert GROUPS[OpKind.CHECKPOINT] is IoGroup.OTHER
+
+
+def test_latency_follows_writes_flushes_and_probes() -> None:
+    statistics = IoStatistics()
+    for group in (IoGroup.WRITE, IoGroup.FLUSH, IoGroup.PROBE):
+        statistics.record(group, 100, 0, is_error=False)
+    statistics.record(IoGroup.READ, 9000, 0, is_error=False)
+    statistics.sample(0)
+    assert statistics.latency_ms == pytest.approx(20)
+    statistics.sample(0)
+    assert statistics.latency_ms == pytest.approx(20), "a quiet check says nothing"
+    for _ in range(50):
+        statistics.record(IoGroup.WRITE, 100, 0, is_error=False)
+        statistics.sample(0)
+    assert statistics.latency_ms == pytest.approx(100, rel=0.01)
+
+
+def test_an_operation_that_does_not_end_counts_as_long_as_it_runs() -> None:
+    statistics = IoStatistics()
+    statistics.sample(500)
+    statistics.sample(1000)
+    assert statistics.latency_ms == pytest.approx(280)
