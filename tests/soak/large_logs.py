@@ -29,8 +29,8 @@ TOPIC: Final = "soak-large"
 PARTITIONS: Final = 6
 _VALUE_BYTES: Final = 1000
 _NUMBER_DIGITS: Final = 20
-#: A few records: producers of many partitions send such batches.
-_BATCH_RECORDS: Final = 4
+#: 16 kB, which is the batch size of Kafka's producer.
+_BATCH_RECORDS: Final = 16
 _IN_FLIGHT: Final = 20_000
 _FLUSH_S: Final = 300.0
 _ASK_S: Final = 20.0
