@@ -63,8 +63,8 @@ CONFIG: Final = {
     # Segments roll, and a move has several of them to copy.
     "log.segment.bytes": str(512 * 1024),
 }
-#: With large logs everything is as users have it, but for the creation of topics: a producer asks for
-#: the metadata of its deleted topic, which would create that topic again, with a single replica.
+#: With large logs everything is as users have it, but for the creation of topics: a producer asks
+#: for the metadata of its deleted topic, which would create that topic again, with one replica.
 LARGE_CONFIG: Final = {
     "log.segment.bytes": str(1024 * 1024 * 1024),
     "auto.create.topics.enable": "false",
