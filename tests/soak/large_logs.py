@@ -27,10 +27,10 @@ from tests.integration.checker import read
 
 TOPIC: Final = "soak-large"
 PARTITIONS: Final = 6
-_VALUE_BYTES: Final = 1000
+_VALUE_BYTES: Final = 4000
 _NUMBER_DIGITS: Final = 20
 #: 16 kB, which is the batch size of Kafka's producer.
-_BATCH_RECORDS: Final = 16
+_BATCH_RECORDS: Final = 4
 _IN_FLIGHT: Final = 20_000
 _FLUSH_S: Final = 300.0
 _ASK_S: Final = 20.0
