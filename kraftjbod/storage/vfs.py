@@ -20,9 +20,11 @@ import os
 import shutil
 import stat
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from queue import SimpleQueue
 from typing import Final, Protocol
 
 from kraftjbod.core.descriptor_budget import OUT_OF_DESCRIPTORS
@@ -32,6 +34,10 @@ from kraftjbod.protocol.framing import Buffer
 _MAX_BUFFERS: Final = 1024
 #: Only the daemon's user and group may read records.
 _FILE_MODE: Final = 0o640
+#: Several fsyncs at a time share commits of the file system's journal.
+_MOST_SYNCS: Final = 8
+#: Below that, starting a thread costs more than it saves.
+_SYNCS_PER_THREAD: Final = 8
 #: What ``st_blocks`` counts, whatever the file system's own blocks are.
 _BLOCK_BYTES: Final = 512
 
@@ -180,6 +186,15 @@ class Vfs(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Bring the names in ``path`` to the disk."""
+        ...
+
+    def sync_side_by_side(
+        self, syncs: Sequence[Callable[[], None]], beat: Callable[[], None]
+    ) -> None:
+        """Carry out fsyncs in any order, several at a time, and ``beat`` after each.
+
+        Returns when none of them runs any more; then the first error is raised.
+        """
         ...
 
     def device(self, path: str) -> int:
@@ -486,6 +501,33 @@ class RealVfs:
                 raise
             _spare().sync_dir(path)
 
+    def sync_side_by_side(
+        self, syncs: Sequence[Callable[[], None]], beat: Callable[[], None]
+    ) -> None:
+        waiting, outcomes = deque(syncs), SimpleQueue[BaseException | None]()
+
+        def work() -> None:
+            while waiting:
+                try:
+                    sync = waiting.popleft()
+                except IndexError:
+                    return  # Another thread took the last one.
+                try:
+                    sync()
+                except BaseException as e:
+                    outcomes.put(e)
+                else:
+                    outcomes.put(None)
+
+        if not _start_threads(work, min(_MOST_SYNCS, len(syncs) // _SYNCS_PER_THREAD)):
+            return sync_in_order(syncs, beat)
+        errors = []
+        for _ in syncs:
+            errors.append(outcomes.get())
+            beat()
+        for error in filter(None, errors):
+            raise error
+
     def device(self, path: str) -> int:
         return os.stat(path).st_dev
 
@@ -512,6 +554,23 @@ class RealVfs:
 
     def close_let_go(self, root: str) -> None:
         self._files.close_given_up(root)
+
+
+def _start_threads(work: Callable[[], None], count: int) -> int:
+    """Start up to ``count`` threads; return how many the process was allowed to start."""
+    for started in range(count):
+        try:
+            threading.Thread(target=work, name="fsync", daemon=True).start()
+        except RuntimeError:
+            return started
+    return count
+
+
+def sync_in_order(syncs: Sequence[Callable[[], None]], beat: Callable[[], None]) -> None:
+    """:meth:`Vfs.sync_side_by_side`, one after the other; ends with the first error."""
+    for sync in syncs:
+        sync()
+        beat()
 
 
 class Undoing:
@@ -554,6 +613,18 @@ def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> 
     With ``sync`` the new ones are certain once this returns. If it fails, the old ones are there
     and what had been written of the new ones is gone.
     """
+    temporary = write_temporary(vfs, path, data, sync=sync)
+    with Undoing(lambda: vfs.unlink_if_exists(temporary)):
+        vfs.rename(temporary, path)
+    if sync:
+        vfs.sync_dir(path.rpartition("/")[0] or "/")
+
+
+def write_temporary(vfs: Vfs, path: str, data: bytes, *, sync: bool) -> str:
+    """Write the file that is to be renamed to ``path``, and return its path.
+
+    If writing fails, the file is removed.
+    """
     temporary = f"{path}.tmp"
     with Undoing(lambda: vfs.unlink_if_exists(temporary)):
         file = vfs.open(temporary, OpenMode.CREATE)
@@ -563,6 +634,4 @@ def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> 
             if sync:
                 file.sync()
         file.close()
-        vfs.rename(temporary, path)
-    if sync:
-        vfs.sync_dir(path.rpartition("/")[0] or "/")
+    return temporary

@@ -15,6 +15,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.record_batch import BatchHeader, batches, stamp_header
 from kraftjbod.protocol.records import encode_varint
 from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
+from kraftjbod.storage.log.log_values import carry_out
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
 from kraftjbod.storage.log_dirs.free_space_policy import FreeSpacePolicy
@@ -111,6 +112,13 @@ def _long_varint(value: int) -> bytes:
 
 def headers_of(data: bytes | memoryview) -> list[BatchHeader]:
     return [header for _, header in batches(data)]
+
+
+def close_log(log: UnifiedLog, vfs: Vfs) -> None:
+    """Close one log as a clean stop does."""
+    plan = log.close_plan()
+    carry_out(vfs, [plan], lambda: None)
+    log.close(plan)
 
 
 def format_dir(vfs: Vfs, path: str, number: int) -> None:

@@ -20,7 +20,15 @@ from os import strerror
 from typing import TypeVar
 
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, Vfs, VfsFile
+from kraftjbod.storage.vfs import (
+    DirEntry,
+    Extent,
+    OpenMode,
+    Space,
+    Vfs,
+    VfsFile,
+    sync_in_order,
+)
 
 T = TypeVar("T")
 
@@ -184,6 +192,11 @@ class FaultVfs:
 
     def sync_dir(self, path: str) -> None:
         self.do("sync_dir", path, lambda: self.inner.sync_dir(path))
+
+    def sync_side_by_side(
+        self, syncs: Sequence[Callable[[], None]], beat: Callable[[], None]
+    ) -> None:
+        sync_in_order(syncs, beat)
 
     def device(self, path: str) -> int:
         return self.do("device", path, lambda: self.inner.device(path))

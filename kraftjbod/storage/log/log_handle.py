@@ -29,7 +29,13 @@ from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
 from kraftjbod.storage.dir_names import DELETED_SUFFIX
 from kraftjbod.storage.log.leader_epochs import UNDEFINED_EPOCH, end_offset_for
-from kraftjbod.storage.log.log_values import AppendResult, CarriedState, FoundTimestamp, carry_out
+from kraftjbod.storage.log.log_values import (
+    AppendResult,
+    CarriedState,
+    FlushPlan,
+    FoundTimestamp,
+    carry_out,
+)
 from kraftjbod.storage.log.log_view import LogView, Truncation, damage_error, read_view
 from kraftjbod.storage.log.producer_state import KeptBatches, KnownProducer
 from kraftjbod.storage.log.published_log import PublishedLog
@@ -497,7 +503,7 @@ class LogHandle:
             log_dir, replica = self.log_dir, self.topic_partition
             await log_dir.run(
                 OpKind.FLUSH,
-                lambda: carry_out(log_dir.vfs, plan, log_dir.flush_beat),
+                lambda: carry_out(log_dir.vfs, [plan], log_dir.flush_beat),
                 replica=replica,
             )
             await self._published.run(OpKind.CHECKPOINT, lambda log: log.flushed(plan))
@@ -702,12 +708,17 @@ class LogHandle:
             close = self._published.log.segments.close
             await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
 
-    async def close(self) -> None:
-        """Flush and close; the next load will need no scan."""
+    async def close_plan(self) -> FlushPlan:
+        """Write what the next load needs; the handle takes no more requests but :meth:`close`."""
+        # A flush or a purge under way uses files.
         async with self._files:
-            closed = self._published.submit(OpKind.CLOSE, lambda log: log.close())
+            planned = self._published.submit(OpKind.CLOSE, lambda log: log.close_plan())
             self._published.is_closed = True
-            await asyncio.shield(closed)
+            return await asyncio.shield(planned)
+
+    async def close(self, done: FlushPlan | None) -> None:
+        """See :meth:`UnifiedLog.close`; if ``done`` is given, the next load will need no scan."""
+        await self._published.close(done)
 
 
 def _with_survey(op: ByIndex[T], surveyed: LogSegment | None) -> Callable[[UnifiedLog], T]:

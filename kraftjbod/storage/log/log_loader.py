@@ -248,8 +248,14 @@ class LogLoader:
             damages=damages,
             producers=producers.state,
             replayed_bytes=producers.replayed_bytes,
+            is_snapshot_durable=self._is_saved(producers, end),
             snapshot_offsets=self._snapshots.offsets,
         )
+
+    def _is_saved(self, producers: LoadedProducers, end: int) -> bool:
+        """Whether a clean stop left a snapshot as of ``end``, and ``producers`` come from it."""
+        is_read = producers.is_from_snapshot and producers.replayed_bytes == 0
+        return self._producers is None and is_read and self._snapshots.offsets[-1:] == [end]
 
     def _read_topic_id(self) -> TopicId:
         path = f"{self._directory}/{PARTITION_METADATA}"

@@ -87,7 +87,7 @@ class ProducerSnapshots:
         older snapshots still exist.
         """
         offsets = self._listed()
-        write_atomically(self._vfs, self._path(offset), state.to_snapshot(), sync=sync)
+        write_atomically(self._vfs, self.path(offset), state.to_snapshot(), sync=sync)
         if offset not in offsets[-1:]:
             self._offsets = offsets = sorted({*offsets, offset})
         needed = {segment.base_offset for segment in segments}
@@ -98,12 +98,12 @@ class ProducerSnapshots:
     def put(self, snapshots: Mapping[int, bytes]) -> None:
         """Write snapshots of another copy of this replica, by their offsets."""
         for offset, data in snapshots.items():
-            write_atomically(self._vfs, self._path(offset), data, sync=False)
+            write_atomically(self._vfs, self.path(offset), data, sync=False)
         self._offsets = None
 
     def newest(self) -> dict[int, bytes]:
         """Contents of the newest snapshots, by their offsets, for :meth:`put`."""
-        found = {at: self._vfs.read_if_exists(self._path(at)) for at in self._newest_offsets()}
+        found = {at: self._vfs.read_if_exists(self.path(at)) for at in self._newest_offsets()}
         return {offset: data for offset, data in found.items() if data is not None}
 
     def _newest_offsets(self) -> list[int]:
@@ -117,7 +117,7 @@ class ProducerSnapshots:
     def _remove(self, doomed: Sequence[int]) -> None:
         offsets = self._listed()
         for offset in doomed:
-            self._vfs.unlink_if_exists(self._path(offset))
+            self._vfs.unlink_if_exists(self.path(offset))
             offsets.remove(offset)
 
     # -- loading ----------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class ProducerSnapshots:
 
     def sound_at(self, offset: int) -> ProducerState | None:
         """The state in the snapshot of ``offset``; None if it is absent or damaged."""
-        data = self._vfs.read_if_exists(self._path(offset))
+        data = self._vfs.read_if_exists(self.path(offset))
         return None if data is None else ProducerState.from_snapshot(bytes(data))
 
     def _newest_sound(self, oldest: int, latest: int) -> tuple[ProducerState, int] | None:
@@ -176,7 +176,8 @@ class ProducerSnapshots:
         before = self.load(segments, base, limits, beat=beat).state
         return TransactionIndex(_replay(before, segment, base, end_offset, limits, beat).aborted)
 
-    def _path(self, offset: int) -> str:
+    def path(self, offset: int) -> str:
+        """Of the snapshot of producer state as of ``offset``."""
         return f"{self._directory()}/{offset_file_name(offset, SNAPSHOT_SUFFIX)}"
 
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 from kraftjbod.core.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.storage.log.log_values import FlushPlan
 from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log_dirs.log_dir import LogDir
@@ -77,6 +78,16 @@ class PublishedLog:
     def _begin(self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int) -> Completion[T]:
         if self.is_closed:
             self.require_open()
+        return self._begin_any(kind, op, size_bytes)
+
+    async def close(self, done: FlushPlan | None) -> None:
+        """Carry out :meth:`UnifiedLog.close`, after which nothing else may be asked."""
+        closing: Completion[None] = self._begin_any(OpKind.CLOSE, lambda log: log.close(done), 0)
+        await asyncio.shield(closing.future())
+
+    def _begin_any(
+        self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int
+    ) -> Completion[T]:
         log = self.log
         return self._log_dir.begin(
             kind,

@@ -71,7 +71,7 @@ from kraftjbod.storage.segments.segment_limits import count_expendable, must_rol
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
-from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
+from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically, write_temporary
 
 _NO_TIMESTAMP: Final = -1
 _NOTHING: Final = memoryview(b"")
@@ -113,6 +113,8 @@ class UnifiedLog:
         self._snapshots = ProducerSnapshots(vfs, lambda: self.directory, content.snapshot_offsets)
         #: Log that a truncation would have to replay, for it is in no snapshot.
         self._bytes_since_snapshot = content.replayed_bytes
+        #: Producers are what the snapshot of the log's end says, and that is durable.
+        self._is_snapshot_durable = content.is_snapshot_durable
         #: Set by who owns the partition, from any thread: what ended below it is replicated.
         self.high_watermark = content.log_start_offset
         self.beat: Callable[[], None] = lambda: None  # Of who watches the dir.
@@ -289,7 +291,7 @@ class UnifiedLog:
             self._roll(has_indexes=is_ready)
         elif self._producers.is_snapshot_due(self._bytes_since_snapshot, self._producer_limits):
             with FailsAs(OpKind.CHECKPOINT):
-                self._write_snapshot(sync=False)
+                self._write_snapshot()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
             # While nothing is appended: it may find no space, which no append may do half-way.
@@ -298,6 +300,7 @@ class UnifiedLog:
                 closed.write_indexes()
         self.segments.append(buffers, headers, size_bytes)
         self._bytes_since_snapshot += size_bytes
+        self._is_snapshot_durable = False
         self._epochs = epochs
         self._end = next_offset
         for header in headers:
@@ -345,13 +348,13 @@ class UnifiedLog:
         if has_indexes:
             active.write_indexes(sync=is_flushed)
         with FailsAs(OpKind.CHECKPOINT):
-            self._write_snapshot(sync=False)
+            self._write_snapshot()
         self.segments.begin(self._end, self.config.index_interval_bytes)
 
-    def _write_snapshot(self, *, sync: bool) -> None:
+    def _write_snapshot(self) -> None:
         base = self.segments.from_recovery_at(self._recovery_point)[0].base_offset
         self._snapshots.write(
-            self._producers, self._end, self.segments.all, sync=sync, recovery_base=base
+            self._producers, self._end, self.segments.all, sync=False, recovery_base=base
         )
         self._bytes_since_snapshot = 0
 
@@ -386,23 +389,14 @@ class UnifiedLog:
 
     # -- flush ------------------------------------------------------------------------------
 
-    def flush_plan(self, *, is_last: bool = False) -> FlushPlan:
+    def flush_plan(self) -> FlushPlan:
         """Return the files with bytes that are not durable yet, and write leader epochs now.
 
         The indexes of closed segments and of transactions are written now, too, because segments
-        that are durable to their end are not visited again. ``is_last``: the active segment is
-        about to be closed as well.
+        that are durable to their end are not visited again.
         """
-        *closed, active = segments = self.segments.from_recovery_at(self._recovery_point)
-        for segment in segments:
-            segment.write_transactions()
-        paths = [one.transactions_path for one in segments if one.transactions]
-        for segment in closed:
-            self.beat()
-            segment.write_indexes()
-            paths.extend(segment.index_paths)
-        if is_last and active.write_indexes():
-            paths.extend(active.index_paths)
+        segments = self.segments.from_recovery_at(self._recovery_point)
+        paths = self._write_closed_indexes(segments)
         self._write_epochs(self._epochs)
         return FlushPlan(
             tuple(segment.open() for segment in segments),
@@ -412,15 +406,26 @@ class UnifiedLog:
             tuple(paths),
         )
 
+    def _write_closed_indexes(self, segments: Sequence[LogSegment]) -> list[str]:
+        """Write what the last of ``segments`` does not add to; return the files to be synced."""
+        for segment in segments:
+            segment.write_transactions()
+        paths = [one.transactions_path for one in segments if one.transactions]
+        for segment in segments[:-1]:
+            self.beat()
+            segment.write_indexes()
+            paths.extend(segment.index_paths)
+        return paths
+
     def flushed(self, plan: FlushPlan) -> None:
         """``plan`` was carried out."""
         if plan.truncations == self.segments.truncations:
             self._recovery_point = max(self._recovery_point, plan.end_offset)
 
-    def flush(self, *, is_last: bool = False) -> None:
-        """All of it, here and now; ``is_last`` as in :meth:`flush_plan`."""
-        plan = self.flush_plan(is_last=is_last)
-        carry_out(self._vfs, plan, self.beat)
+    def flush(self) -> None:
+        """All of it, here and now."""
+        plan = self.flush_plan()
+        carry_out(self._vfs, [plan], self.beat)
         self.flushed(plan)
 
     def detach_files(self, idle: Sequence[LogSegment]) -> None:
@@ -623,6 +628,7 @@ class UnifiedLog:
     def _forget_from(self, end: int, truncation: Truncation) -> None:
         """The files hold nothing from ``end`` on any more."""
         self._truncation = lower_truncation(self._truncation, truncation)
+        self._is_snapshot_durable = False
         self.segments.truncations += 1
         self._end = end
         self._start = min(self._start, end)
@@ -708,17 +714,46 @@ class UnifiedLog:
 
     # -- stop -------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Everything certain and every file closed; loading needs to scan nothing then.
+    def close_plan(self) -> FlushPlan:
+        """Write what a load after a clean stop needs, and return what is still to be synced.
 
-        The files are closed whatever fails: an open one keeps the space of a removed one.
+        The log takes no other operation afterwards than :meth:`close`. Nothing is written or synced
+        that is durable already: a log that did not change since a clean stop costs an fsync of its
+        directory.
         """
-        try:
+        with Undoing(self.segments.close):
             self.segments.name_compacted()
-            self.segments.active.truncate_torn_tail()
-            self.flush(is_last=True)
-            self.segments.active.write_transactions(sync=True)
-            if self._end > 0:
-                self._write_snapshot(sync=True)
-        finally:
-            self.segments.close()
+            active = self.segments.active
+            is_torn = active.truncate_torn_tail()
+            segments = self.segments.from_recovery_at(self._recovery_point)
+            paths = self._write_closed_indexes(segments)
+            if active.write_indexes():
+                paths.extend(active.index_paths)
+            if self._end > 0 and not self._is_snapshot_durable:
+                with FailsAs(OpKind.CHECKPOINT):
+                    self._write_snapshot()
+                paths.append(self._snapshots.path(self._end))
+            is_durable = self._recovery_point >= self._end and not is_torn
+            return FlushPlan(
+                () if is_durable else tuple(segment.open() for segment in segments),
+                self.directory,
+                self._end,
+                self.segments.truncations,
+                tuple(paths),
+                self._write_new_epochs(),
+            )
+
+    def _write_new_epochs(self) -> tuple[tuple[str, str], ...]:
+        """Write leader epochs beside their file, if that says something else."""
+        if self._epochs_on_disk == self._epochs:
+            return ()
+        with FailsAs(OpKind.CHECKPOINT):
+            data = format_leader_epochs(self._epochs)
+            written = write_temporary(self._vfs, self._epochs_path, data, sync=False)
+        return ((written, self._epochs_path),)
+
+    def close(self, done: FlushPlan | None) -> None:
+        """Close every file; ``done``: the result of :meth:`close_plan`, if it was carried out."""
+        if done is not None:
+            self.flushed(done)
+        self.segments.close()

@@ -36,6 +36,7 @@ from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS, Produc
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.manager.closing import close_logs
 from kraftjbod.storage.manager.dir_arrivals import DirArrivals
 from kraftjbod.storage.manager.housekeeping import Housekeeping
 from kraftjbod.storage.manager.log_maker import LogMaker
@@ -570,14 +571,10 @@ class LogManager:
         """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
         handles = self._registry.every_handle_in(log_dir)
         is_doubtful = any(handle.topic_partition in doubtful for handle in handles)
-        closings: list[Callable[[], Awaitable[None]]] = [
-            *(handle.close for handle in handles),
-            *(future.sync for future in self._registry.futures_in(log_dir)),
-        ]
-        failed: OperatingError | None = None
-        for close in closings:
+        failed = await close_logs(log_dir, handles)
+        for future in self._registry.futures_in(log_dir):
             try:
-                await close()
+                await future.sync()
             except OperatingError as e:
                 failed = failed or e
         try:

@@ -231,11 +231,16 @@ class LogSegment:
         if self._first_timestamp is None:
             self._first_timestamp = headers[0].max_timestamp
 
-    def truncate_torn_tail(self) -> None:
-        """Truncate what a write that failed has left; nothing may ever stand after that."""
-        if self._tail_is_torn:
+    def truncate_torn_tail(self) -> bool:
+        """Truncate what a write that failed has left; nothing may ever stand after that.
+
+        Return whether there was something.
+        """
+        was_torn = self._tail_is_torn
+        if was_torn:
             self.open().truncate(self.size_bytes)
             self._tail_is_torn = False
+        return was_torn
 
     def write_indexes(self, *, sync: bool = False) -> bool:
         """Bring the indexes to their files, unless these say the same; whether that was needed.

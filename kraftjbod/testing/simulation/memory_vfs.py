@@ -19,12 +19,12 @@ import io
 import posixpath
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from errno import EISDIR, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY
 from os import strerror
 from typing import Any, Final, NamedTuple
 
-from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space
+from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, sync_in_order
 from kraftjbod.testing.simulation.memory_file import MemFile, MemLock
 
 #: Share of the synced files whose names survive though an earlier change does not.
@@ -337,6 +337,11 @@ class MemVfs:
         if len(self._uncertain) > _MOST_UNCERTAIN:
             self._make_certain(self._uncertain[: _MOST_UNCERTAIN // 2])
             del self._uncertain[: _MOST_UNCERTAIN // 2]
+
+    def sync_side_by_side(
+        self, syncs: Sequence[Callable[[], None]], beat: Callable[[], None]
+    ) -> None:
+        sync_in_order(syncs, beat)
 
     # -- the whole --------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.protocol.framing import Buffer
-from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile
+from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, VfsFile, sync_in_order
 from kraftjbod.testing.simulation.disk_faults import DiskFaults
 from kraftjbod.testing.simulation.memory_file import MemFile, MemLock
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -257,6 +257,11 @@ class ProcessVfs:
     def sync_dir(self, path: str) -> None:
         self._require_descriptor(path)
         self._begin("sync_dir", path).sync_dir(path)
+
+    def sync_side_by_side(
+        self, syncs: Sequence[Callable[[], None]], beat: Callable[[], None]
+    ) -> None:
+        sync_in_order(syncs, beat)
 
     def device(self, path: str) -> int:
         return self._begin("device", path).device(path)

@@ -7,7 +7,8 @@ import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import ENOTEMPTY
+from errno import EIO, ENOTEMPTY
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -317,3 +318,43 @@ def test_a_file_that_may_be_gone(place: tuple[Vfs, str]) -> None:
     found = vfs.open_if_exists(f"{root}/f")
     assert found is not None
     assert bytes(found.read_at(0, 9)) == b"abc"
+
+
+def test_sync_side_by_side_runs_several_at_a_time() -> None:
+    """Two fsyncs that wait for each other: one after the other would never end."""
+    barrier = threading.Barrier(2, timeout=30)
+    beats: list[str] = []
+
+    def sync() -> None:
+        barrier.wait()
+
+    RealVfs().sync_side_by_side([sync] * 16, lambda: beats.append(threading.current_thread().name))
+    assert beats == [threading.current_thread().name] * 16
+
+
+def test_sync_side_by_side_raises_an_error_when_all_have_ended() -> None:
+    ended: list[int] = []
+
+    def sync(number: int) -> None:
+        ended.append(number)
+        if number == 5:
+            raise OSError(EIO, "broken")
+
+    with pytest.raises(OSError, match="broken"):
+        RealVfs().sync_side_by_side([partial(sync, n) for n in range(100)], lambda: None)
+    assert sorted(ended) == list(range(100))
+
+
+def test_sync_side_by_side_without_another_thread_uses_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ended: list[int] = []
+    beats: list[int] = []
+    RealVfs().sync_side_by_side(
+        [partial(ended.append, n) for n in range(100)], lambda: beats.append(0)
+    )
+    assert (ended, len(beats)) == (list(range(100)), 100)

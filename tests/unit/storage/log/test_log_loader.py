@@ -13,7 +13,15 @@ from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, batch, headers_of, read_by_index, truncate_by_index
+from tests.faults.rig import (
+    TOPIC_ID,
+    TP,
+    batch,
+    close_log,
+    headers_of,
+    read_by_index,
+    truncate_by_index,
+)
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -146,7 +154,7 @@ def test_epochs_that_recovery_found_are_there_after_the_next_clean_stop() -> Non
     recovered = load(vfs).log
     epochs = recovered.view().epochs
     assert epochs[-1].epoch == 7
-    recovered.close()
+    close_log(recovered, vfs)
     clean = LogLoader(
         vfs=vfs,
         directory="/d1/t-0",
@@ -163,7 +171,7 @@ def closed() -> tuple[MemVfs, list[int]]:
     """A log of four segments after a clean stop; their base offsets."""
     vfs, log = make()
     bases = [segment.base_offset for segment in log.view().segments]
-    log.close()
+    close_log(log, vfs)
     return vfs, bases
 
 

@@ -18,10 +18,10 @@ def test_whatever_fails_in_a_flush_is_a_failed_fsync(kind: str) -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/t")
     plan = FlushPlan((vfs.open("/t/0.log", OpenMode.CREATE),), "/t", 5, 0)
-    carry_out(vfs, plan, lambda: None)
+    carry_out(vfs, [plan], lambda: None)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({kind})))
     with pytest.raises(OSError) as caught:
-        carry_out(vfs, plan, lambda: None)
+        carry_out(vfs, [plan], lambda: None)
     assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.FLUSH
 
 
@@ -31,5 +31,5 @@ def test_flush_of_several_files_reports_progress_after_each() -> None:
     vfs.make_dirs("/t")
     files = tuple(vfs.open(f"/t/{name}.log", OpenMode.CREATE) for name in range(3))
     beats: list[int] = []
-    carry_out(vfs, FlushPlan(files, "/t", 5, 0, ("/t/0.log",)), lambda: beats.append(1))
-    assert len(beats) == 4
+    carry_out(vfs, [FlushPlan(files, "/t", 5, 0, ("/t/0.log",))], lambda: beats.append(1))
+    assert len(beats) == 5

@@ -29,7 +29,7 @@ from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.vfs import OpenMode, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, read_by_index
+from tests.faults.rig import TOPIC_ID, TP, close_log, read_by_index
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, retention_bytes=2000)
@@ -190,7 +190,7 @@ class Walk:
         self.model.start = self.log.view().log_start_offset
 
     def stop(self) -> None:
-        self.log.close()
+        close_log(self.log, self.vfs)
         self._reload(self.log.view().recovery_point, was_clean=True)
 
     def crash(self) -> None:
@@ -335,7 +335,7 @@ def test_kafkas_own_files_are_read_and_written_alike() -> None:
     log.append_as_follower(logs[0], NOW_MS)
     log.roll()
     log.append_as_follower(logs[1], NOW_MS)
-    log.close()
+    close_log(log, vfs)
     theirs = (GOLDEN / "00000000000000000004.txnindex").read_bytes()
     assert vfs.read_if_exists(f"/d1/{TP}/00000000000000000004.txnindex") == theirs
     assert not vfs.exists(f"/d1/{TP}/00000000000000000000.txnindex")

@@ -25,7 +25,7 @@ from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.segment_cache import CacheLimits, SegmentCache
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.rig import TOPIC_ID, TP, batch, headers_of, read_by_index
+from tests.faults.rig import TOPIC_ID, TP, batch, close_log, headers_of, read_by_index
 from tests.faults.vfs_fault import Fault, FaultVfs
 
 NO_LIMIT = 2**62
@@ -59,7 +59,7 @@ def read_all(log: UnifiedLog, max_bytes: int = 700) -> list[tuple[int, int]]:
 def reload(log: UnifiedLog, vfs: Vfs, *, clean: bool) -> UnifiedLog:
     point = log.view().recovery_point
     if clean:
-        log.close()
+        close_log(log, vfs)
         point = log.view().recovery_point
     loaded = LogLoader(
         vfs=vfs,
@@ -350,7 +350,7 @@ def test_damaged_index_files_are_rebuilt() -> None:
     for _ in range(30):
         append(log)
     before = read_all(log)
-    log.close()
+    close_log(log, vfs)
     rng = random.Random(3)
     for entry in vfs.list_dir("/d1/t-0", sized="index"):
         if entry.name.endswith("index"):
@@ -420,7 +420,7 @@ def test_what_is_missing_without_the_mark_is_damage() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     log.append_as_follower(sent(0, 5, 10), 1, may_have_gaps=True)
-    log.close()
+    close_log(log, vfs)
     vfs.unlink_if_exists(f"{log.directory}/may-have-gaps")
     loader = LogLoader(
         vfs=vfs, directory=log.directory, topic_partition=TP, config=CONFIG, was_clean=False

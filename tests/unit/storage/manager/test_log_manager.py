@@ -363,7 +363,8 @@ async def test_a_dir_that_dies_after_it_was_loaded_and_before_the_others_are_has
 async def test_no_clean_mark_where_closing_failed() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
-    await manager.create(TP, TOPIC_ID)
+    handle = await manager.create(TP, TOPIC_ID)
+    await handle.append_as_leader(batch(), headers_of(batch()), 0)
     vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log"))
     with capture_logs() as logs:
         await manager.close(1)

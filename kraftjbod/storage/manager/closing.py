@@ -1,0 +1,62 @@
+"""LOOP. Closing the logs of a directory for a clean stop, many at a time.
+
+The files of many logs are written before the first of them is synced: see ``carry_out`` for the
+reason. If the files of one log cannot be written, for lack of space, other logs are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from kraftjbod.core.errors import OperatingError
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log.log_values import carry_out
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+
+T = TypeVar("T")
+
+#: Logs with bytes that are not durable keep a file open until all logs of their group are synced.
+_CLOSED_TOGETHER: Final = 256
+
+
+async def close_logs(log_dir: LogDir, handles: Sequence[LogHandle]) -> OperatingError | None:
+    """Make all logs durable and close their files; return the first error.
+
+    A log that was closed without an error needs no scan when it is loaded.
+    """
+    failed: OperatingError | None = None
+    for begin in range(0, len(handles), _CLOSED_TOGETHER):
+        error = await _close_group(log_dir, handles[begin : begin + _CLOSED_TOGETHER])
+        failed = failed or error
+    return failed
+
+
+async def _close_group(log_dir: LogDir, handles: Sequence[LogHandle]) -> OperatingError | None:
+    planned = await _outcomes(handle.close_plan() for handle in handles)
+    errors = [one for one in planned if isinstance(one, OperatingError)]
+    plans = [one for one in planned if not isinstance(one, OperatingError)]
+    is_durable = True
+    try:
+        await log_dir.run(OpKind.CLOSE, lambda: carry_out(log_dir.vfs, plans, log_dir.beat))
+    except OperatingError as e:
+        errors.append(e)
+        is_durable = False
+    closed = await _outcomes(
+        handle.close(plan if is_durable else None)
+        for handle, plan in zip(handles, planned, strict=True)
+        if not isinstance(plan, OperatingError)
+    )
+    errors += [one for one in closed if isinstance(one, OperatingError)]
+    return errors[0] if errors else None
+
+
+async def _outcomes(work: Iterable[Awaitable[T]]) -> list[T | OperatingError]:
+    outcomes: list[T | OperatingError] = []
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, OperatingError):
+            raise outcome
+        outcomes.append(outcome)
+    return outcomes

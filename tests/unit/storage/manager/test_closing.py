@@ -1,0 +1,143 @@
+"""Closing many logs for a clean stop: order and number of fsyncs, power cuts, and full disks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.storage.manager.closing import close_logs
+from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.vfs import Vfs
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.faults.large_log import CountingVfs, count_steps
+from tests.faults.rig import (
+    TOPIC_ID,
+    batch,
+    checkpoint,
+    format_dir,
+    headers_of,
+    manager_of,
+    open_dir,
+)
+from tests.faults.vfs_fault import FaultVfs
+
+REPLICAS = 20
+MARK = "/d1/.kafka_cleanshutdown"
+
+
+async def start(vfs: Vfs) -> LogManager:
+    if not vfs.exists("/d1/meta.properties"):
+        format_dir(vfs, "/d1", 1)
+    manager = manager_of([open_dir(vfs, "/d1", 1)])
+    await manager.load()
+    return manager
+
+
+async def append(handle: LogHandle, epoch: int = 0) -> None:
+    await handle.append_as_leader(batch(), headers_of(batch()), epoch)
+
+
+async def start_with_records(vfs: Vfs) -> LogManager:
+    manager = await start(vfs)
+    for partition in range(REPLICAS):
+        await append(await manager.create(TopicPartition("t", partition), TOPIC_ID))
+    return manager
+
+
+async def test_close_logs_syncs_all_files_before_the_first_directory() -> None:
+    vfs = FaultVfs(MemVfs())
+    manager = await start_with_records(vfs)
+    done: list[str] = []
+    vfs.on_operation = lambda kind, path: done.append(kind)
+    assert await close_logs(manager.dirs()[0], manager.handles()) is None
+    first_sync, last_sync = done.index("sync"), len(done) - 1 - done[::-1].index("sync")
+    assert "write_at" not in done[first_sync:]
+    assert "sync_dir" not in done[:last_sync]
+    # The log, both indexes, leader epochs, the producer snapshot, and the directory.
+    counts = Counter(done)
+    assert (counts["sync"], counts["sync_dir"]) == (5 * REPLICAS, REPLICAS)
+
+
+async def test_close_logs_reports_progress_between_fsyncs() -> None:
+    vfs = FaultVfs(MemVfs())
+    manager = await start_with_records(vfs)
+    log_dir = manager.dirs()[0]
+    beats: list[int] = []
+    syncs = 0
+
+    def count(kind: str, path: str) -> None:
+        nonlocal syncs
+        if kind in ("sync", "sync_dir"):
+            syncs += 1
+            beats.append(log_dir._executor.beats)
+
+    vfs.on_operation = count
+    await close_logs(log_dir, manager.handles())
+    assert syncs == 6 * REPLICAS
+    assert len(set(beats)) == syncs
+
+
+async def test_close_logs_of_unchanged_logs_writes_and_opens_nothing() -> None:
+    mem = MemVfs()
+    await (await start_with_records(mem)).close(1)
+    vfs = CountingVfs(mem)
+    manager = await start(vfs)
+    steps = count_steps(manager.dirs()[0], vfs)
+    await close_logs(manager.dirs()[0], manager.handles())
+    # One fsync of each directory.
+    assert sum(operations for _, operations in steps) == REPLICAS
+    assert {kind for kind, _ in steps} == {OpKind.CLOSE}
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+async def test_close_logs_rewrites_the_snapshot_of_a_changed_log(is_truncated: bool) -> None:
+    """Also if the log ends again where it ended when it was loaded."""
+    vfs = MemVfs()
+    manager = await start(vfs)
+    handle = await manager.create(TopicPartition("t", 0), TOPIC_ID)
+    await append(handle)
+    await manager.close(1)
+    manager = await start(vfs)
+    (handle,) = manager.handles()
+    if is_truncated:
+        await handle.truncate_to(0)
+    records = batch(producer=(7, 0, 0))
+    await handle.append_as_leader(records, headers_of(records), 1)
+    await manager.close(2)
+    (handle,) = (await start(vfs.crash_clone(1))).handles()
+    assert [one.producer_id for one in await handle.known_producers()] == [7]
+    assert handle.latest_epoch == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_power_cut_while_logs_are_closed_loses_nothing_that_was_flushed(seed: int) -> None:
+    """At every operation of the stop, of logs with a flushed record and a later one."""
+    vfs = FaultVfs(mem := MemVfs())
+    manager = await start(vfs)
+    for partition in range(3):
+        handle = await manager.create(TopicPartition("t", partition), TOPIC_ID)
+        await append(handle)
+        await handle.flush()
+        await append(handle, epoch=1)
+    await checkpoint(manager)
+    left: list[MemVfs] = []
+    vfs.on_operation = lambda kind, path: left.append(mem.crash_clone(seed * 1000 + len(left)))
+    await manager.close(1)
+    vfs.on_operation = None
+    left.append(mem.crash_clone(seed))
+    for clone in left:
+        is_clean = clone.exists(MARK)
+        loaded = await start(clone)
+        for handle in loaded.handles():
+            assert handle.log_start_offset == 0
+            assert handle.view.damages == ()
+            assert handle.log_end_offset in ((2,) if is_clean else (1, 2))
+            assert handle.latest_epoch == handle.log_end_offset - 1
+        assert len(loaded.handles()) == 3
+        for log_dir in loaded.dirs():
+            log_dir.close()
+    assert is_clean
