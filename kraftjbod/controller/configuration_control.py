@@ -356,9 +356,13 @@ class ConfigurationControlManager:
         if not name:
             of_all = self._state.configs.get((ResourceType.BROKER, ""), {})
             return frozenset(list_items(of_all.get(CORDONED_LOG_DIRS, "")))
-        broker = self._state.brokers[BrokerId(int(name))]
-        text = dynamic_value(self._state.configs, broker.broker_id)
+        broker_id = BrokerId(int(name))
+        text = dynamic_value(self._state.configs, broker_id)
         said = list_items(text) if text is not None else []
+        broker = self._state.brokers.get(broker_id)
+        if broker is None:
+            # A controller, or a broker that was unregistered and has stored values.
+            return frozenset(said)
         ids = broker.cordoned_log_dirs if text is None else cordoned_ids(broker, said)
         return frozenset((*said, *(broker.log_dir_paths.get(d, "") for d in ids)))
 

@@ -9,6 +9,7 @@ from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId
+from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
 from kraftjbod.metadata.records import ConfigRecord, FeatureLevelRecord, ResourceType, TopicRecord
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol import rpc_config_messages as m
@@ -146,3 +147,20 @@ def test_a_value_that_no_old_version_could_carry_is_refused() -> None:
     ((code, message),) = _alter(_manager(MetadataState()), resource)
     assert code == ErrorCode.INVALID_CONFIG
     assert "32767 bytes" in (message or "")
+
+
+def test_cordon_of_a_removed_broker_with_stored_values_is_refused() -> None:
+    """An unregistered broker has stored values, but no directories that could be cordoned."""
+    state = MetadataState()
+    level = FeatureLevelRecord(
+        name="metadata.version", feature_level=DEFAULT_METADATA_VERSION.value
+    )
+    stored = ConfigRecord(
+        resource_type=ResourceType.BROKER, resource_name="2", name="cordoned.log.dirs", value="/d0"
+    )
+    state.replay([level, stored], offset=0, epoch=0, delta=MetadataDelta())
+    for operation, value in ((2, "/d1"), (0, "/d0,/d1")):  # APPEND and SET
+        change = m.ConfigChange(name="cordoned.log.dirs", operation=operation, value=value)
+        resource = m.AlteredResource(resource_type=4, name="2", changes=(change,))
+        ((code, message),) = _alter(_manager(state), resource)
+        assert (code, "subset" in (message or "")) == (ErrorCode.INVALID_CONFIG, True)
