@@ -4,7 +4,12 @@ import asyncio
 import random
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
-from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload
+from kraftjbod.cli.clients.cluster_client import (
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload, leader_of
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 
 
@@ -53,3 +58,23 @@ def test_what_is_acknowledged_is_read_and_noted() -> None:
         seen = ledger.seen["safe", partition]
         assert ledger.judge("safe", partition, dict(sorted(seen.items()))) == []
         assert len(seen) >= ledger.acked_end("safe", partition) > 20
+
+
+def test_leader_of_metadata_without_the_broker_is_the_leader_or_minus_one() -> None:
+    partitions = {
+        partition: PartitionMetadata(
+            partition=partition,
+            leader=leader,
+            leader_epoch=0,
+            replicas=(3,),
+            isr=(3,),
+            offline_replicas=(),
+        )
+        for partition, leader in enumerate((3, -1))
+    }
+    topic = TopicMetadata(
+        name="t", topic_id=bytes(16), is_internal=False, error_code=0, partitions=partitions
+    )
+    metadata = ClusterMetadata(topics={"t": topic})
+    assert [leader_of(metadata, "t", partition) for partition in (0, 1, 2)] == [3, -1, -1]
+    assert leader_of(metadata, "deleted", 0) == -1

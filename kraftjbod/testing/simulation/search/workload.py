@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.cli.clients.cluster_client import ClusterClient, may_pass
+from kraftjbod.cli.clients.cluster_client import ClusterClient, ClusterMetadata, may_pass
 from kraftjbod.cli.clients.config_admin import (
     ConfigChange,
     ConfigResource,
@@ -251,7 +251,7 @@ class Workload:
                 return
             if offset >= 0:
                 stream.in_doubt.discard(number)
-                leader = client.metadata.leader(stream.topic, stream.partition)
+                leader = leader_of(client.metadata, stream.topic, stream.partition)
                 wrong = stream.take_ack(
                     number, offset, self._now_ms(), sent_ms=sent_ms, leader=leader
                 )
@@ -343,6 +343,17 @@ class Workload:
         client = self._make_client(name)
         self._clients.append(client)
         return client
+
+
+def leader_of(metadata: ClusterMetadata, topic: str, partition: int) -> int:
+    """Return the leader that ``metadata`` names, even if that broker has left, or -1.
+
+    ``ClusterMetadata.leader`` raises LEADER_NOT_AVAILABLE if the metadata was refreshed without a
+    leader since a record was sent.
+    """
+    found = metadata.topics.get(topic)
+    known = None if found is None else found.partitions.get(partition)
+    return -1 if known is None else known.leader
 
 
 def _is_excused(error: OperatingError, stream: Stream) -> bool:
