@@ -57,6 +57,8 @@ class Progress:
 
     next_offset: int
     durable_offset: int = -1
+    #: When ``durable_offset`` was last raised.
+    durable_tick: int = 0
     pace: Pace = Pace.PROBE
     #: A probe, a slice or a read is under way; asked again with the next heartbeat.
     is_waiting: bool = False
@@ -369,7 +371,8 @@ class Leadership:
             return
         if reply.durable_offset > self._log.last_offset:
             return  # Of a history that this log is not of: see Following.contradicted_by.
-        peer.durable_offset = max(peer.durable_offset, reply.durable_offset)
+        if reply.durable_offset > peer.durable_offset:
+            peer.durable_offset, peer.durable_tick = reply.durable_offset, self.now
         self._note_caught_up(peer)
         if peer.in_flight:
             peer.in_flight = [last for last in peer.in_flight if last > peer.durable_offset]
@@ -398,7 +401,12 @@ class Leadership:
         if peer is None or peer.pace is Pace.SNAPSHOT:
             return
         if reply.previous_offset <= peer.durable_offset:
-            return  # It came late: the peer has had it since.
+            if reply.sent_tick <= peer.durable_tick:
+                return  # The rejection may be older than the acknowledgement.
+            # The peer rejects a message that was sent after its acknowledgement arrived: its disk
+            # lost entries. Kafka's leader accepts a lower fetch offset, too.
+            peer.durable_offset, peer.caught_up_tick, peer.end_at_ack = -1, None, None
+            self._probe(peer, reply.previous_offset + 1)
         if peer.pace is Pace.REPLICATE:
             self._probe(peer, peer.durable_offset + 1)
         elif reply.previous_offset == peer.next_offset - 1:

@@ -50,9 +50,16 @@ class Leader:
     def acknowledge(self, offset: int) -> None:
         self.leadership.acknowledged(AppendReply(sender=PEER, to=ME, term=3, durable_offset=offset))
 
-    def reject(self, previous: int, hint: SnapshotId) -> None:
+    def reject(self, previous: int, hint: SnapshotId, *, sent_tick: int = -1) -> None:
         self.leadership.rejected(
-            AppendRejected(sender=PEER, to=ME, term=3, previous_offset=previous, hint=hint)
+            AppendRejected(
+                sender=PEER,
+                to=ME,
+                term=3,
+                previous_offset=previous,
+                hint=hint,
+                sent_tick=sent_tick,
+            )
         )
 
 
@@ -78,6 +85,25 @@ def test_a_refusal_that_comes_late_changes_nothing() -> None:
     leader.to_peer()
     leader.reject(9, SnapshotId(2, 1))
     assert (leader.peer.pace, leader.to_peer()) == (Pace.REPLICATE, [])
+
+
+def test_leadership_peer_that_lost_acknowledged_entries_gets_them_again() -> None:
+    """Its disk lost the end of the log, which looked like an unfinished write: it is not mute."""
+    leader = Leader()
+    leader.propose()
+    leader.leadership.now = 5
+    leader.acknowledge(10)
+    leader.to_peer()
+    leader.reject(10, SnapshotId(6, 2), sent_tick=5)
+    assert leader.to_peer() == [], "the rejection may be older than the acknowledgement"
+    leader.leadership.now = 6
+    leader.reject(10, SnapshotId(6, 2), sent_tick=6)
+    [probe] = leader.to_peer()
+    assert isinstance(probe, Append)
+    assert (probe.previous_offset, [entry.offset for entry in probe.entries]) == (6, [7, 8, 9, 10])
+    assert leader.peer.durable_offset == -1, "entries that it lost do not count any more"
+    leader.acknowledge(10)
+    assert (leader.peer.pace, leader.peer.durable_offset) == (Pace.REPLICATE, 10)
 
 
 def test_who_has_more_than_this_log_is_of_another_history_and_costs_no_time() -> None:
