@@ -157,6 +157,8 @@ class ClusterView:
             return [f"{host.name} does not run"]
         if driver.leader != leader.node_id or driver.term != leading.term:
             return [f"{host.name} does not follow {leader.name}"]
+        if driver._core.is_mute:
+            return [f"{host.name} is mute since the end of its log was damaged"]
         if driver.committed_offset != leading.committed_offset:
             return [f"{host.name} has committed up to {driver.committed_offset}"]
         if driver.committed.is_reloading or host.state.offset != driver.committed_offset:

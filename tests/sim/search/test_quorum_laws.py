@@ -39,6 +39,9 @@ def test_what_a_quorum_must_not_do_is_found() -> None:
 
         core._hard_state = HardState(term=core.term, voted_for=node(follower.node_id))
         assert "votes in term" in " ".join(look())
+        core._hard_state = HardState(term=core.term, mute_before_term=core.term + 1)
+        assert "may lack what it acknowledged" in " ".join(look())
+        core._hard_state = HardState(term=core.term)
 
         led = core.leadership
         assert led is not None

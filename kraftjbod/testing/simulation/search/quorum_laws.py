@@ -14,6 +14,7 @@
 * A controller that is cut off from all others does not raise the term: that would cost the others
   their leader later.
 * Every decision that was answered to a client is committed.
+* A controller that lost the end of its log neither votes nor leads until it holds the end again.
 * A controller follows one metadata log as long as its disk is not replaced.
 * A snapshot is the state that its committed entries replay to, on every controller.
 
@@ -64,7 +65,8 @@ class QuorumLaws:
         self._votes: dict[tuple[str, int], ReplicaKey] = {}
         #: Of each controller the newest machine, also after its end.
         self._cores: dict[str, RaftCore] = {}
-        #: Those whose disks were emptied since: they were right to count, until then.
+        #: Those whose disks were emptied or lost the end of the log since. Their acknowledgements
+        #: were right until then.
         self._emptied: list[RaftCore] = []
         #: Up to where what each has committed was compared.
         self._compared: dict[str, int] = {}
@@ -78,6 +80,8 @@ class QuorumLaws:
         self._cut_off: dict[str, int] = {}
         #: Voters whose disks are lost, as they called themselves.
         self._gone: set[ReplicaKey] = set()
+        #: Controllers that lost the end of their log and have not opened it since.
+        self._cut_short: set[str] = set()
         self.is_lost = False
         """Who is left of the voters is no majority of them."""
 
@@ -116,6 +120,16 @@ class QuorumLaws:
     def connected(self, name: str) -> None:
         self._cut_off.pop(name, None)
 
+    def loses_end(self, name: str) -> None:
+        """Expect a shorter log at its next start.
+
+        Acknowledgements that it sent before still count for the entries that its log held.
+        """
+        core = self._cores.get(name)
+        if core is not None:
+            self._cut_short.add(name)
+            self._emptied.append(core)
+
     def forgets_all(self, name: str) -> None:
         """It begins with an empty disk, as another voter."""
         self.look()
@@ -152,18 +166,22 @@ class QuorumLaws:
     def _begins(self, name: str, core: RaftCore) -> None:
         """A process, or the first look at it: what it had applied is on its disk."""
         before = self._cores.get(name)
-        if before is not None and core.log.last_offset < before.applicable_offset:
+        is_shorter = before is not None and core.log.last_offset < before.applicable_offset
+        if before is not None and is_shorter and name not in self._cut_short:
             self._found(
                 f"{name} has its log up to {core.log.last_offset} after a start, and had applied "
                 f"up to {before.applicable_offset} before"
             )
         self._cores[name] = core
+        self._cut_short.discard(name)
         self._compared.pop(name, None)
         self._cut_off.pop(name, None)
         self._votes = {key: vote for key, vote in self._votes.items() if key[0] != name}
 
     def _vote(self, name: str, core: RaftCore) -> None:
         state = core.hard_state
+        if core.is_mute and (state.voted_for is not None or core.leadership is not None):
+            self._found(f"{name} votes in term {state.term}, and may lack what it acknowledged")
         if state.voted_for is None:
             return
         first = self._votes.setdefault((name, state.term), state.voted_for)

@@ -367,7 +367,11 @@ class SeedRun:
         voters = VoterFaults(stage, operator, self._quorum)
         self._observers += [
             ObserverLife(
-                host, stage, random.Random(f"{host.name} {seed}"), name_voters=voters.name_voters
+                host,
+                stage,
+                random.Random(f"{host.name} {seed}"),
+                name_voters=voters.name_voters,
+                loses_end=self._quorum.loses_end,
             )
             for host in self._cluster.observers
         ]

@@ -95,3 +95,11 @@ def test_who_does_not_vote_is_not_away_and_keeps_no_other_one_from_it() -> None:
     assert not budget.why_not(_like(kind=Kind.CONTROLLER_POWER_CUT))
     assert budget.why_not(_like(kind=Kind.VOTERS, controller=2))
     assert budget.why_not(_like(kind=Kind.METADATA_REPLACED)), "two voters need both of their disks"
+
+
+def test_damaged_log_end_excludes_changes_of_voters() -> None:
+    budget = Budget(controllers=5)
+    budget.begun(_like(kind=Kind.METADATA_LOST_END))
+    assert budget.why_not(_like(kind=Kind.VOTERS))
+    assert not budget.why_not(_like(kind=Kind.METADATA_LOST_END))
+    assert not budget.why_not(_like(kind=Kind.CONTROLLER_KILL))

@@ -79,3 +79,10 @@ def test_rotten_metadata_snapshot_is_noticed_by_returning_broker_and_controller(
         assert outcome.rotted == 3
         damages_found += outcome.damages_found
     assert damages_found, "a bit that rots behind a page in memory shows only later"
+
+
+def test_voter_with_damaged_log_end_is_mute_until_it_holds_the_end_again() -> None:
+    outcome = play([Kind.METADATA_LOST_END] * 3, controllers=3)
+    story = "\n".join(outcome.story)
+    assert story.count(" fault        /controller-") == 3
+    assert story.count("metadata_log_is_short") == story.count("metadata_log_is_whole") > 0

@@ -117,8 +117,9 @@ def _clash(a: Fault, b: Fault) -> bool:
     """Whether both would break, or order, the same thing."""
     if a.kind in _ALONE and a.kind is b.kind:
         return True
-    if {a.kind, b.kind} <= OF_THE_VOTERS:
-        # Of two voters none may lose its disk.
+    changes_of_voters = {a.kind, b.kind} - {Kind.METADATA_LOST_END}
+    if changes_of_voters and changes_of_voters <= OF_THE_VOTERS:
+        # One of two voters may not lose its disk, or the end of its log.
         return True
     if a.kind in OF_A_LINK and b.kind in OF_A_LINK:
         return {a.broker, a.other} == {b.broker, b.other}

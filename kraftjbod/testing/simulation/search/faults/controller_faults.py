@@ -21,6 +21,7 @@ from kraftjbod.testing.simulation.disk_faults import DiskFault
 from kraftjbod.testing.simulation.memory_file import ONE_BIT
 from kraftjbod.testing.simulation.search.faults.host_faults import LATE_ITERATION_US
 from kraftjbod.testing.simulation.search.faults.link_faults import REJECTS
+from kraftjbod.testing.simulation.search.faults.log_end_damage import damage_log_end
 from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
@@ -59,18 +60,20 @@ _DISK_FAULTS: Final = {
 Companion = Callable[[SimulatedController, random.Random], AbstractContextManager[None]]
 
 
-class CutOffs(Protocol):
-    """Who hears of it, by the host's name."""
+class ToldLaws(Protocol):
+    """Invariants that receive the names of hosts that a fault strikes."""
 
     def cut_off(self, name: str) -> None: ...
 
     def connected(self, name: str) -> None: ...
 
+    def loses_end(self, name: str) -> None: ...
+
 
 class ControllerFaults:
-    """:param laws: hear of who is cut off."""
+    """:param laws: notified of controllers that are cut off or lose the end of their log."""
 
-    def __init__(self, stage: Stage, laws: CutOffs) -> None:
+    def __init__(self, stage: Stage, laws: ToldLaws) -> None:
         self._stage = stage
         self._laws = laws
         #: Bits that rotted so far.
@@ -86,6 +89,7 @@ class ControllerFaults:
             Kind.METADATA_LOST_TAIL: self._lose_tail,
             Kind.METADATA_WRITEBACK: self._fail_writeback,
             Kind.METADATA_ROT: self._rot_snapshot,
+            Kind.METADATA_LOST_END: self._damage_end,
             Kind.QUORUM_CUT: self._cut,
             Kind.QUORUM_ONE_WAY: self._cut,
             Kind.CONTROLLER_ISOLATED: self._cut,
@@ -184,6 +188,31 @@ class ControllerFaults:
             await wait(fault)
             if rng.random() < _POWER_CUTS:
                 host.power_cut()
+
+    async def _damage_end(self, fault: Fault) -> None:
+        """An orderly stop notes the log's end, so that each damage is recognized afterwards."""
+        rng, stage = fault.rng(), self._stage
+        async with stage.struck_controller(fault) as host, stage.controller_down(host):
+            await self._end(host, rng)
+            disks = [one.metadata_disk for one in stage.cluster.controllers if one is not host]
+            holders = len(stage.cluster.controllers) // 2 + 1
+            damage = damage_log_end(host.metadata_disk, disks, holders, rng)
+            if damage is None:
+                stage.note(f"{host.name} lacks entries that may be damaged")
+                return
+            self._laws.loses_end(host.name)
+            stage.note(damage)
+
+    async def _end(self, host: SimulatedController, rng: random.Random) -> None:
+        match rng.randrange(3):
+            case 0:
+                host.kill()
+            case 1:
+                host.power_cut()
+            case _:
+                host.stop()
+        while host.is_up:
+            await asyncio.sleep(POLL_S)
 
     async def _until_ended(self, host: SimulatedController) -> None:
         for _ in range(round(_NOTICED_S / POLL_S)):

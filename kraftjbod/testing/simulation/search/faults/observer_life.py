@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from kraftjbod.testing.simulation.search.faults.log_end_damage import damage_log_end
 from kraftjbod.testing.simulation.search.faults.stage import Stage
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 
@@ -21,6 +22,7 @@ _DOWN_S: Final = (0.1, 4.0)
 class ObserverLife:
     """
     :param name_voters: has the metadata log name the voters.
+    :param loses_end: called with the host's name when the end of its log was damaged.
     """
 
     def __init__(
@@ -30,11 +32,20 @@ class ObserverLife:
         rng: random.Random,
         *,
         name_voters: Callable[[], Awaitable[None]],
+        loses_end: Callable[[str], None],
     ) -> None:
         self._host = host
         self._stage = stage
         self._rng = rng
         self._name_voters = name_voters
+        self._loses_end = loses_end
+        self._strikes = (
+            self._kill,
+            self._lose_power,
+            self._stop,
+            self._isolate,
+            self._damage_log_end,
+        )
 
     async def run(self) -> None:
         """Until cancelled; :meth:`end` afterwards."""
@@ -42,7 +53,7 @@ class ObserverLife:
         self._start()
         while True:
             await asyncio.sleep(self._rng.uniform(*_UP_S))
-            await self._rng.choice((self._kill, self._lose_power, self._stop, self._isolate))()
+            await self._rng.choice(self._strikes)()
             self._start()
 
     def end(self) -> None:
@@ -64,6 +75,15 @@ class ObserverLife:
     async def _lose_power(self) -> None:
         self._stage.note(f"{self._host.name} loses its power")
         self._host.power_cut()
+        await self._wait()
+
+    async def _damage_log_end(self) -> None:
+        """No majority counts the entries of an observer: any of them may be lost."""
+        self._host.kill()
+        damage = damage_log_end(self._host.metadata_disk, (), 0, self._rng)
+        if damage is not None:
+            self._loses_end(self._host.name)
+            self._stage.note(damage)
         await self._wait()
 
     async def _stop(self) -> None:

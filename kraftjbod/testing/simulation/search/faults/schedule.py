@@ -100,6 +100,9 @@ class Kind(StrEnum):
     METADATA_VANISH = "unmounted metadata disk"
     METADATA_ROT = "bit rot in a metadata snapshot"
     """Of the newest snapshot of one controller. The bit is right again when the fault is over."""
+    METADATA_LOST_END = "end of a metadata log damaged"
+    """The last entries of one controller rot or are cut off while it is down. The others elect
+    leaders without it until it holds these entries again."""
     QUORUM_CUT = "controller cut off from other controllers"
     QUORUM_ONE_WAY = "controller cut off from other controllers, one way"
     CONTROLLER_ISOLATED = "controller cut off from everybody"
@@ -190,6 +193,7 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.METADATA_CLUTTER: 3,
         Kind.METADATA_VANISH: 2,
         Kind.METADATA_ROT: 5,
+        Kind.METADATA_LOST_END: 6,
         Kind.QUORUM_CUT: 7,
         Kind.QUORUM_ONE_WAY: 6,
         Kind.CONTROLLER_ISOLATED: 6,
@@ -274,6 +278,7 @@ OF_THE_CONTROLLER: Final = frozenset(
         Kind.METADATA_CLUTTER,
         Kind.METADATA_VANISH,
         Kind.METADATA_ROT,
+        Kind.METADATA_LOST_END,
         Kind.QUORUM_CUT,
         Kind.QUORUM_ONE_WAY,
         Kind.CONTROLLER_ISOLATED,
