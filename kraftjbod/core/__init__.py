@@ -1,5 +1,5 @@
-"""What every other room uses: ids, errors, time, configuration, telemetry.
+"""Ids, errors, time, configuration and telemetry, which every other package uses.
 
-Imports nothing of ours.
+Imports no other package of this project.
 Start with ids.py and errors.py.
 """

@@ -1,7 +1,7 @@
-"""PURE. ``AllowedHosts``: the value of ``cluster.action.allowed.hosts``; and how addresses compare.
+"""PURE. ``AllowedHosts``: the parsed value of ``cluster.action.allowed.hosts``.
 
 The value lists addresses, networks (``10.1.0.0/16``) and host names, or is ``*`` for every host.
-An IPv4 address that a socket spells as IPv6 (``::ffff:10.1.2.3``) is the same address.
+An IPv4 address in IPv6 notation (``::ffff:10.1.2.3``) equals the plain IPv4 address.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, Self
 
 ALLOWED_HOSTS_KEY: Final = "cluster.action.allowed.hosts"
 EVERY_HOST: Final = "*"
-#: Names are resolved again and again, so there are not many.
+#: Limited because host names are resolved periodically.
 MAX_HOSTS: Final = 1000
 _MAX_NAME_CHARS: Final = 253
-#: Underscores stand in names of containers, though no RFC allows them.
+#: Container names may contain underscores, although no RFC allows them.
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
-#: Digits and dots only: the operator meant an address.
+#: Text of digits and dots only is meant as an address.
 _NUMBERS: Final = re.compile(r"[0-9.]+")
 
 Address = IPv4Address | IPv6Address
@@ -31,18 +31,21 @@ LOOPBACK: Final[tuple[Network, ...]] = (ip_network("127.0.0.0/8"), ip_network(":
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """Hosts that an operator listed."""
+    """The hosts that an operator listed."""
 
     networks: tuple[Network, ...] = ()
     """Addresses and networks; an address is a network of one."""
     names: tuple[str, ...] = ()
-    """Host names, to be resolved."""
+    """Host names that are not resolved yet."""
     is_every: bool = False
     """Whether every host is allowed."""
 
     @classmethod
     def parse(cls, items: Sequence[str]) -> Self:
-        """:raises ValueError: an item is no address, network or host name, or none is given."""
+        """Parse the items of the key.
+
+        :raises ValueError: there is no item, or an item is not an address, network or host name.
+        """
         if not items:
             raise ValueError(
                 "it names no host; remove it to allow the hosts of registered brokers and "
@@ -70,9 +73,9 @@ class AllowedHosts:
 
 
 def address_of(text: str) -> Address | None:
-    """The address that ``text`` spells; None if it spells none."""
+    """Parse an IP address, with or without brackets; None if ``text`` is not an address."""
     try:
-        # A link-local address may name its interface, which differs from host to host.
+        # The interface of a link-local address (``%eth0``) differs from host to host.
         address = ip_address(text.strip("[]").partition("%")[0])
     except ValueError:
         return None

@@ -22,12 +22,12 @@ from typing import Final, Protocol
 _QUIET: Final = 0.3
 #: Share of the points that are in use in the other seeds.
 _IN_USE: Final = 0.3
-#: One is drawn for each point that is in use.
+#: The probability of each point in use is drawn from these.
 _PROBABILITIES: Final = (0.01, 0.05, 0.25)
 
 
 class Rng(Protocol):
-    """A :class:`random.Random`, as far as it is used here."""
+    """The part of :class:`random.Random` that this module uses."""
 
     def random(self) -> float: ...
 
@@ -35,13 +35,13 @@ class Rng(Protocol):
 class Points:
     """The points of one simulation.
 
-    :param rng_of: makes a generator for a name; the same one for the same seed and name.
+    :param rng_of: creates a generator for a name; equal seeds and names give equal generators.
     """
 
     def __init__(self, rng_of: Callable[[str], Rng]) -> None:
         self._rng_of = rng_of
         self._are_quiet = rng_of("buggify").random() < _QUIET
-        #: By name, the generator and the probability of each point that was reached.
+        #: Generator and probability of each point reached so far, by name.
         self._reached: dict[str, tuple[Rng, float]] = {}
         #: How often each point fired.
         self.fired: Counter[str] = Counter()
@@ -70,13 +70,13 @@ class Points:
         self._reached[name] = rng, min(probability, most)
 
 
-#: Whether :func:`fires` is worth a call.
+#: Check this flag before calling :func:`fires`, to save the call.
 is_on = False
 _points: Points | None = None
 
 
 def use(points: Points | None) -> Points | None:
-    """Let ``points`` decide from now on, or none fire; the points that decided so far."""
+    """Install ``points``, or turn all points off with None; return the previous points."""
     global is_on, _points
     before, _points = _points, points
     is_on = points is not None
@@ -84,11 +84,11 @@ def use(points: Points | None) -> Points | None:
 
 
 def fires(name: str) -> bool:
-    """Whether the point ``name`` does now what it is for; False outside of a simulation."""
+    """Whether the event of point ``name`` happens now; always False outside of a simulation."""
     return _points is not None and _points.fires(name)
 
 
 def time_out(name: str) -> None:
-    """:raises TimeoutError: the point ``name`` fires, as if an answer had not come in time."""
+    """:raises TimeoutError: the point ``name`` fires, as if a response came too late."""
     if fires(name):
         raise TimeoutError

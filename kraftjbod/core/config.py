@@ -1,14 +1,13 @@
 """PURE. Configuration of daemons and topics, and every limit.
 
-Keys are Kafka's where Kafka has one; a field's key is its name with dots for underscores.
-Models are frozen; a module's constructor takes the few values it needs, never the whole model.
+Keys are Kafka's where Kafka has one. A field's key is its name with dots for underscores.
+Models are frozen. A constructor of another module takes the few values it needs, never a model.
 
-* ``BrokerConfig`` and ``ControllerConfig`` come from a ``.properties`` file;
-* ``TopicConfig`` is a broker's defaults with one topic's own values on top;
-* paths become absolute here, once, so that two spellings of one directory never differ;
-* unknown keys are ignored by the models, and :func:`unknown_keys` lists them for a warning;
-  those that ask for security are errors (security_keys.py), and so are some that must not be
-  ignored (kafka_keys.py).
+* ``BrokerConfig`` and ``ControllerConfig`` come from a ``.properties`` file.
+* ``TopicConfig`` is a broker's defaults overridden by the values of one topic.
+* Paths become absolute here, so that two spellings of one directory are equal everywhere else.
+* The models ignore unknown keys, and :func:`unknown_keys` lists them for a warning. Keys that
+  require security (security_keys.py) or must not be ignored (kafka_keys.py) are errors.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ STAR_STANDS_ALONE: Final = "When cordoned.log.dirs is set to *, it must not cont
 
 
 class DynamicControllerConfig(DynamicNodeConfig):
-    """What a controller takes over while it runs, from ConfigRecords of its own or of all nodes."""
+    """Keys that a controller applies at run time, from ConfigRecords of its node or all nodes."""
 
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
     """A broker that sends no heartbeat for this long is fenced, and its leaders move. At least two
@@ -135,7 +134,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The listener that brokers talk to."""
+        """The listener for brokers."""
         for endpoint in self.listeners:
             if endpoint.name in self.controller_listener_names:
                 return endpoint
@@ -145,7 +144,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
 
     @property
     def advertised_endpoint(self) -> Endpoint:
-        """Where the other controllers reach this one."""
+        """The address at which other controllers reach this controller."""
         endpoint = self.endpoint
         named = [said for said in self.advertised_listeners if said.name == endpoint.name]
         if named:
@@ -158,7 +157,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
 
 
 class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
-    """What a broker takes over while it runs, from ConfigRecords of its own or of all brokers."""
+    """Keys that a broker applies at run time, from ConfigRecords of its node or all brokers."""
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
     """Bytes per second that all moves between directories may copy together."""
@@ -185,7 +184,10 @@ class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
-        """:raises ConfigError: naming ``source`` and each key that is not dynamic, or is wrong."""
+        """Parse dynamic values.
+
+        :raises ConfigError: naming ``source`` and each key that is fixed or has a wrong value.
+        """
         require_dynamic(values, cls, source=source)
         return parse_model(cls, values, source)
 
@@ -196,7 +198,7 @@ def require_dynamic(
     """
     :param models: models with the dynamic keys of a node; each key has to belong to one of them.
     :param node: kind of the node, for the error message.
-    :raises ConfigError: naming ``source`` and each key that is not dynamic, or is wrong.
+    :raises ConfigError: naming ``source`` and each key that is not dynamic or has a wrong value.
     """
     known = frozenset[str]().union(*(model.keys() for model in models))
     require_plain(values, known=known, source=source)
@@ -212,7 +214,7 @@ def require_dynamic(
 
 
 DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
-#: Of those, the ones that hold lists.
+#: The dynamic broker keys whose values are lists.
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
@@ -487,7 +489,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener under which brokers talk to each other."""
+        """Name of the listener for requests between brokers."""
         if self.inter_broker_listener_name is not None:
             return self.inter_broker_listener_name
         names = self._listener_names
@@ -495,28 +497,33 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
 
     @property
     def cordoned_dirs(self) -> tuple[str, ...]:
-        """``cordoned.log.dirs`` with ``*`` spelt out."""
+        """``cordoned.log.dirs`` with ``*`` replaced by all log directories."""
         is_all = ALL_LOG_DIRS in self.cordoned_log_dirs
         return self.data_dirs if is_all else self.cordoned_log_dirs
 
     @property
     def allowed_roots(self) -> tuple[str, ...]:
-        """``log.dirs.allowed.roots``, or else the parents of the directories; never ``/`` unasked,
-        which would allow everything."""
+        """``log.dirs.allowed.roots``, or else the parents of the log directories.
+
+        ``/`` is never a default, because it would allow every path.
+        """
         parents = dict.fromkeys(posixpath.dirname(path) for path in self.data_dirs)
         parents.pop("/", None)
         return self.log_dirs_allowed_roots or tuple(parents)
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:
-        """The address that clients are given; a wildcard host is advertised as the local host."""
+        """The addresses that clients receive; a wildcard host is advertised as 127.0.0.1."""
         return self.advertised_listeners or tuple(
             endpoint._replace(host="127.0.0.1") if endpoint.host == ANY_HOST else endpoint
             for endpoint in self.listeners
         )
 
     def topic_defaults(self, dynamic: DynamicBrokerConfig | None = None) -> TopicConfig:
-        """What a topic without values of its own gets; ``dynamic`` is what holds now."""
+        """The configuration of a topic without overrides.
+
+        :param dynamic: the broker's current dynamic values, which override the file's.
+        """
         values = {**self.by_key(), **({} if dynamic is None else dynamic.by_key())}
         defaults: dict[str, Any] = {}
         for key, broker_keys in BROKER_KEYS.items():

@@ -1,10 +1,8 @@
-"""PURE. Configuration models by Kafka's key names: a field's key is its name with dots for
-underscores.
+"""PURE. Base class, parsing and types of the configuration models.
 
-What every model of ``config.py`` and ``topic_config.py`` has in common, and nothing else. What
-Kafka's DescribeConfigs says of a key besides its value is among that: its type, which is the
-field's, with Kafka's own choice between INT and LONG, and what it means, which is the docstring of
-the field, read from the source when somebody asks for the first time.
+A field's key is its name with dots for underscores. The other properties that DescribeConfigs
+reports also come from the field: the key's type from the annotation (with Kafka's choice between
+INT and LONG), and its documentation from the docstring, which is read on first use.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ M = TypeVar("M", bound="KeyedModel")
 
 
 class KeyedModel(BaseModel):
-    """Fields by Kafka's key names."""
+    """A model whose fields are addressed by Kafka's key names."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -48,7 +46,7 @@ class KeyedModel(BaseModel):
 
     @classmethod
     def keys(cls) -> frozenset[str]:
-        """Every key that this model knows."""
+        """Every key of this model."""
         return frozenset(str(field.alias) for field in cls.model_fields.values())
 
     def by_key(self) -> dict[str, Any]:
@@ -58,9 +56,9 @@ class KeyedModel(BaseModel):
 
 
 def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
-    """Parse and check ``values``, whose texts are read as Kafka's ConfigDef reads them.
+    """Parse and check ``values``; text is parsed as Kafka's ConfigDef parses it.
 
-    :raises ConfigError: naming ``source``, and each key that is wrong.
+    :raises ConfigError: naming ``source`` and each key with a wrong value.
     """
     kinds, given, problems = config_types(model), dict(values), {}
     for key, value in values.items():
@@ -90,9 +88,9 @@ def unknown_keys(model: type[KeyedModel], values: Mapping[str, Any]) -> list[str
 
 
 def require_known(values: Mapping[str, Any], *models: type[KeyedModel], source: str) -> None:
-    """For keys that a program or a person writes for us now, not ones that a file has had for long.
+    """Check keys that a program or a user sends now; keys of old files are not checked this way.
 
-    :raises ConfigError: for a key that none of ``models`` knows, with the nearest that one does.
+    :raises ConfigError: a key is in none of ``models``; the message suggests the nearest key.
     """
     known = frozenset[str]().union(*(model.keys() for model in models))
     for key in values:
@@ -101,7 +99,7 @@ def require_known(values: Mapping[str, Any], *models: type[KeyedModel], source: 
 
 
 def nearest_hint(key: str, known: Iterable[str]) -> str:
-    """``: did you mean KEY?`` with the nearest of ``known``, or nothing if none is near."""
+    """``: did you mean KEY?`` with the most similar key of ``known``, or "" if none is similar."""
     near = difflib.get_close_matches(key, known, n=1)
     return f": did you mean {near[0]}?" if near else ""
 
@@ -111,7 +109,7 @@ def list_items(value: str) -> list[str]:
 
 
 def split_list(value: object) -> object:
-    """Kafka writes lists as comma-separated text."""
+    """Split comma-separated text, Kafka's notation for lists; other values pass unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -121,7 +119,7 @@ def config_text(value: object) -> str:
     """A value as Kafka writes it in a properties file."""
     if isinstance(value, bool):
         return str(value).lower()
-    # Some are tuples and have a text of their own.
+    # Some tuple types, such as CleanupPolicy, define their own text form.
     if isinstance(value, tuple) and type(value).__str__ is object.__str__:
         return ",".join(map(_part_text, value))
     return str(value)
@@ -137,11 +135,11 @@ def _part_text(part: object) -> str:
             return str(part)
 
 
-# --- what a key is -------------------------------------------------------------------------------
+# --- types and documentation of keys -------------------------------------------------------------
 
 
 class ConfigType(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's ``ConfigDef.Type``, with the numbers used on the wire."""
 
     BOOLEAN = 1
     STRING = 2
@@ -152,7 +150,7 @@ class ConfigType(IntEnum):
     LIST = 7
 
 
-#: What a text of each type of whole number may say.
+#: Smallest and largest value of each integer type.
 BOUNDS: Final[Mapping[ConfigType, tuple[int, int]]] = {
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.INT: (-MAX_INT - 1, MAX_INT),
@@ -164,9 +162,9 @@ _MAX_QUOTED_CHARS: Final = 50
 
 
 def typed_value(kind: ConfigType, text: str) -> bool | int | float | str:
-    """The value that Kafka's ConfigDef reads in ``text``; of a list its text.
+    """Parse ``text`` as Kafka's ConfigDef does. The text of a list is returned unchanged.
 
-    :raises ValueError: ``text`` says no value of that type.
+    :raises ValueError: ``text`` is not a value of this type.
     """
     text = text.strip()
     quoted = repr(text[:_MAX_QUOTED_CHARS])
@@ -191,10 +189,10 @@ def typed_value(kind: ConfigType, text: str) -> bool | int | float | str:
 
 
 def stored_values(values: Mapping[str, str], *models: type[KeyedModel]) -> dict[str, str]:
-    """``values`` of the metadata log as this version reads them.
+    """Convert ``values`` from the metadata log so that this version can parse them.
 
-    Earlier versions accepted numbers beyond the bounds of their type, which become the nearest
-    bound, and other words for true and false. A default in their place could delete records.
+    Earlier versions accepted numbers beyond the bounds of their type, and other words for booleans.
+    Such numbers become the nearest bound. Replacing them by a default could delete records.
     """
     kinds = {key: kind for model in models for key, kind in config_types(model).items()}
     return {key: _as_stored(kinds.get(key), text) for key, text in values.items()}
@@ -208,7 +206,7 @@ def _as_stored(kind: ConfigType | None, text: str) -> str:
             least, most = BOUNDS[kind]
             return str(min(max(_ANY_WHOLE_NUMBER.validate_python(text), least), most))
     except ValidationError:
-        return text  # The caller parses it, and reports the error.
+        return text  # The caller parses the text and reports the error.
     return text
 
 
@@ -216,7 +214,7 @@ _ANY_TRUTH: Final = TypeAdapter(bool)
 _ANY_WHOLE_NUMBER: Final = TypeAdapter(int)
 
 
-#: LONG in Kafka, or keys of our own that count bytes of a disk, or time that a disk is kept for.
+#: LONG in Kafka, or keys of this project for bytes on a disk or for retention times.
 _LONG_KEYS: Final = frozenset(
     {
         *("segment.ms", "segment.jitter.ms", "retention.bytes", "retention.ms"),
@@ -244,7 +242,7 @@ _LONG_KEYS: Final = frozenset(
         "metadata.log.max.record.bytes.between.snapshots",
     }
 )
-#: Of other types in Kafka than their fields suggest.
+#: Keys whose type in Kafka differs from the type of the field.
 _OTHER_TYPES: Final = {
     "offsets.topic.replication.factor": ConfigType.SHORT,
     "transaction.state.log.replication.factor": ConfigType.SHORT,
@@ -255,7 +253,7 @@ _OTHER_TYPES: Final = {
 
 @cache
 def config_types(model: type[KeyedModel]) -> Mapping[str, ConfigType]:
-    """By key."""
+    """Types by key."""
     return {
         str(field.alias): _type_of(str(field.alias), _bare(field.annotation), field.default)
         for field in model.model_fields.values()
@@ -264,7 +262,7 @@ def config_types(model: type[KeyedModel]) -> Mapping[str, ConfigType]:
 
 @cache
 def config_meanings(model: type[KeyedModel]) -> Mapping[str, str]:
-    """By key; on one line each, without those that nobody wrote down."""
+    """Documentation by key, one line each. Fields without a docstring are left out."""
     meanings: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if kind.__module__.startswith("kraftjbod."):
@@ -274,7 +272,7 @@ def config_meanings(model: type[KeyedModel]) -> Mapping[str, str]:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without ``| None``, and an id as what it is a kind of."""
+    """Remove ``| None`` from ``annotation``, and replace a NewType by its base type."""
     if isinstance(annotation, UnionType):
         annotation = next(one for one in get_args(annotation) if one is not NoneType)
     return getattr(annotation, "__supertype__", annotation)
@@ -297,7 +295,7 @@ def _type_of(key: str, annotation: Any, default: Any) -> ConfigType:
 
 
 def _docstrings(model: type[Any]) -> Mapping[str, str]:
-    """By field name."""
+    """Docstrings of the fields that ``model`` itself declares, by field name."""
     tree = ast.parse(inspect.getsource(sys.modules[model.__module__]))
     body = next(
         node.body

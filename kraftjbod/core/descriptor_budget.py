@@ -1,15 +1,16 @@
-"""PURE. ``DescriptorBudget``: how a daemon divides the descriptors that it may have open.
+"""PURE. ``DescriptorBudget``: how a daemon divides its limit of open file descriptors.
 
-Without a descriptor a disk can neither be read nor written, so files of replicas come first:
+A disk can neither be read nor written without a descriptor, so files of replicas have priority:
 
-* An eighth is not for clients: a connection that gets a descriptor of the last eighth is refused,
-  unless it shows itself as a broker's.
-* Three quarters are for replicas. Each is counted with one file, that of its active segment.
-* As many may be open files of segments. The least recently used are closed beyond that, so that a
-  reader of old segments leaves the last quarter to connections.
+* The last eighth is not for clients. A connection whose descriptor is in that eighth is closed,
+  unless it identifies itself as a broker's connection.
+* Three quarters, less a reserve for the process, are for replicas. Each replica counts as one
+  file, that of its active segment.
+* The same number limits open segment files. The least recently used files are closed beyond it, so
+  that reading old segments leaves the last quarter to connections.
 
-The numbers are estimates. What a daemon does when descriptors run out all the same is in
-``storage/log_dirs/log_dir_policy.py``: no disk is to blame.
+The numbers are estimates. ``storage/log_dirs/log_dir_policy.py`` handles descriptor exhaustion: a
+directory does not go offline because of it.
 """
 
 from __future__ import annotations
@@ -18,43 +19,43 @@ from dataclasses import dataclass
 from errno import EMFILE, ENFILE
 from typing import Final
 
-#: What opening a file fails with when the process or the machine has no descriptor left. Nothing
-#: else fails with these, so no disk is to blame.
+#: Errors of opening a file when the process or the machine has no free descriptor. They do not
+#: indicate a disk failure.
 OUT_OF_DESCRIPTORS: Final = frozenset({EMFILE, ENFILE})
-#: What a process has open besides: directories' locks, links to controllers, telemetry.
+#: Estimate for all other files: locks of directories, connections to controllers, telemetry.
 _OF_THE_PROCESS: Final = 128
-#: Where the system names no limit (RLIM_INFINITY); Linux's highest default.
+#: Used when RLIMIT_NOFILE is unlimited (RLIM_INFINITY); Linux's highest default.
 _UNLIMITED: Final = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """:param limit: RLIMIT_NOFILE of the process; negative if there is none."""
+    """:param limit: RLIMIT_NOFILE of the process; negative if unlimited."""
 
     limit: int
 
     @property
     def max_replicas(self) -> int:
-        """How many replicas a broker can hold."""
+        """Number of replicas that a broker can host."""
         return max(0, self.descriptors * 3 // 4 - _OF_THE_PROCESS)
 
     @property
     def max_open_segments(self) -> int:
-        """How many segments of replicas may have their file open, if nothing else is configured.
+        """Default limit of segment files that are open at once.
 
-        Files of segments that were not used lately are closed beyond it.
+        Beyond it the least recently used segment files are closed.
         """
         return max(1, self.max_replicas)
 
     @property
     def max_client_descriptor(self) -> int:
-        """The highest descriptor that a client's connection may have.
+        """The highest descriptor number that a client's connection may have.
 
-        The system gives the lowest free one, so a higher one shows that they are short.
+        The kernel assigns the lowest free number, so a higher number means that few are left.
         """
         return self.descriptors - self.descriptors // 8 - 1
 
     @property
     def descriptors(self) -> int:
-        """How many descriptors the process may have open."""
+        """Number of descriptors that the process may have open."""
         return _UNLIMITED if self.limit < 0 else self.limit

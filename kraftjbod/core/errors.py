@@ -1,15 +1,15 @@
-"""PURE. The one tree of errors.
+"""PURE. The exception classes of the project, in one hierarchy.
 
 Three families:
 
-* :class:`OperatingError`: the expected. A disk died, the leader moved, a request was stale.
-  Each carries Kafka's error code; the doors translate it to the wire, and nobody else does.
-* :class:`ProtocolError`: bytes are wrong. Remote: the peer's fault, its connection is closed.
-  Local: ours, a bug.
-* :class:`StartupError`: a daemon or tool cannot start; the message says what to do.
+* :class:`OperatingError`: expected failures. A disk failed, the leader moved, a request was stale.
+  Each has a Kafka error code. Only the listeners write that code into responses.
+* :class:`ProtocolError`: invalid bytes. Remote: the peer sent them, and its connection is closed.
+  Local: this process tried to send them, which is a bug.
+* :class:`StartupError`: a daemon or tool cannot start. The message says what to do.
 
-Bugs are assertions and end the process. The deepest inheritance is three.
-This file stays free of imports, so directory ids, replicas and operations appear in plain form.
+Bugs are assertions and end the process. The hierarchy has at most three levels of inheritance.
+This file has no imports of this project, so directory ids, replicas and operations are plain types.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's numeric error codes, as they stand on the wire.
+    """Kafka's numeric error codes, as sent on the wire.
 
-    A code that only a newer peer knows is a value like any other: it keeps its number, and is
-    judged as what nobody asked for is.
+    A code of a newer peer that this version does not know keeps its number. It is treated like
+    any unexpected error.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -120,7 +120,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
-    #: Ours: between brokers and controllers only, and only to brokers that name a metadata log.
+    #: Not in Kafka. Sent only by controllers, and only to brokers that name a metadata log.
     FOREIGN_METADATA = 10_000
 
     @classmethod
@@ -133,11 +133,11 @@ class ErrorCode(IntEnum):
 
     @property
     def is_known(self) -> bool:
-        """This version has a name for it."""
+        """Whether this version has a name for the code."""
         return self in ErrorCode.__members__.values()
 
 
-#: Codes after which a client refreshes its metadata or simply tries again.
+#: Codes after which a client refreshes its metadata or retries.
 RETRIABLE_CODES = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -172,18 +172,18 @@ RETRIABLE_CODES = frozenset(
 )
 
 
-#: Of an error's text: it may quote what was sent, and has to fit every version of every answer.
+#: Limit of an error message, which may quote the request and must fit every version of a response.
 MAX_MESSAGE_CHARS = 1_000
 
 
 class KraftJbodError(Exception):
-    """Root of everything this project raises on purpose."""
+    """Base class of all exceptions that this project raises on purpose."""
 
 
 class OperatingError(KraftJbodError):
-    """The expected went wrong.
+    """An expected failure.
 
-    ``code`` is Kafka's error code; ``message`` says what was wrong and what to do.
+    ``code`` is Kafka's error code. ``message`` says what was wrong and what to do.
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -204,13 +204,13 @@ class OperatingError(KraftJbodError):
 class KafkaStorageError(OperatingError):
     """The log directory that the operation needed is offline, or failed in the operation.
 
-    The children say in what (KIP-18), to whoever asked for the operation that failed; all others
-    who need the directory hear of it by this class.
+    The caller of the failed operation gets a subclass that names the kind of failure (KIP-18).
+    All other users of the directory get this class.
 
-    :param directory_id: of the directory; None where several are meant.
-    :param path: of the directory.
+    :param directory_id: id of the directory; None if several directories are meant.
+    :param path: path of the directory.
     :param replica: ``topic-partition``, if the operation was about one.
-    :param operation: what it was for: the value of an ``OpKind``.
+    :param operation: kind of the operation: the value of an ``OpKind``.
     """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -236,37 +236,37 @@ class LogAppendError(KafkaStorageError):
 
 
 class LogReadError(KafkaStorageError):
-    """A log could not be read, be it for a request or to be loaded."""
+    """A log could not be read, either for a request or while it was loaded."""
 
 
 class LogFlushError(KafkaStorageError):
-    """What was written could not be brought to the disk."""
+    """Written data could not be flushed to the disk."""
 
 
 class LogCheckpointError(KafkaStorageError):
-    """One of the small files beside the logs could not be written."""
+    """A checkpoint or another small file beside the logs could not be written."""
 
 
 class LogIndexError(KafkaStorageError):
-    """An index file could not be read or written. (One that holds nonsense is made anew.)"""
+    """An index file could not be read or written. (A corrupt index is rebuilt instead.)"""
 
 
 class LogRenameError(KafkaStorageError):
-    """A file or directory of a replica could not be made, renamed or removed."""
+    """A file or directory of a replica could not be created, renamed or removed."""
 
 
 class LastLogDirLostError(KafkaStorageError):
-    """The last log directory of a broker went offline: it has nothing left to serve."""
+    """The last log directory of a broker went offline, so the broker has nothing to serve."""
 
 
 class UnreportedLogDirError(KafkaStorageError):
-    """A dead directory could not be reported to any controller in time."""
+    """No controller accepted the report of a failed directory in time."""
 
 
 class CorruptRecordError(OperatingError):
-    """A record batch fails its CRC or contradicts its own header.
+    """A record batch fails its CRC or contradicts its header.
 
-    :param offset: where this broker's own log is damaged, if that is what is meant.
+    :param offset: offset of the damage in this broker's own log, if the error is about the log.
     """
 
     code = ErrorCode.CORRUPT_MESSAGE
@@ -277,10 +277,10 @@ class CorruptRecordError(OperatingError):
 
 
 class InvalidRecordsError(OperatingError):
-    """Some records of a batch are refused, and with them the whole batch.
+    """Some records of a batch are invalid, so the whole batch is rejected.
 
     :param code: INVALID_RECORD or INVALID_TIMESTAMP.
-    :param records: index in the batch, and why; the first ones, if there are many.
+    :param records: index in the batch and reason, of the first few invalid records.
     """
 
     def __init__(
@@ -307,10 +307,12 @@ class RequestTimedOutError(OperatingError):
 
 
 class ForeignMetadataError(OperatingError):
-    """A controller's metadata log is another than the one that a broker has followed, or shorter;
-    or two controllers hold different ones.
+    """A controller's metadata log differs from the log that a broker has followed, or is shorter.
 
-    Until somebody puts the right one back, or has the broker forget, nothing may be done by it.
+    Also raised if two controllers hold different logs.
+
+    The broker must not apply this log until an operator restores the right one or makes the broker
+    forget the previous one.
     """
 
     code = ErrorCode.FOREIGN_METADATA
@@ -321,29 +323,29 @@ class NotControllerError(OperatingError):
 
 
 class ConnectionLostError(OperatingError):
-    """The peer cannot be reached, or its connection broke; a request may or may not have run."""
+    """The peer is unreachable or its connection broke; the request may or may not have run."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
 
 
 class UnansweredError(OperatingError):
-    """A request failed whose client waits for no answer; closing the connection tells it."""
+    """A request without a response failed; closing the connection notifies the client."""
 
 
 class OverloadedError(OperatingError):
-    """A bounded queue is full; the caller may try again."""
+    """A bounded queue is full; the caller may retry."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
 class LogDirImpairedError(OverloadedError):
-    """The log directory is saturated (KIP-928) or stalled, and does not take the operation now.
+    """The log directory is saturated (KIP-928) or stalled, and rejects the operation.
 
-    Nothing has changed, nothing acknowledged is lost, and the caller may try again: the directory
-    comes back by itself. A producer refreshes its metadata after this and finds the new leader.
+    Nothing has changed and no acknowledged record is lost. The caller may retry, because the
+    directory recovers automatically. A producer refreshes its metadata and finds the new leader.
 
-    :param directory_id: of the directory.
-    :param path: of the directory.
+    :param directory_id: id of the directory.
+    :param path: path of the directory.
     :param state: value of its ``LogDirState``: ``saturated`` or ``stalled``.
     """
 
@@ -359,7 +361,7 @@ class LogDirImpairedError(OverloadedError):
 
 
 class ProtocolError(KraftJbodError):
-    """Bytes are wrong. Raise one of the two children."""
+    """Invalid bytes. Raise one of the two subclasses."""
 
     def __init__(self, message: str) -> None:
         assert type(self) is not ProtocolError, "raise LocalProtocolError or RemoteProtocolError"
@@ -367,15 +369,15 @@ class ProtocolError(KraftJbodError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried to say something that the protocol cannot express: a bug of ours."""
+    """This process tried to send something that the protocol cannot express: a bug."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent bytes that break the protocol; its connection is closed."""
+    """The peer sent bytes that violate the protocol; its connection is closed."""
 
 
 class StartupError(KraftJbodError):
-    """A daemon or tool cannot start or go on; the message says why and what to do."""
+    """A daemon or tool cannot start or continue; the message says why and what to do."""
 
 
 class ConfigError(StartupError):
@@ -383,7 +385,7 @@ class ConfigError(StartupError):
 
 
 class InconsistentStorageError(StartupError):
-    """What lies on a disk is not this node's, is damaged, or was never formatted."""
+    """The content of a disk belongs to another node, is damaged, or was never formatted."""
 
 
 class MetadataDirError(StartupError):
@@ -391,7 +393,7 @@ class MetadataDirError(StartupError):
 
 
 class NoLogDirError(StartupError):
-    """None of a broker's log directories can be used."""
+    """None of the broker's log directories is usable."""
 
 
 class ClusterUnreachableError(StartupError):
@@ -399,7 +401,7 @@ class ClusterUnreachableError(StartupError):
 
 
 class ClusterRefusedError(StartupError):
-    """The cluster refuses this node, and would do so again."""
+    """The cluster rejects this node, and would reject it again after a retry."""
 
 
 class InvalidUuidText(KraftJbodError):
@@ -407,9 +409,9 @@ class InvalidUuidText(KraftJbodError):
 
 
 class InvalidTransition(KraftJbodError):
-    """A machine was given an event that is illegal in its present state.
+    """A state machine received an event that is illegal in its current state.
 
-    ``story`` is the machine's recent history, oldest first; the machine did not change.
+    ``story`` is the recent history of the machine, oldest first. The state did not change.
     """
 
     def __init__(self, message: str, story: tuple[str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""PURE. What a broker's file says about consumer groups and what they commit."""
+"""PURE. Configuration keys of a broker for consumer groups and committed offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class GroupOverrides(KeyedModel):
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
-        """:raises ConfigError: naming ``source``, and each key that is unknown or wrong."""
+        """Parse the overrides of one group.
+
+        :raises ConfigError: naming ``source`` and each key that is unknown or has a wrong value.
+        """
         unknown = unknown_keys(cls, values)
         if unknown:
             raise ConfigError(
@@ -41,7 +44,7 @@ class GroupOverrides(KeyedModel):
         return parse_model(cls, values, source)
 
 
-#: By key of a group: the broker's key with the default for all groups.
+#: Key of a group, and the broker key with its default for all groups.
 GROUP_KEYS: Final[Mapping[str, str]] = {
     key: f"group.{key}" for key in sorted(GroupOverrides.keys())
 }
@@ -158,21 +161,21 @@ class GroupConfig(KeyedModel):
 
     @property
     def for_all_groups(self) -> GroupOverrides:
-        """What a group is configured to that says nothing itself."""
+        """The settings of a group without overrides."""
         return GroupOverrides.model_validate(
             {key: getattr(self, of_all.replace(".", "_")) for key, of_all in GROUP_KEYS.items()}
         )
 
     def bounds_of(self, key: str) -> tuple[int, int]:
-        """The least and the most that a group may say under ``key``."""
+        """Smallest and largest value that a group may set for ``key``."""
         of_all: int = getattr(self, GROUP_KEYS[key].replace(".", "_"))
         least, most = (getattr(self, name) for name in _bound_names(key))
         return min(least, of_all), max(most, of_all)
 
     def checked_overrides(self, values: Mapping[str, str], *, source: str) -> GroupOverrides:
-        """What a group is configured to that says ``values``.
+        """The settings of a group with the overrides ``values``.
 
-        :raises ConfigError: naming ``source``, and what is unknown or wrong.
+        :raises ConfigError: naming ``source`` and each key that is unknown or has a wrong value.
         """
         said = GroupOverrides.from_values(values, source=source).by_key()
         for key in values:
@@ -188,7 +191,7 @@ class GroupConfig(KeyedModel):
         return GroupOverrides.model_validate(wanted)
 
     def clamped_overrides(self, values: Mapping[str, str]) -> GroupOverrides:
-        """The same of what was set once, and need not be within the bounds of today."""
+        """The settings of a group with stored overrides, clamped to the current limits."""
         wanted = self.for_all_groups.by_key()
         values = stored_values(values, GroupOverrides)
         for key in values.keys() & wanted.keys():
@@ -199,6 +202,6 @@ class GroupConfig(KeyedModel):
 
 
 def _bound_names(key: str) -> tuple[str, str]:
-    """``consumer.session.timeout.ms``: the fields of its least and its most."""
+    """Field names of the limits of a group key such as ``consumer.session.timeout.ms``."""
     kind, _, rest = key.replace(".", "_").partition("_")
     return f"group_{kind}_min_{rest}", f"group_{kind}_max_{rest}"

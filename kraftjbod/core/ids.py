@@ -1,10 +1,8 @@
-"""PURE. Ids that name things in the cluster, and Kafka's text form of a UUID.
+"""PURE. Id types of the cluster, and Kafka's text form of a UUID.
 
-Rules of this file:
-
-* every id has a type of its own; a bare ``int`` or ``bytes`` id does not pass review;
-* the reserved directory ids live here and nowhere else (KIP-858, "Reserved UUIDs");
-* nothing here draws randomness: a new id is made from bytes that the caller drew.
+* Every kind of id has its own type. A plain ``int`` or ``bytes`` is never used as an id.
+* The reserved directory ids are defined only here (KIP-858, "Reserved UUIDs").
+* No code here generates random bytes. The caller passes a source of them.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ BrokerEpoch = NewType("BrokerEpoch", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 PartitionEpoch = NewType("PartitionEpoch", int)
 ConnectionId = NewType("ConnectionId", int)
-"""Of a connection that this process accepted; no other one has it while the process lives."""
+"""Id of an accepted connection, unique while the process runs."""
 
 NO_LEADER: Final = BrokerId(-1)
 UNKNOWN_BROKER_EPOCH: Final = BrokerEpoch(-1)
@@ -33,7 +31,7 @@ _UUID_TEXT_CHARS: Final = 22
 
 
 class Uuid(bytes):
-    """Sixteen bytes, written as 22 characters of unpadded URL-safe base64 as Kafka does."""
+    """Sixteen bytes. The text form is 22 characters of unpadded URL-safe base64, as in Kafka."""
 
     __slots__ = ()
 
@@ -44,9 +42,9 @@ class Uuid(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The uuid that ``text`` (22 characters, padding allowed) stands for.
+        """Parse a uuid of 22 characters; padding is allowed.
 
-        :raises InvalidUuidText: naming the text, if it is anything else.
+        :raises InvalidUuidText: naming the text, if it is not a uuid.
         """
         bare = text.rstrip("=")
         if len(bare) != _UUID_TEXT_CHARS:
@@ -58,7 +56,7 @@ class Uuid(bytes):
 
     @classmethod
     def random(cls, random_bytes: Callable[[int], bytes]) -> Self:
-        """A type-4 uuid whose text holds no ``-``, so that it never looks like an option."""
+        """Create a type-4 uuid whose text has no ``-``, so that it never looks like an option."""
         while True:
             raw = bytearray(random_bytes(_UUID_BYTES))
             raw[6] = (raw[6] & 0x0F) | 0x40
@@ -69,7 +67,7 @@ class Uuid(bytes):
 
     @property
     def is_reserved(self) -> bool:
-        """One of the first 100 uuids, which are never drawn (KIP-858, "Reserved UUIDs")."""
+        """Whether this is one of the first 100 uuids (KIP-858, "Reserved UUIDs")."""
         return int.from_bytes(self, "big") < 100
 
     def __str__(self) -> str:
@@ -80,32 +78,32 @@ class Uuid(bytes):
 
 
 class TopicId(Uuid):
-    """Identity of one topic; a topic deleted and created anew has another."""
+    """Id of a topic. A topic that is deleted and recreated gets another id."""
 
     __slots__ = ()
 
 
-#: Where a directory's path could stand: the broker chooses one.
+#: Used in place of a directory's path: the broker chooses a directory.
 ANY_DIRECTORY: Final = "any"
-#: Before a directory's id where its path could stand.
+#: Prefix of a directory id that is used in place of a path.
 DIRECTORY_ID_PREFIX: Final = "dirid:"
 
 
 class DirectoryId(Uuid):
-    """Identity of one log directory; it travels with the disk, whatever its mount point."""
+    """Id of a log directory. It is stored on the disk and independent of the mount point."""
 
     __slots__ = ()
 
     @property
     def reference(self) -> str:
-        """``dirid:<id>``: what names the directory in place of its path."""
+        """``dirid:<id>``, which names the directory in place of its path."""
         return f"{DIRECTORY_ID_PREFIX}{self}"
 
     @classmethod
     def from_reference(cls, text: str) -> Self | None:
-        """The id in ``dirid:<id>``; None for a text that is no such thing, such as a path.
+        """Parse ``dirid:<id>``; None for any other text, such as a path.
 
-        :raises InvalidUuidText: if no id follows.
+        :raises InvalidUuidText: the text after ``dirid:`` is not a uuid.
         """
         if not text.startswith(DIRECTORY_ID_PREFIX):
             return None
@@ -113,13 +111,13 @@ class DirectoryId(Uuid):
 
 
 ZERO_UUID: Final = Uuid(bytes(16))
-#: On the wire, of a clean stop that does not say whose it was.
+#: Wire value for a clean shutdown that does not name an incarnation.
 NO_INCARNATION: Final = ZERO_UUID
 
 UNASSIGNED_DIR: Final = DirectoryId(bytes(16))
 """The directory is not known yet; the hosting broker chooses one and reports it."""
 LOST_DIR: Final = DirectoryId(bytes(15) + b"\x01")
-"""The replica sat in a directory that is gone and cannot be named."""
+"""The replica was in a directory that is gone and cannot be named."""
 MIGRATING_DIR: Final = DirectoryId(bytes(15) + b"\x02")
 """The replica was placed before directories had ids."""
 
@@ -128,14 +126,14 @@ MAX_BROKER_ID: Final = 2**31 - 1
 
 
 def is_broker_id(text: str) -> bool:
-    """Whether ``text`` is a broker's id as everybody writes it: no sign, no zeros before it."""
+    """Whether ``text`` is a broker id in canonical decimal form: no sign and no leading zeros."""
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(MAX_BROKER_ID)):
         return False
     return str(int(text)) == text and int(text) <= MAX_BROKER_ID
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name: what clients and directory names speak of."""
+    """A partition by topic name, as clients and directory names use it."""
 
     topic: str
     partition: int
@@ -145,7 +143,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by its topic's id: what the metadata speaks of."""
+    """A partition by topic id, as the metadata uses it."""
 
     topic_id: TopicId
     partition: int

@@ -1,12 +1,12 @@
-"""PURE. Kafka's configuration keys that no model has: which are refused, which have no effect.
+"""PURE. Kafka's configuration keys that no model has: aliases, rejected and ignored keys.
 
-* An alias is another name of a key that the models have, and is replaced by that key.
-* A key is refused if ignoring it would change permissions or guarantees: the daemon would do what
-  its operator did not ask for. A value that asks for nothing, such as ``false``, is accepted.
-* Any other key has no effect, for a reason that docs/configuration.md and telemetry state.
+* An alias is another name of a key of the models, and is replaced by that key.
+* A key is rejected if ignoring it would change permissions or guarantees. A value that requests
+  nothing, such as ``false``, is accepted.
+* All other keys are ignored. docs/configuration.md and telemetry state the reason.
 
-``security_keys.py`` refuses the keys of security. A test compares all three with the list of
-Kafka's own keys, so that none is forgotten.
+``security_keys.py`` rejects the keys for security. A test compares the keys of this file, of the
+models and of ``security_keys.py`` with Kafka's list, so that no key is forgotten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kraftjbod.core.security_keys import names_security
 
 V = TypeVar("V")
 
-#: Other names that Kafka or a KIP has for a key of the models.
+#: Alternative names in Kafka or a KIP for keys of the models.
 ALIASES: Final[Mapping[str, str]] = {
     "broker.id": "node.id",
     "intra.broker.throttled.rate": "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -29,14 +29,14 @@ ALIASES: Final[Mapping[str, str]] = {
 
 
 def canonical_key(key: str) -> str:
-    """The key that the models have for ``key``."""
+    """The model's name for ``key``."""
     return ALIASES.get(key, key)
 
 
 def canonical_keys(values: Mapping[str, V], *, source: str) -> dict[str, V]:
-    """``values`` without aliases.
+    """Replace aliases in ``values``.
 
-    :raises ConfigError: a key and its alias say different things.
+    :raises ConfigError: a key and its alias have different values.
     """
     found: dict[str, V] = {}
     for key, value in values.items():
@@ -48,7 +48,7 @@ def canonical_keys(values: Mapping[str, V], *, source: str) -> dict[str, V]:
 
 
 class Refusal(NamedTuple):
-    """Why a key is refused, and which of its values ask for nothing."""
+    """Why a key is rejected, and which of its values request nothing."""
 
     reason: str
     asks_for_nothing: Callable[[str], bool] = lambda _: False
@@ -67,7 +67,7 @@ def _has_both_protocols(value: str) -> bool:
 
 
 _NO_CLASSES: Final = "no class can be loaded here, so everything that it would refuse is allowed"
-#: By key; a key without a value asks for nothing.
+#: Rejected keys. A key with an empty value is accepted.
 REFUSED: Final[Mapping[str, Refusal]] = {
     "alter.config.policy.class.name": Refusal(_NO_CLASSES),
     "create.topic.policy.class.name": Refusal(_NO_CLASSES),
@@ -180,13 +180,13 @@ def why_without_effect(key: str) -> str | None:
 
 
 class IgnoredKey(NamedTuple):
-    """A key of a file that its node does not read."""
+    """A key of a configuration file that the node does not read."""
 
     key: str
     reason: str | None
-    """Why a key of Kafka has no effect here; None for a key that Kafka does not have either."""
+    """Why a key of Kafka is ignored; None for a key that Kafka does not have either."""
     hint: str = ""
-    """Names the key that may have been meant."""
+    """Suggests the key that may have been meant."""
 
     def __str__(self) -> str:
         if self.reason is not None:
@@ -195,7 +195,7 @@ class IgnoredKey(NamedTuple):
 
 
 def ignored_keys(model: type[KeyedModel], values: Mapping[str, str]) -> list[IgnoredKey]:
-    """Keys in ``values`` that a node with ``model`` ignores; not those that it refuses."""
+    """Keys in ``values`` that a node with ``model`` ignores, without the keys that it rejects."""
     known = model.keys()
     unknown = (key for key in unknown_keys(model, values) if canonical_key(key) not in known)
     return [
@@ -207,7 +207,7 @@ def ignored_keys(model: type[KeyedModel], values: Mapping[str, str]) -> list[Ign
 
 
 def require_servable(values: Mapping[str, str], *, source: str) -> None:
-    """Refuse keys that must not be ignored.
+    """Reject keys that must not be ignored.
 
     :raises ConfigError: naming ``source`` and each such key.
     """

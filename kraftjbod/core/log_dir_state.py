@@ -1,16 +1,15 @@
-"""PURE. The states of a log directory, and the table of what leads from one to another.
+"""PURE. The states of a log directory, and the table of transitions between them.
 
-* ONLINE: it takes everything.
-* SATURATED (KIP-928): no free space. What is there can be read, and what frees space goes on.
-* STALLED: it does not answer for the moment; nothing is known to be wrong with what it holds.
-* OFFLINE: it failed, and the process trusts it no more until an operator brings it back.
+* ONLINE: all operations are accepted.
+* SATURATED (KIP-928): no free space. Reads and operations that free space are accepted.
+* STALLED: the disk does not respond at the moment. Its data is not known to be damaged.
+* OFFLINE: the disk failed. The process does not use it until an operator reattaches it.
 
 SATURATED and STALLED are *impaired*: the directory stays registered, but its replicas neither lead
-nor count as in sync wherever another one can.
-The table is all there is: an event that it does not name changes nothing.
-``storage/log_dirs/log_dir_policy.py`` says what each state allows.
-``storage/log_dirs/log_dir.py`` finds
-the events.
+nor count as in sync if other replicas can.
+The table is complete: a pair of state and event that it does not name changes nothing.
+``storage/log_dirs/log_dir_policy.py`` says which operations each state allows.
+``storage/log_dirs/log_dir.py`` detects the events.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 
 
 class LogDirState(Enum):
-    """Values are what DescribeLogDirs, heartbeats and telemetry say."""
+    """The states, with the values used by DescribeLogDirs, heartbeats and telemetry."""
 
     ONLINE = "online"
     SATURATED = "saturated"
@@ -37,10 +36,10 @@ IMPAIRED: Final = frozenset({LogDirState.SATURATED, LogDirState.STALLED})
 
 
 class LogDirEvent(Enum):
-    """What may happen to a directory, in the words of the diagram."""
+    """Events of a directory. The values are the labels of the diagram in the docs."""
 
     FILLED_UP = "no space left"
-    """An operation found no free space, or less is free than ``log.dir.min.free.bytes``."""
+    """An operation got ENOSPC, or less is free than ``log.dir.min.free.bytes``."""
     HAS_SPACE = "space again, reserve rebuilt"
     SUSPECTED = "an operation does not end"
     ANSWERED = "operations end again"
@@ -66,5 +65,5 @@ TRANSITIONS: Final[Mapping[tuple[LogDirState, LogDirEvent], LogDirState]] = {
 
 
 def next_state(state: LogDirState, event: LogDirEvent) -> LogDirState:
-    """The state after ``event``; the same one if the table does not name it."""
+    """The state after ``event``; unchanged if the table has no such transition."""
     return TRANSITIONS.get((state, event), state)

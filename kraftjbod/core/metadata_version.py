@@ -1,9 +1,9 @@
-"""PURE. Levels of ``metadata.version``: what the cluster as a whole has agreed to understand.
+"""PURE. Levels of ``metadata.version``, the feature level that the cluster has agreed on.
 
 Names and numbers are Kafka's.
-A level says which fields of records and requests may be used; which versions those are stands
-where the records and requests are defined.
-Nothing here knows the cluster or its present level.
+A level says which fields of records and requests may be used. The versions of records and requests
+are defined beside their schemas.
+Nothing here knows the cluster or its current level.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, Self
 from kraftjbod.core.errors import StartupError
 
 METADATA_VERSION: Final = "metadata.version"
-"""Name of the feature whose level this is."""
+"""Name of the feature of this level."""
 ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
 """Name of the feature of KIP-966: 0 without eligible leader replicas, 1 with them."""
 
 TRANSACTION_VERSION: Final = "transaction.version"
-"""Name of the feature of KIP-890: 0 as it was, 1 with flexible records, 2 with an epoch for each
-transaction."""
+"""Name of the feature of KIP-890: 0 as before the KIP, 1 with flexible records, 2 with an epoch
+for each transaction."""
 GROUP_VERSION: Final = "group.version"
 """Name of the feature of KIP-848: 0 with classic groups only, 1 with consumer groups as well."""
 
@@ -29,17 +29,17 @@ class MetadataVersion(IntEnum):
     """The levels that this software knows, in order."""
 
     IV_3_6_IV2 = 14
-    """Before directories: every broker has one, and nobody says which."""
+    """Before KIP-858: every broker has one directory, and the metadata does not name it."""
     IV_3_7_IV2 = 17
     """Brokers register their directories, and each replica's directory is known (KIP-858)."""
     IV_4_3_IV0 = 30
     """Directories can be cordoned (KIP-1066)."""
     IV_4_4_IV2 = 33
-    """Controllers are registered (KIP-919), and take over configurations while they run."""
+    """Controllers are registered (KIP-919), and apply configurations at run time."""
 
     @property
     def release(self) -> str:
-        """``"3.7-IV2"``, as operators write it."""
+        """The name that operators use, such as ``"3.7-IV2"``."""
         return self.name.removeprefix("IV_").replace("_", ".", 1).replace("_", "-", 1)
 
     @property
@@ -52,7 +52,7 @@ class MetadataVersion(IntEnum):
 
     @property
     def has_controllers(self) -> bool:
-        """Whether controllers are registered, and can be configured while they run (KIP-919)."""
+        """Whether controllers are registered and can be configured at run time (KIP-919)."""
         return self >= MetadataVersion.IV_4_4_IV2
 
     @property
@@ -62,7 +62,7 @@ class MetadataVersion(IntEnum):
 
     @property
     def default_features(self) -> dict[str, int]:
-        """What a new cluster of this release is formatted with, by feature."""
+        """Feature levels with which a new cluster of this release is formatted, by feature."""
         features = {METADATA_VERSION: self.value}
         if self >= MetadataVersion.IV_4_3_IV0:
             features |= {ELIGIBLE_LEADER_REPLICAS_VERSION: 1, TRANSACTION_VERSION: 2}
@@ -71,7 +71,7 @@ class MetadataVersion(IntEnum):
 
     @classmethod
     def of(cls, level: int) -> Self:
-        """:raises StartupError: naming the levels that are known, if this is none of them."""
+        """:raises StartupError: unknown level; the message lists the known levels."""
         try:
             return cls(level)
         except ValueError:
@@ -81,7 +81,7 @@ class MetadataVersion(IntEnum):
 
     @classmethod
     def of_release(cls, release: str) -> Self:
-        """:raises StartupError: naming the releases that are known, if this is none of them."""
+        """:raises StartupError: unknown release; the message lists the known releases."""
         for version in cls:
             if version.release == release:
                 return version
@@ -96,9 +96,9 @@ MIN_METADATA_VERSION: Final = min(MetadataVersion)
 LATEST_METADATA_VERSION: Final = max(MetadataVersion)
 """The greatest level that this software can run at."""
 DEFAULT_METADATA_VERSION: Final = MetadataVersion.IV_4_4_IV2
-"""What a new cluster is formatted with."""
+"""Level with which a new cluster is formatted."""
 KRAFT_VERSION: Final = "kraft.version"
-"""1 once the metadata log names its voters; no record of the metadata has it."""
+"""1 once the metadata log names its voters. It is stored in no record of the metadata."""
 KRAFT_VERSIONS: Final = (0, 1)
 
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
@@ -107,4 +107,4 @@ SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     TRANSACTION_VERSION: (0, 2),
     GROUP_VERSION: (0, 1),
 }
-"""Least and greatest level by feature, as a broker registers them and answers its clients."""
+"""Lowest and highest level by feature, as a broker registers them and reports them to clients."""

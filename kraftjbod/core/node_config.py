@@ -1,6 +1,6 @@
-"""PURE. Configuration of every node, broker or controller: its listeners, its disks, its limits.
+"""PURE. Configuration that brokers and controllers share: listeners, disks and limits.
 
-``config.py`` adds what brokers and controllers have of their own.
+``config.py`` adds the keys that only brokers or only controllers have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kraftjbod.core.kafka_keys import canonical_keys, require_servable
 from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 
 ALL_LOG_DIRS: Final = "*"
-#: Of an address whose listener has none.
+#: Listener name of a bootstrap server, whose ``host:port`` has no name.
 _ANY_NAME: Final = "CONTROLLER"
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
 
@@ -50,7 +50,7 @@ class Endpoint(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What :meth:`parse` takes."""
+        """The text form that :meth:`parse` accepts."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
 
@@ -72,7 +72,7 @@ class Voter(NamedTuple):
 
 
 class StorageSettings(KeyedModel):
-    """What every node says about itself and its disks; all that the storage tool needs."""
+    """The keys of a node's identity and disks, which are also all keys of the storage tool."""
 
     process_roles: tuple[Literal["broker", "controller"], ...]
     """What this node is; one of the two."""
@@ -121,7 +121,7 @@ class StorageSettings(KeyedModel):
 
     @property
     def controller_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Where controllers are asked first: host and port of each."""
+        """Host and port of each controller to contact first."""
         named = self.controller_quorum_bootstrap_servers or self.controller_quorum_voters
         return tuple((one.host, one.port) for one in named)
 
@@ -138,9 +138,9 @@ class StorageSettings(KeyedModel):
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """The settings in ``values``; relative paths are taken from ``base_dir``.
+        """Parse ``values``; relative paths are relative to ``base_dir``.
 
-        :raises ConfigError: naming ``source`` and every key that is missing or wrong.
+        :raises ConfigError: naming ``source`` and every key that is missing or has a wrong value.
         """
         given: dict[str, Any] = dict(canonical_keys(values, source=source))
         for key in ("log.dirs", "log.dir", "cordoned.log.dirs", "log.dirs.allowed.roots"):
@@ -154,7 +154,7 @@ class StorageSettings(KeyedModel):
         return settings
 
     def absolute_dirs(self, text: str) -> tuple[str, ...]:
-        """A list of directories as ``log.dirs`` would have them; ``*`` stays what it is."""
+        """Parse a list of directories as ``log.dirs`` is parsed; ``*`` is returned unchanged."""
         return tuple(dict.fromkeys(_absolute_dirs(text, self._base_dir)))
 
     @property
@@ -169,13 +169,13 @@ class StorageSettings(KeyedModel):
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether ``path`` lies in ``root``, by its name."""
+    """Whether ``path`` lies in ``root``, by comparing names only."""
     return path.startswith(root.rstrip("/") + "/")
 
 
 def _absolute(path: str, base_dir: str) -> str:
     normal = posixpath.normpath(posixpath.join(base_dir, path))
-    # POSIX lets two leading slashes mean something of their own; no file system here does.
+    # POSIX gives two leading slashes a special meaning; no file system here does.
     return normal[1:] if normal.startswith("//") else normal
 
 
@@ -186,7 +186,7 @@ def _absolute_dirs(text: str, base_dir: str) -> tuple[str, ...]:
 
 
 class DynamicNodeConfig(KeyedModel):
-    """What brokers and controllers alike take over while they run."""
+    """Keys that brokers and controllers apply at run time."""
 
     telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
     """Events below it are not written."""
@@ -196,7 +196,7 @@ DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
 
 
 class NodeConfig(DynamicNodeConfig, StorageSettings):
-    """What brokers and controllers have in common."""
+    """The configuration that brokers and controllers have in common."""
 
     cluster_id: str | None = None
     """Only for checking: a node whose ``meta.properties`` says another one does not start."""
@@ -304,7 +304,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """As for every node, but refuse keys that ask for security, or must not be ignored."""
+        """As in the base class, but reject keys that require security or must not be ignored."""
         require_plain(values, known=cls.keys(), source=source)
         require_servable(values, source=source)
         return super().from_properties(values, source=source, base_dir=base_dir)

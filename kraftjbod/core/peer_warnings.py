@@ -1,8 +1,8 @@
-"""PURE. ``PeerWarnings``: how often it is logged that a peer did wrong.
+"""PURE. ``PeerWarnings``: limits how often misbehaviour of a peer is logged.
 
-* By name of the event and address of the peer: the first few of a minute are logged, the rest is
-  counted, and the count goes with the next one that is logged, or comes by itself.
-* So many addresses are known at once; beyond them all others share one count per event.
+* Warnings are counted per event name and peer address. The first few of a minute are logged. The
+  rest is counted, and :meth:`PeerWarnings.admit` or ``settle`` report the count later.
+* The number of known addresses is limited. All further addresses share one count per event.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Window:
 
 
 class PeerWarnings:
-    """``now_s`` is any clock that does not go back, in seconds."""
+    """``now_s`` is a monotonic clock in seconds."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -41,7 +41,7 @@ class PeerWarnings:
         self._windows: dict[tuple[str, str], _Window] = {}
 
     def admit(self, event: str, host: str) -> int | None:
-        """None if the event is not logged; else how many like it were left out before."""
+        """None if the event is not to be logged, else the number of such events left out before."""
         key = (event, host)
         if key not in self._windows and len(self._windows) >= _MAX_KNOWN:
             key = (event, EVERYBODY_ELSE)
@@ -57,7 +57,7 @@ class PeerWarnings:
         return left_out
 
     def settle(self) -> Iterator[LeftOut]:
-        """What was left out of windows that are over; those are forgotten."""
+        """Report the counts of windows that are over, and forget these windows."""
         now_s = self._now_s()
         for key, window in [*self._windows.items()]:
             if now_s >= window.ends_s:

@@ -1,6 +1,6 @@
-"""PURE. What one request may make a daemon do, whoever sent it.
+"""PURE. Limits on the work that one request of any client may cause.
 
-What is beyond a limit is answered with an error of its own; the connection stays.
+A request beyond a limit gets a specific error, and its connection stays open.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 from typing import Final
 
 MAX_ITEMS_PER_REQUEST: Final = 10_000
-"""Topics, partitions, replicas or resources that one request may be about."""
+"""Topics, partitions, replicas or resources in one request."""
 MAX_PARTITIONS_MADE_PER_REQUEST: Final = 10_000
-"""New partitions that one request may ask for, all its topics together; Kafka's number."""
+"""New partitions in one request, of all its topics together; Kafka's number."""
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""Of an answer that repeats what is configured; what comes after it is to be asked for again."""
+"""Limit of a response that lists configurations; the client requests the rest again."""
 MAX_LOGGED_PER_REQUEST: Final = 20
-"""Lines of telemetry about the items of one request."""
+"""Telemetry events about the items of one request."""
 
 MAX_FORWARDED_ITEMS: Final = 250
-"""That a broker asks the controller for at once; more are asked for one part after the other."""
+"""Items of one request from a broker to the controller; longer lists are sent in parts, in turn."""
 MAX_FORWARDED_BYTES: Final = 256 * 1024
-"""Of such a part; an item that is larger alone is refused by the broker."""
+"""Bytes of such a part. The broker rejects a single item that is larger."""
 MAX_FORWARDED_AT_ONCE: Final = 20
-"""Parts of clients' requests that one broker has on the way to the controller."""
+"""Parts of client requests that one broker has in flight to the controller."""
 MAX_ENTRIES_PER_READ: Final = 1_000
-"""Entries of the metadata log in one answer; who lags further asks again."""
+"""Entries of the metadata log in one response; a lagging node requests the next ones."""
 MAX_CONFIG_VALUE_BYTES: Final = 32_767
-"""Kafka's limit: old versions cannot carry a longer one."""
+"""Kafka's limit: old protocol versions cannot carry a longer value."""
 MAX_TAGS_IN_HEADER: Final = 100
 
 WORK_SLICE_MS: Final = 10
-"""How long answering large requests may hold up the loop, all of them together."""
+"""How long large requests, all together, may block the event loop without a pause."""

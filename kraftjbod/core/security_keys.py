@@ -1,12 +1,12 @@
-"""PURE. Configuration that asks for security, which there is none of yet: refused, never ignored.
+"""PURE. Rejects configuration that requires security, which is not implemented yet.
 
-A daemon that warned of ``ssl.keystore.location`` and then served in the clear would do what nobody
-asked for. So a listener with another protocol than PLAINTEXT and a key that names security are
-errors of the configuration; a key without a value asks for nothing.
+A daemon that only warned about ``ssl.keystore.location`` and then served plaintext would violate
+the operator's request. A listener with another protocol than PLAINTEXT and a key about security
+are therefore configuration errors. A key with an empty value is accepted.
 
-* A listener's protocol is what ``listener.security.protocol.map`` says, else its name, as in Kafka.
-* Entries of the map for names that no listener has are Kafka's own defaults in many files; they
-  open no door and are left alone.
+* A listener's protocol comes from ``listener.security.protocol.map``, else from its name, as in
+  Kafka.
+* Map entries for names without a listener are accepted: many files contain Kafka's defaults.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ADDRESS_KEYS: Final = ("listeners", "advertised.listeners")
 _NAME_KEYS: Final = ("controller.listener.names", "inter.broker.listener.name")
 _SECURE_WORDS: Final = ("SSL", "SASL", "TLS")
 
-#: Beginnings of keys, as Kafka spells them.
+#: Prefixes of Kafka's security keys.
 _PREFIXES: Final = (
     "ssl.",
     "sasl.",
@@ -40,7 +40,7 @@ _PREFIXES: Final = (
     "allow.everyone.if.no.acl.found",
     "connections.max.reauth.ms",
 )
-#: Parts of keys, wherever they stand.
+#: Words between dots or underscores that mark a key as a security key.
 _PARTS: Final = frozenset(
     {
         "ssl",
@@ -68,15 +68,15 @@ _WHAT_TO_DO: Final = (
 
 
 def names_security(key: str) -> bool:
-    """Whether ``key`` is about who may speak here, or how it is kept secret."""
+    """Whether ``key`` is about authentication, authorization or encryption."""
     lower = key.lower()
     return lower.startswith(_PREFIXES) or not _PARTS.isdisjoint(lower.replace("_", ".").split("."))
 
 
 def require_plain(values: Mapping[str, str], *, known: Collection[str], source: str) -> None:
-    """Refuse what asks for security.
+    """Reject configuration that requires security.
 
-    :param known: keys that mean something here, and are judged where they do.
+    :param known: keys of the models, which are validated there.
     :raises ConfigError: naming ``source`` and each such key.
     """
     problems = [*_secure_listeners(values)]

@@ -1,10 +1,10 @@
-"""LOOP. Diagnostics of a daemon: structured events and named figures.
+"""LOOP. Diagnostics of a daemon: structured events and metrics.
 
-"Log" means the commit log here, so what other programs call logging is telemetry here.
+The word "log" means the commit log in this project, so ordinary logging is called telemetry.
 
-* Event names are unique snake_case literals (``log_dir_offline``); each one at warning level or
-  worse is named by at least one test, and that test is its explanation.
-* Figures are plain numbers in a :class:`Metrics` registry that belongs to one daemon.
+* Event names are unique snake_case literals (``log_dir_offline``). At least one test names each
+  event at warning level or above, and documents it.
+* Metrics are plain numbers in a :class:`Metrics` registry that belongs to one daemon.
 * PURE and DISK files must not import this module.
 """
 
@@ -28,12 +28,12 @@ Logger = structlog.stdlib.BoundLogger
 
 _LOUD: Final = frozenset({"warning", "error", "critical", "exception"})
 
-#: Takes an event with all its fields; ``event`` is its name, ``level`` how bad it is. Never raises.
+#: Receives an event with all its fields, such as ``event`` (name) and ``level``. Never raises.
 Sink = Callable[[Mapping[str, Any]], None]
 
 
 class Stream(Protocol):
-    """Where lines go, a text file for instance."""
+    """Output for lines, such as a text file."""
 
     def write(self, text: str, /) -> int: ...
 
@@ -52,7 +52,7 @@ def configure(
 ) -> None:
     """Send events to ``stream`` (stderr by default), one JSON object or one console line each.
 
-    :param sink: gets the events instead, as they are.
+    :param sink: receives the event dictionaries; nothing is written to ``stream`` then.
     :param peer_warnings: decides which warnings and errors with a ``peer`` are logged.
     """
     out: Stream = stream if stream is not None else sys.stderr
@@ -82,16 +82,16 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Events below it are not written from now on; the rest of what was configured stays."""
+    """Change the lowest level that is written; the rest of the configuration stays."""
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
 
 
 class LevelSwitch:
-    """Sets the level of the process when what is wanted changes."""
+    """Changes the level of the process when the configured level changes."""
 
     def __init__(self, level: str, set_to: Callable[[str], None]) -> None:
-        """:param level: the one that holds now."""
+        """:param level: the current level."""
         self._level = level
         self._set_to = set_to
 
@@ -103,7 +103,7 @@ class LevelSwitch:
 
 @contextlib.contextmanager
 def sent_to(sink: Sink, *, level: str = "info") -> Iterator[None]:
-    """Meanwhile ``sink`` gets the events, and afterwards who got them before."""
+    """Send events to ``sink`` within the context, and restore the previous target afterwards."""
     before = structlog.get_config()
     configure(json_lines=True, level=level, sink=sink)
     try:
@@ -115,7 +115,7 @@ def sent_to(sink: Sink, *, level: str = "info") -> Iterator[None]:
 def _limit_peers(
     peers: PeerWarnings, _logger: object, method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """A peer that is broken, or means harm, must not fill the disk with what is said of it."""
+    """Drop warnings about a peer beyond the limit, so that a bad peer cannot fill the disk."""
     if "peer" in event and method in _LOUD:
         left_out = peers.admit(str(event["event"]), str(event["peer"]).rpartition(":")[0])
         if left_out is None:
@@ -128,7 +128,7 @@ def _limit_peers(
 def _escape_controls(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """What a client calls itself must not speak to the operator's terminal."""
+    """Escape control characters: names sent by clients must not control the operator's terminal."""
     return {
         key: "\n".join(map(_escaped, value.split("\n"))) if key == "exception" else _escaped(value)
         for key, value in event.items()
@@ -136,7 +136,7 @@ def _escape_controls(
 
 
 def _escaped(value: Any) -> Any:
-    """``value``, or its text if that has characters that are not printed as they are."""
+    """``value``, or its text with escapes if that has unprintable characters."""
     text = value if isinstance(value, str) else repr(value)
     if text.isprintable():
         return value
@@ -151,21 +151,21 @@ def _hand_over(
 
 
 def get_logger(**context: object) -> Logger:
-    """A logger whose every event carries ``context``."""
+    """A logger that adds ``context`` to each of its events."""
     logger: Logger = structlog.get_logger(**context)
     return logger
 
 
 def shortened(text: str) -> str:
-    """A name that came from outside, short enough for a line of telemetry."""
+    """Shorten a name that came from outside to the length of a telemetry line."""
     return text if len(text) <= _MAX_NAME_CHARS else text[:_MAX_NAME_CHARS] + "…"
 
 
 class Metrics:
-    """The figures of one daemon, by Kafka's metric names where Kafka has one.
+    """The metrics of one daemon, with Kafka's metric names where Kafka has one.
 
-    A figure is either counted (:meth:`count`) or read when asked for (:meth:`gauge`, and
-    :meth:`gauges` for things that come and go).
+    A metric is either a counter (:meth:`count`) or is read on demand (:meth:`gauge`, and
+    :meth:`gauges` for a set of metrics that changes).
     """
 
     def __init__(self) -> None:
@@ -177,15 +177,15 @@ class Metrics:
         self._counters[name] = self._counters.get(name, 0) + by
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Let ``read`` answer for ``name``; a second call for the same name replaces the first."""
+        """Register ``read`` as the source of ``name``, replacing an earlier one."""
         self._gauges[name] = read
 
     def gauges(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Let ``read`` answer for all figures that it names at that moment."""
+        """Register ``read`` as the source of all metrics that it returns at that moment."""
         self._sources.append(read)
 
     def snapshot(self) -> dict[str, float]:
-        """Every figure's present value, sorted by name."""
+        """Current values of all metrics, sorted by name."""
         values: dict[str, float] = dict(self._counters)
         values.update({name: read() for name, read in self._gauges.items()})
         for read_all in self._sources:

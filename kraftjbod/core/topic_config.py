@@ -1,4 +1,4 @@
-"""PURE. Configuration of topics: a broker's defaults with one topic's own values on top.
+"""PURE. Configuration of topics: a broker's defaults, overridden by the values of one topic.
 
 Keys are Kafka's topic-level names.
 """
@@ -27,11 +27,11 @@ from kraftjbod.core.ids import BrokerId
 
 
 class ThrottledReplicas(NamedTuple):
-    """``partition:broker,...``, ``*`` for every replica, or nothing."""
+    """Value of a throttle key: ``partition:broker,...``, ``*`` for every replica, or empty."""
 
     is_all: bool = False
     replicas: frozenset[tuple[int, int]] = frozenset()
-    """Partition and broker."""
+    """Pairs of partition and broker."""
 
     @classmethod
     def parse(cls, text: str) -> ThrottledReplicas:
@@ -53,7 +53,7 @@ class ThrottledReplicas(NamedTuple):
 
 
 class CleanupPolicy(NamedTuple):
-    """``delete``, ``compact``, both, or nothing: what happens to old or superseded records."""
+    """``delete``, ``compact``, both, or empty: how old or superseded records are removed."""
 
     is_delete: bool = True
     is_compact: bool = False
@@ -72,7 +72,7 @@ class CleanupPolicy(NamedTuple):
 
     @property
     def allows_record_deletion(self) -> bool:
-        """Whether DeleteRecords is served: a compacted log loses records by their keys only."""
+        """Whether DeleteRecords is allowed: compaction alone removes records only by key."""
         return self.is_delete or not self.is_compact
 
 
@@ -86,7 +86,7 @@ TOPIC_LIST_KEYS: Final = frozenset(
 )
 
 
-#: The broker's keys that set a topic key's default, the strongest first. The last part of a key's
+#: Broker keys that set the default of a topic key, in order of precedence. The last part of a key's
 #: name says whether its value is in minutes or hours.
 BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
@@ -118,8 +118,8 @@ BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
     "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
 }
-#: The topic key whose value is the same on all nodes: a topic's own, or else the whole cluster's.
-#: Controllers elect by it and leaders commit by it (KIP-966), so no node may have one of its own.
+#: This topic key has the same value on all nodes: the topic's value, or else the cluster's.
+#: Controllers elect by it and leaders commit by it (KIP-966), so no node may have its own value.
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 DEFAULT_MIN_INSYNC_REPLICAS: Final = 2
 
@@ -238,7 +238,7 @@ class TopicConfig(KeyedModel):
 
     @property
     def compression(self) -> tuple[int, int | None] | None:
-        """Codec by its number in batches, and its level; None for the producer's codec."""
+        """Number of the codec in batches, and level; None to keep the producer's codec."""
         name = self.compression_type
         if name == "producer":
             return None
@@ -251,7 +251,7 @@ class TopicConfig(KeyedModel):
 
     @property
     def max_segment_ms(self) -> int:
-        """Time after which a segment is closed, so that compaction gets its records (KIP-354)."""
+        """Age in ms at which the active segment is closed, so that it can be compacted."""
         if self.cleanup_policy.is_compact:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
@@ -262,9 +262,9 @@ class TopicConfig(KeyedModel):
         return CleanupPolicy.parse(value) if isinstance(value, str) else value
 
     def with_overrides(self, overrides: Mapping[str, str], *, source: str) -> TopicConfig:
-        """This configuration with a topic's own values on top.
+        """This configuration with the overrides of a topic.
 
-        :raises ConfigError: naming ``source`` and each key that is unknown or wrong.
+        :raises ConfigError: naming ``source`` and each key that is unknown or has a wrong value.
         """
         unknown = unknown_keys(TopicConfig, overrides)
         if unknown:
@@ -283,10 +283,11 @@ class TopicConfig(KeyedModel):
     def with_stored_overrides(
         self, overrides: Mapping[str, str], *, source: str
     ) -> tuple[TopicConfig, str | None]:
-        """Like :meth:`with_overrides`, for values of the metadata log, which another version may
-        have written.
+        """Like :meth:`with_overrides`, for values from the metadata log.
 
-        :returns: the configuration, and a description of the values that had to be ignored.
+        Another version may have written them, so values that cannot be parsed are ignored.
+
+        :returns: the configuration, and a description of the ignored values, if any.
         """
         values = stored_values(overrides, TopicConfig)
         try:
@@ -347,7 +348,7 @@ class TopicDefaults(KeyedModel):
 
 
 def require_retention(value: int | None) -> int | None:
-    """:raises ValueError: ``value`` is 0, which Kafka refuses as a default of all topics."""
+    """:raises ValueError: ``value`` is 0, which Kafka rejects as the default of all topics."""
     if value == 0:
         raise ValueError("0 would keep no record: write at least 1, or -1 for ever")
     return value

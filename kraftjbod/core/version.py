@@ -1,4 +1,4 @@
-"""WIRE. Which version of this software runs: what ``kraftjbod.__version__`` says."""
+"""WIRE. The version of this software, which ``kraftjbod.__version__`` returns."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Final
 
 _PROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
-#: Of a copy that was never installed, such as the one that Spark's workers get.
+#: Version of a copy that was never installed, such as the copy that Spark's workers get.
 UNKNOWN: Final = "unknown"
 
 
 def package_version() -> str:
-    """That of the checkout this file lies in, or else of the installed package.
+    """Version of the checkout that contains this file, or else of the installed package.
 
-    A checkout goes first: what was installed from it may be older than it is.
+    The checkout has precedence, because an installation from it may be older.
     """
-    import tomllib  # both take hundredths of a second, and are hardly ever needed
+    import tomllib  # imported on use: both imports are slow and rarely needed
     from importlib.metadata import PackageNotFoundError, version
 
     if _PROJECT.is_file():

@@ -1,1 +1,1 @@
-"""The event loop: timers, queues, background jobs, and long work done in slices."""
+"""Helpers for the event loop: timers, queues, background jobs, and long work in slices."""

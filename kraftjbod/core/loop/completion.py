@@ -1,9 +1,9 @@
-"""LOOP. ``Completion``: a value that comes later, handed on in the same turn of the loop.
+"""LOOP. ``Completion``: a future whose callback runs in the same event loop iteration.
 
-It is asked as an ``asyncio.Future`` is. What differs is when its callback runs: at once, within
-whoever completes it, where a future's runs in the loop's next turn; on a way through several hands
-that is a turn for each. So a callback passes on what it was given and returns: it asks for nothing
-new, and what it raises goes to the loop's exception handler, not to who completed it.
+It has the interface of an ``asyncio.Future``, but ``set_result`` calls the callback synchronously.
+A future schedules its callback for the next iteration, which costs one iteration per step of a
+chain. A callback must only pass the value on: it must not start new work. An exception of a
+callback goes to the exception handler of the loop, and not to the caller of ``set_result``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Completion(Generic[T]):
-    """One value or one error, for one callback or one ``await``. For the loop's thread."""
+    """One value or one error, for one callback or one ``await``. Not thread-safe."""
 
     __slots__ = ("_callback", "_error", "_is_done", "_value")
 
@@ -36,7 +36,7 @@ class Completion(Generic[T]):
 
     @classmethod
     def of(cls, value: T) -> Completion[T]:
-        """One that is done."""
+        """Create a completion that is done."""
         made: Completion[T] = Completion()
         made._is_done, made._value = True, value
         return made
@@ -45,7 +45,7 @@ class Completion(Generic[T]):
         return self._is_done
 
     def result(self) -> T:
-        """The value, once it is done; raises the error if that is what it ended with."""
+        """Return the value, or raise the error. The completion must be done."""
         assert self._is_done, self
         if self._error is not None:
             raise self._error
@@ -55,12 +55,12 @@ class Completion(Generic[T]):
         return self._error
 
     def set_result(self, value: T) -> None:
-        """Hand ``value`` on; what comes after the first word is not heard."""
+        """Complete with ``value``. Calls after the first completion have no effect."""
         if self._is_done:
             return
         self._is_done = True
         self._value = value
-        # Who is called may hold this one: forgotten, they are no cycle that waits for a collector.
+        # Clear the callback to avoid a reference cycle: the callback may refer to this object.
         callback, self._callback = self._callback, None
         if callback is not None:
             try:
@@ -69,21 +69,21 @@ class Completion(Generic[T]):
                 self._callback_failed(e)
 
     def set_exception(self, error: BaseException) -> None:
-        """As :meth:`set_result`, with an error."""
+        """Complete with an error, as :meth:`set_result` does with a value."""
         if not self._is_done:
             self._is_done = True
             self._error = error
             self._call_back()
 
     def add_done_callback(self, callback: Callable[[Completion[T]], None]) -> None:
-        """Have ``callback`` called when it is done, which may be now; only one may wait."""
+        """Call ``callback`` on completion, or now if done. At most one callback can wait."""
         assert self._callback is None, self
         self._callback = callback
         if self._is_done:
             self._call_back()
 
     def map(self, change: Callable[[T], R]) -> Completion[R]:
-        """What ``change`` makes of the value, or raises; an error stays what it is."""
+        """A completion with the result of ``change(value)``, its exception, or this one's error."""
         mapped: Completion[R] = Completion()
 
         def pass_on(done: Completion[T]) -> None:
@@ -101,7 +101,7 @@ class Completion(Generic[T]):
         return mapped
 
     def after(self, do: Callable[[], None]) -> Completion[T]:
-        """The same, once ``do`` was called, whatever it ends with."""
+        """A completion with the same result, after ``do`` was called, also on error."""
         passed: Completion[T] = Completion()
 
         def pass_on(done: Completion[T]) -> None:
@@ -115,7 +115,7 @@ class Completion(Generic[T]):
         return passed
 
     def future(self) -> asyncio.Future[T]:
-        """The same as a future, which may be cancelled: what it waits for goes on."""
+        """A future with the same result. Cancelling the future does not stop the work."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.add_done_callback(lambda done: _pass_to(future, done._value, done._error))
         return future
@@ -139,10 +139,10 @@ class Completion(Generic[T]):
 
 
 async def to_its_end(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Do ``work`` to its end: cancelling who waits takes nothing back.
+    """Await ``work``. If the caller is cancelled, ``work`` still runs to its end.
 
-    How it ends is no news then, but for a bug, which is logged. (``asyncio.shield`` alone leaves an
-    error that nobody hears to the collector, for whom it is a bug of the daemon.)
+    An unexpected error is logged in that case, and an expected error is dropped.
+    (With ``asyncio.shield`` alone, asyncio would report each dropped error as never retrieved.)
     """
     running = asyncio.ensure_future(work)
     try:
@@ -158,7 +158,7 @@ def _note_unheard(done: asyncio.Future[Any]) -> None:
 
 
 def _log_unheard(error: BaseException) -> None:
-    # What a disk says after it was given up is no news.
+    # Expected errors are dropped: a disk may still report errors after it was taken offline.
     if not isinstance(error, OperatingError | OSError):
         get_logger(component="completion").error("unheard_operation_failed", exc_info=error)
 
@@ -173,5 +173,5 @@ def _pass_to(future: asyncio.Future[T], value: Any, error: BaseException | None)
         return
     future.set_exception(error)
     if isinstance(error, OperatingError):
-        # The waiter may be gone, and nobody has to hear of it then; a bug somebody has to.
+        # Mark an expected error as retrieved: the waiter may be gone. asyncio logs other errors.
         future.exception()

@@ -1,9 +1,9 @@
-"""LOOP. ``EventQueue``: one consumer, bounded, with deadlines that are events too.
+"""LOOP. ``EventQueue``: a bounded queue for one consumer, with timers that append events.
 
-The queue driver of a machine reads its events here:
-``async for event in queue`` hands them out one at a time and in order;
-``schedule`` makes an event appear later, and a newer schedule under the same tag replaces the
-older one. Tags are per subject (one per log dir, say), never shared between two subjects.
+The driver of a state machine reads its events here.
+``async for event in queue`` returns the events one at a time and in order.
+``schedule`` appends an event later, and replaces the earlier schedule with the same tag.
+Each subject (one log directory, for example) must use its own tags.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ E = TypeVar("E")
 
 
 class EventQueue(Generic[E]):
-    """Events for one consumer task. All methods are for the loop's thread."""
+    """Events for one consumer task. Not thread-safe."""
 
     def __init__(self, *, name: str, max_events: int, clock: Clock) -> None:
         self._name = name
@@ -39,16 +39,16 @@ class EventQueue(Generic[E]):
         return f"<EventQueue {self._name} events={len(self._events)} timers={len(self._timers)}>"
 
     def append(self, event: E) -> None:
-        """Put ``event`` after all others.
+        """Append ``event``.
 
-        :raises OverloadedError: if the queue holds its maximum already.
+        :raises OverloadedError: the queue is full or closed.
         """
         self._require_capacity()
         self._events.append(event)
         self._wakeup.set()
 
     def schedule(self, tag: Hashable, at_ms: int, event: E) -> None:
-        """Append ``event`` at ``at_ms`` (monotonic), replacing what ``tag`` scheduled before."""
+        """Append ``event`` at ``at_ms`` (monotonic), replacing the schedule of ``tag``, if any."""
         self.cancel(tag)
         if self._closed:
             return
@@ -57,13 +57,13 @@ class EventQueue(Generic[E]):
         self._timers[tag] = loop.call_later(delay_s, self._fire, tag, event)
 
     def cancel(self, tag: Hashable) -> None:
-        """Forget what ``tag`` scheduled, if anything."""
+        """Cancel the schedule of ``tag``, if any."""
         timer = self._timers.pop(tag, None)
         if timer is not None:
             timer.cancel()
 
     def close(self) -> None:
-        """End the consumer's iteration once the events already here are consumed."""
+        """End the consumer's iteration after the events that are already in the queue."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -83,7 +83,7 @@ class EventQueue(Generic[E]):
 
     def _fire(self, tag: Hashable, event: E) -> None:
         del self._timers[tag]
-        # A deadline is never refused: there are at most as many as there are tags.
+        # A timer event is never rejected: there is at most one timer per tag.
         self._events.append(event)
         self._wakeup.set()
 

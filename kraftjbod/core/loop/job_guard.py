@@ -1,10 +1,9 @@
-"""LOOP. ``JobGuard``: background work whose unexpected errors cost that work, never the daemon.
+"""LOOP. ``JobGuard``: runs background jobs so that an unexpected error does not end the daemon.
 
-* An error that nobody expected is logged with its traceback, counted, and ends the turn of the job
-  that met it: nothing else. It is never silent, and never taken for success.
-* For work that may begin anew at any time: chores of one directory, checks, files
-  of one replica. A machine whose state would be half changed ends the daemon instead.
-* What is expected (:class:`OperatingError`) is the job's own business and passes.
+* An unexpected error is logged with its traceback and counted. It ends this run of the job only.
+* Use it for jobs that can restart at any time: chores of one directory, checks, files of one
+  replica. A state machine that could be left in a half-changed state ends the daemon instead.
+* The job handles expected errors (:class:`OperatingError`) itself. They are not logged here.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from typing import Final
 from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.telemetry import get_logger
 
-#: A job that failed begins anew after this, doubled with each failure in a row up to the longest.
+#: Delay before a failed job restarts. It doubles with each failure in a row.
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 
 
 class JobGuard:
-    """The jobs of one owner, a directory for instance; ``context`` is logged with each failure."""
+    """Guards the jobs of one owner, such as a directory. Failures are logged with ``context``."""
 
     def __init__(self, *, first_wait_s: float = _FIRST_WAIT_S, **context: object) -> None:
         self._first_wait_s = first_wait_s
         self._log = get_logger(component="job_guard", **context)
-        #: Errors that nobody expected, since the owner was made.
+        #: Number of unexpected errors since construction.
         self.failures = 0
 
     async def attempt(
         self, job: str, work: Callable[[], Awaitable[object]], **context: object
     ) -> Exception | None:
-        """Do ``work`` once; the error that nobody expected, if there was one.
+        """Run ``work`` once and return its unexpected error, if any.
 
-        :raises OperatingError: what ``work`` raises of that kind.
+        :raises OperatingError: ``work`` raised it.
         """
         try:
             await work()
@@ -47,7 +46,7 @@ class JobGuard:
         return None
 
     async def keep(self, job: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do ``work``, and again after each failure, until it ends by itself or is cancelled."""
+        """Run ``work``, and again after each failure, until it returns or is cancelled."""
         loop = asyncio.get_running_loop()
         wait_s = self._first_wait_s
         while True:
@@ -55,7 +54,7 @@ class JobGuard:
             try:
                 await work()
             except OverloadedError as e:
-                # A limit of this process, such as its file descriptors: no bug, and it passes.
+                # A temporary limit of this process, such as its file descriptors: not a bug.
                 self._log.info(
                     "background_job_waits", job=job, reason=e.message, begins_anew_s=wait_s
                 )
@@ -69,6 +68,6 @@ class JobGuard:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def log_failure(self, job: str, error: BaseException, **context: object) -> None:
-        """``job`` met an error that nobody expected, and its turn is over."""
+        """Log and count an unexpected error of ``job``."""
         self.failures += 1
         self._log.error("background_job_failed", job=job, exc_info=error, **context)

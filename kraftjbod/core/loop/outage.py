@@ -1,7 +1,8 @@
-"""PURE. ``Outage``: when to log something that is tried again and fails again.
+"""PURE. ``Outage``: decides when to log an operation that is retried and fails repeatedly.
 
-* The first failure is logged, then one every ten minutes, and the end of an outage that was logged.
-* One that begins within a minute of the last event is logged when that minute is over, if it lasts.
+* The first failure is logged, then one every ten minutes, and the end of a logged outage.
+* An outage that begins within a minute of the last log line is logged after that minute, if it
+  lasts.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ QUIET_MS: Final = 60_000
 
 @dataclass(slots=True)
 class Outage:
-    """``now_ms`` is any clock that does not go back."""
+    """``now_ms`` is a monotonic time in milliseconds."""
 
     failures: int = 0
-    """In a row, up to now."""
+    """Number of failures in a row."""
     _began_ms: int = 0
     _logged_ms: int | None = None
-    """When something was last logged, of this outage or of an earlier one."""
+    """Time of the last log line, of this outage or an earlier one."""
     _is_logged: bool = False
 
     def failed(self, now_ms: int) -> bool:
-        """Whether to log this failure."""
+        """Count a failure. Returns whether to log it."""
         if self.failures == 0:
             self._began_ms = now_ms
         self.failures += 1
@@ -36,7 +37,7 @@ class Outage:
         return True
 
     def ended(self, now_ms: int) -> int | None:
-        """How many milliseconds it lasted, if that is to be logged; None else."""
+        """End the outage; return its duration in milliseconds if the end is to be logged."""
         was_logged, self._is_logged, self.failures = self._is_logged, False, 0
         if not was_logged:
             return None

@@ -1,8 +1,8 @@
-"""LOOP. ``wait_awake``: to wait for something for a time in which this process runs.
+"""LOOP. ``wait_awake``: a time-out that counts only the time in which this process runs.
 
-While it stands still (SIGSTOP, a virtual machine that is paused) the clocks go on, and so does
-nothing that it does itself: who was asked for something in one of its threads is not late for it.
-So the time is waited for in short parts, and one that takes longer than it should counts once.
+While the process is paused (SIGSTOP, a paused virtual machine), the clocks continue but its threads
+do no work. An operation in one of its threads must not count as late because of that.
+The time-out is therefore split into short parts, and a part that takes too long counts once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-#: A time that is interrupted loses one of so many.
+#: A pause of the process costs at most one of this many parts.
 _PARTS: Final = 20
 
 
 async def wait_awake(awaited: asyncio.Future[Any], timeout_ms: float) -> bool:
-    """Whether ``awaited`` is done, after ``timeout_ms`` at the latest in which this process ran.
+    """Wait until ``awaited`` is done, or ``timeout_ms`` of running time have passed.
 
-    It is neither cancelled nor asked for its result.
+    Returns whether it is done. Neither cancels ``awaited`` nor retrieves its result.
     """
     for _ in range(_PARTS):
         done, _ = await asyncio.wait({awaited}, timeout=timeout_ms / 1000 / _PARTS)

@@ -1,4 +1,4 @@
-"""LOOP. ``raise_task_error``: reports the error of a task that should run as long as the daemon.
+"""LOOP. ``raise_task_error``: reports the error of a task that should never end.
 
 The runner ends the process after an error in a callback of the event loop, except for an
 ``OSError``, which asyncio's transports raise there for broken connections. An ``OSError`` that ends
@@ -18,9 +18,9 @@ class TaskEndedError(KraftJbodError):
 
 
 def raise_task_error(task: asyncio.Task[Any]) -> None:
-    """Raise what ended ``task``, on the loop; for ``Task.add_done_callback``.
+    """Raise the error of ``task`` in the event loop; for ``Task.add_done_callback``.
 
-    A task that was cancelled, or returned, is no error.
+    A task that was cancelled or returned has no error.
     """
     error = None if task.cancelled() else task.exception()
     if isinstance(error, OSError):

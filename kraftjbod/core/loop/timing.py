@@ -1,7 +1,7 @@
-"""PURE. Time as numbers: a clock to be handed in, deadlines, back-off, and rates.
+"""PURE. Time as numbers: the clock protocol, deadlines, back-off, and rates.
 
-No real clock and no randomness in here; ``daemon/runner.py`` brings both.
-All instants are milliseconds of a monotonic clock unless a name says ``wall``.
+This file has no real clock and no randomness; ``daemon/runner.py`` provides both.
+All times are milliseconds of a monotonic clock unless a name says ``wall``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from kraftjbod.core.loop.wall_guard import PossibleNow
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """Source of the time."""
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds; only differences mean anything."""
+        """Monotonic milliseconds. Only differences are meaningful."""
         ...
 
     def wall_ms(self) -> int:
@@ -26,13 +26,13 @@ class Clock(Protocol):
         ...
 
     def possible_now(self) -> PossibleNow:
-        """What :meth:`wall_ms` may be in truth, if that jumped."""
+        """The range of plausible values of :meth:`wall_ms`, wider after the wall clock jumped."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """An instant after which waiting is pointless."""
+    """A time after which waiting is pointless."""
 
     at_ms: int
 
@@ -78,10 +78,10 @@ class ExponentialBackoff:
 
 
 class TokenBucket:
-    """Bytes per second that several may share; the burst is what one second allows.
+    """A shared rate limit in bytes per second. Its burst is the amount of one second.
 
-    Spending is never refused: a bucket may be overdrawn, and then :meth:`wait_ms` says how long
-    its users have to pause until it is even.
+    Spending is never rejected. A bucket can be overdrawn, and :meth:`wait_ms` then returns how long
+    its users have to pause until the balance is zero.
     """
 
     def __init__(self, bytes_per_second: int, now_ms: int) -> None:
@@ -98,7 +98,7 @@ class TokenBucket:
         return self._rate
 
     def set_rate(self, bytes_per_second: int, now_ms: int) -> None:
-        """Another rate from now on; a debt stays, savings shrink to the new burst."""
+        """Change the rate. A debt stays, and a positive balance is cut to the new burst."""
         assert bytes_per_second > 0, bytes_per_second
         self._refill(now_ms)
         self._rate = bytes_per_second

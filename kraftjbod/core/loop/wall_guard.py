@@ -1,14 +1,14 @@
-"""PURE. ``WallGuard``: what time it is, for decisions that a clock which jumps must not make.
+"""PURE. ``WallGuard``: bounds on the current time that hold even if the wall clock jumps.
 
-The wall clock is compared with the monotonic one. If it moved by more than ten minutes against
-that, nobody knows for now which is right: the wall clock, which may have been set, or the time that
-it would show without the jump, which it may go back to. For a day, or until it is back, both count:
+The wall clock is compared with the monotonic clock. If the difference changes by more than ten
+minutes, either the wall clock was set, or it will jump back to the time without the jump. Until
+one day has passed, or the clock has jumped back, both times are considered possible:
 
-* what may be deleted because it is old is judged by the *earlier* of the two;
-* whether a timestamp can be is judged by both: it has to fit only one of them.
+* Retention deletes by the *earlier* of the two times.
+* A record timestamp is accepted if it fits one of the two times.
 
-After that day the wall clock is believed. A machine that slept, whose monotonic clock stood still,
-looks like that, too, and loses nothing by it. A clock that is wrong from the start is not noticed.
+After that day the wall clock is trusted. A suspended machine, whose monotonic clock paused, looks
+the same, and the delay does no harm there. A clock that is wrong from the start is not detected.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 _MINUTE_MS: Final = 60_000
-#: A step that matters neither to retention nor to timestamps; clocks are corrected by less.
+#: Smaller steps are ordinary clock corrections, and matter neither to retention nor to timestamps.
 LARGEST_STEP_MS: Final = 10 * _MINUTE_MS
-#: How long a jump has to last until the wall clock is believed again.
+#: Duration after which a jumped wall clock is trusted.
 SETTLES_AFTER_MS: Final = 24 * 60 * _MINUTE_MS
 
 
 class PossibleNow(NamedTuple):
-    """Wall-clock ms; twice the same if there is no doubt."""
+    """Range of wall-clock times in ms; both ends are equal if the clock did not jump."""
 
     earliest_ms: int
     latest_ms: int
@@ -34,16 +34,16 @@ class PossibleNow(NamedTuple):
 
 
 class WallGuard:
-    """One per process. Whoever wants to know the time passes what both clocks say."""
+    """One per process. The caller passes the readings of both clocks."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
-        #: Since when the wall clock is another one, on the monotonic clock; and which.
+        #: Monotonic time of the jump, and the offset of the wall clock since then.
         self._doubted_since_ms: int | None = None
         self._doubted_offset_ms = 0
 
     def sample(self, now_ms: int, wall_ms: int) -> PossibleNow:
-        """``now_ms`` is the monotonic clock's."""
+        """The possible wall-clock times, from readings of both clocks in ms."""
         offset_ms = wall_ms - now_ms
         if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= LARGEST_STEP_MS:
             self._offset_ms, self._doubted_since_ms = offset_ms, None

@@ -1,13 +1,14 @@
-"""LOOP. Long work on the loop, in slices: everybody else has a turn after each.
+"""LOOP. Splits long work in the event loop into slices, with a pause after each slice.
 
 ::
 
     async for topic in in_slices(request.topics):
         ...
 
-* A slice is :data:`WORK_SLICE_MS` long and belongs to the loop, not to who works: a hundred
-  requests that come together share it, and so hold up a heartbeat no longer than one.
-* Who has used up a slice waits in line for the next; who works a little never waits.
+* A slice of :data:`WORK_SLICE_MS` is shared by all coroutines of a loop. A hundred requests at
+  once therefore delay a heartbeat no longer than one request does.
+* A coroutine waits in line for the next slice when the current one is used up. Short work does not
+  wait.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ T = TypeVar("T")
 
 
 class WorkSlices:
-    """The slices of one loop, one per round of it.
+    """The slices of one event loop, one per iteration.
 
-    It does not hold the loop: who knows it by the loop would keep both for ever.
+    The object does not refer to the loop, because ``_by_loop`` would then keep both alive.
     """
 
     def __init__(self, slice_ms: int = WORK_SLICE_MS) -> None:
         self._slice_s = slice_ms / 1000
-        #: Loop time when the slice of this round is used up; None before somebody began it.
+        #: Loop time at which the slice of this iteration ends; None before its first use.
         self._over_at: float | None = None
         self._is_renewing = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @classmethod
     def of_loop(cls) -> WorkSlices:
-        """Those of the running loop."""
+        """The slices of the running loop."""
         loop = asyncio.get_running_loop()
         slices = _by_loop.get(loop)
         if slices is None:
@@ -47,8 +48,8 @@ class WorkSlices:
         return slices
 
     async def turn(self) -> None:
-        """Return while there is time left to work in this round; wait for the next if not."""
-        # Who comes new must not overtake who waits.
+        """Return if the current slice has time left; otherwise wait for a new slice."""
+        # The check is repeated after waking up, because a new coroutine may have used up the slice.
         loop = asyncio.get_running_loop()
         if buggify.is_on and buggify.fires("core.short_slice"):
             self._over_at = loop.time()
@@ -71,7 +72,7 @@ class WorkSlices:
         return False
 
     def _renew(self) -> None:
-        """A new round of the loop: one of those that wait goes on."""
+        """Begin the slice of a new loop iteration, and wake up one waiting coroutine."""
         self._over_at = None
         while self._waiting:
             turn = self._waiting.popleft()
@@ -84,7 +85,7 @@ class WorkSlices:
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """``items`` one by one, with a pause for everybody else after each slice of work."""
+    """Iterate over ``items``, with a pause for other tasks after each slice of work."""
     slices = WorkSlices.of_loop()
     for item in items:
         await slices.turn()

@@ -1,1 +1,1 @@
-"""Values as people read them."""
+"""Text forms of values, and checks of text."""

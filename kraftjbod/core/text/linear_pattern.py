@@ -1,7 +1,7 @@
-"""PURE. Regular expressions that strangers send, matched in time that grows with the text alone.
+"""PURE. Regular expressions from clients, matched in time linear in the length of the text.
 
-Python's own engine tries one way after the other, and some expressions have more ways than a broker
-has time for. These are RE2's, as Kafka's are: there are no back-references and no look-around.
+Python's ``re`` backtracks, and some expressions take exponential time. RE2, which Kafka uses as
+well, does not. It supports neither back-references nor look-around.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import re2
 from kraftjbod.core.errors import ErrorCode, OperatingError
 
 _MAX_PATTERN_CHARS: Final = 10_000
-#: Of what an expression is compiled to, and of what is remembered of its way through texts.
+#: Limit for the compiled expression and RE2's cache of states.
 _MAX_PATTERN_BYTES: Final = 1 << 20
 
 
 class PatternError(OperatingError):
-    """INVALID_REGULAR_EXPRESSION; ``why`` without the expression."""
+    """INVALID_REGULAR_EXPRESSION; ``why`` is the reason without the expression."""
 
     def __init__(self, pattern: str, why: str) -> None:
         super().__init__(
@@ -29,10 +29,10 @@ class PatternError(OperatingError):
 
 
 class LinearPattern:
-    """:meth:`fits` for whole texts."""
+    """A compiled expression; :meth:`fits` matches whole texts."""
 
     def __init__(self, pattern: str) -> None:
-        """:raises PatternError: for what is none, or too much."""
+        """:raises PatternError: ``pattern`` is malformed or too large."""
         if len(pattern) > _MAX_PATTERN_CHARS:
             raise PatternError(pattern[:40] + "...", f"longer than {_MAX_PATTERN_CHARS} characters")
         options = re2.Options()
@@ -48,6 +48,6 @@ class LinearPattern:
 
 
 def _reason(error: Exception) -> str:
-    """RE2 says it in bytes."""
+    """The text of RE2's error, which may be bytes."""
     said = error.args[0] if error.args else ""
     return said.decode(errors="replace") if isinstance(said, bytes) else str(error)

@@ -1,4 +1,4 @@
-"""PURE. Sizes as people read them."""
+"""PURE. Human-readable sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size_text(size_bytes: float) -> str:
-    """``1536`` as ``1.5 KiB``."""
+    """Format a size: ``1536`` becomes ``1.5 KiB``."""
     for unit in _UNITS:
         if size_bytes < 1024 or unit == _UNITS[-1]:
             break

@@ -1,4 +1,4 @@
-"""PURE. What topics may be called: Kafka's rule (``Topic.validate``)."""
+"""PURE. Legal topic names, as in Kafka's ``Topic.validate``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 from kraftjbod.core.errors import ErrorCode
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
-#: More makes no name of a folder.
+#: Longer names do not fit into a directory name.
 MAX_NAME_CHARS: Final = 249
 _FOLDERS: Final = frozenset({".", ".."})
 
 
 def why_illegal(name: str) -> str | None:
-    """What keeps a topic from being called so; None if it may be."""
+    """The reason why ``name`` is not a legal topic name; None if it is legal."""
     if name in _FOLDERS:
         return f"A topic cannot be called '{name}'."
     if len(name) > MAX_NAME_CHARS:
@@ -25,7 +25,7 @@ def why_illegal(name: str) -> str | None:
 
 
 def code_of_absence(name: str) -> ErrorCode:
-    """For who asks for a topic that there is not: one that could not be is another matter."""
+    """The error code for an unknown topic: another one if no topic can have this name."""
     if why_illegal(name) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.INVALID_TOPIC_EXCEPTION
