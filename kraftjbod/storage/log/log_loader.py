@@ -181,8 +181,6 @@ class LogLoader:
         self._epochs_on_disk: EpochEntries | None = None
         #: The file of leader epochs could be read.
         self._has_epochs = False
-        #: How many of the oldest segments retention had retired when the broker was killed.
-        self._taken_back = 0
         self._snapshots = ProducerSnapshots(vfs, lambda: directory)
         self._scanned_bytes = 0
         #: As recovery found them; None after a clean stop.
@@ -221,7 +219,6 @@ class LogLoader:
             start = self._log_start_offset
             return _empty(self._vfs, self._directory, self._config, start)
         known_start = self._start_on_disk()
-        self._remove_stale(segments)
         needs_epochs = not self._has_epochs and self._recovery_point > segments[0].base_offset
         end = self._clean_end(segments) if self._was_clean and not needs_epochs else None
         if end is None:
@@ -341,7 +338,9 @@ class LogLoader:
         """Undo a retirement of the oldest segments that was interrupted; ``logs`` is extended.
 
         Retention renames segments first and writes the new log start afterwards, so after a kill
-        between the two the files under the new names are still part of the log.
+        between the two the files under the new names are still part of the log. A segment that does
+        not end where the next one begins was retired before, and records between them are lost. It
+        is not renamed, so that a killed start leaves no log with a hole.
         """
         start, oldest = self._start_on_disk(), min(logs, default=0)
         if start is None or start >= oldest:
@@ -353,21 +352,23 @@ class LogLoader:
             and parsed[1] == LOG_SUFFIX
         }
         for base_offset in sorted((one for one in retired if one < oldest), reverse=True):
-            logs[base_offset] = take_back(self._vfs, self._directory, base_offset)
-            self._taken_back += 1
+            segment = self._retired(base_offset)
+            if segment.sound_end(self._on_progress, suffix=DELETED_SUFFIX) != oldest:
+                break
+            take_back(self._vfs, self._directory, base_offset)
+            logs[base_offset], oldest = segment.size_bytes, base_offset
             if base_offset <= start:
                 break
 
-    def _remove_stale(self, segments: list[LogSegment]) -> None:
-        """Remove what :meth:`_take_back` found, if it does not reach to the next segment.
-
-        Then it was retired before, and what lay in between is lost.
-        """
-        at, self._taken_back = self._taken_back, 0
-        if at and segments[at - 1].sound_end(self._on_progress) != segments[at].base_offset:
-            for segment in segments[:at]:
-                segment.remove()
-            del segments[:at]
+    def _retired(self, base_offset: int) -> LogSegment:
+        path = f"{self._directory}/{offset_file_name(base_offset, LOG_SUFFIX)}{DELETED_SUFFIX}"
+        extent = self._vfs.extent_if_exists(path)
+        size_bytes = 0 if extent is None else extent.size_bytes
+        segment = LogSegment.on_disk(
+            self._vfs, self._directory, base_offset, size_bytes, self._config
+        )
+        segment.may_have_gaps = self._may_have_gaps
+        return segment
 
     def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
         """The log's end as the clean stop left it; None if the files say otherwise.

@@ -622,15 +622,18 @@ class LogSegment:
             position, found = position + header.size_bytes, header.next_offset
         return found
 
-    def sound_end(self, on_progress: Callable[[int], None]) -> int | None:
+    def sound_end(self, on_progress: Callable[[int], None], *, suffix: str = "") -> int | None:
         """The offset after the last batch; None if the file does not end with a sound batch.
 
         For loading: it reads the last entry of the index file and the batches from there on, or the
         whole file if it has no index, and leaves no file open.
+
+        :param suffix: of the names of a retired segment, ``.deleted``.
         """
         with FailsAs(OpKind.INDEX):
-            begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX))
+            begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX) + suffix)
         try:
+            self.file = self._vfs.open(self.path + suffix, OpenMode.READ)
             first = batch_at(self.read_at, begin, self.size_bytes)
             if first is None:
                 # The index is wrong, or the file was cut: only the whole of it can tell.
@@ -790,14 +793,9 @@ class LogSegment:
         return f"{self.directory}/{offset_file_name(self.base_offset, suffix)}"
 
 
-def take_back(vfs: Vfs, directory: str, base_offset: int) -> int:
-    """Undo :meth:`LogSegment.retire`, complete or not, before a purge; the size of the log file."""
+def take_back(vfs: Vfs, directory: str, base_offset: int) -> None:
+    """Undo :meth:`LogSegment.retire`, complete or not, before a purge."""
     for suffix in (LOG_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX):
         path = f"{directory}/{offset_file_name(base_offset, suffix)}"
         if vfs.exists(path + DELETED_SUFFIX):
             vfs.rename(path + DELETED_SUFFIX, path)
-    file = vfs.open(f"{directory}/{offset_file_name(base_offset, LOG_SUFFIX)}", OpenMode.READ)
-    try:
-        return file.size()
-    finally:
-        file.close()

@@ -53,12 +53,11 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
     for step in range(24):
         body = rng.randbytes(rng.randint(10, 300))
         data = batch(rng.randint(1, 3), body=body, timestamp=1_000_000 + step)
-        result = handle.append_as_leader(data, headers_of(data), epoch)
-        # Known before it is done: the write itself may be what survives.
+        # Before the append: the directory's thread may carry it out at once, and a crash may come.
         base_offset = handle.log_end_offset
         stored = stamped(data, base_offset=base_offset, leader_epoch=epoch)
         written.batches.setdefault(base_offset, []).append(stored)
-        await result
+        await handle.append_as_leader(data, headers_of(data), epoch)
         if step % 5 == 4:
             await handle.flush()
             written.certain_end = handle.recovery_point

@@ -263,6 +263,33 @@ def test_unclean_start_reports_lost_oldest_segment_as_damage() -> None:
     assert [segment.base_offset for segment in loaded.view().segments] == bases[1:]
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_killed_start_leaves_no_hole_where_an_old_retired_segment_was(lost: int) -> None:
+    """A segment of an interrupted retirement is back only if it reaches to the next one.
+
+    The oldest segment was retired long ago, and its files have stayed. The log starts there again
+    by its leader epochs, and segment ``lost`` is gone. Starts are killed at every operation.
+    """
+    vfs, log = make()
+    log.flush()
+    bases = [segment.base_offset for segment in log.view().segments]
+    for base in bases[: lost + 1]:
+        for suffix in (".index", ".timeindex", ".log"):
+            path = path_of(base).replace(".log", suffix)
+            vfs.rename(path, path + ".deleted")
+    vfs.unlink_if_exists(path_of(bases[lost]) + ".deleted")
+    vfs.sync_dir("/d1/t-0")
+    point, clones = log.view().recovery_point, list[MemVfs]()
+    killed = FaultVfs(vfs)
+    killed.on_operation = lambda kind, path: clones.append(vfs.clone())
+    load(killed, recovery_point=point)
+    for clone in (*clones, vfs):
+        log = load(clone, recovery_point=point).log
+        assert [segment.base_offset for segment in log.view().segments] == bases[lost + 1 :]
+        assert log.view().damages == (Damage(0, bases[lost + 1], 0),)
+    assert len(clones) > 10
+
+
 @pytest.mark.parametrize("change", ["truncation", "retention", "retention on a full disk"])
 def test_crash_while_the_log_start_moves_is_not_taken_for_lost_segments(change: str) -> None:
     mem, log = make()
