@@ -1,7 +1,7 @@
-"""Disks: log dirs, replicas in Kafka's format on disk, and the async face of both.
+"""Log directories, replicas in Kafka's on-disk format, and the asynchronous interface to both.
 
-Three colours side by side: policy (PURE), file code that runs in a dir's thread (DISK), and the
-loop's view of it (LOOP).
-Nothing here knows of sockets or of the cluster.
+The package has three layers: policy (PURE), file code that runs in a directory's thread (DISK), and
+code that runs on the event loop (LOOP).
+Nothing here depends on sockets or on the cluster.
 Start with log_dir_policy.py and log_dir.py, then unified_log.py and log_manager.py.
 """

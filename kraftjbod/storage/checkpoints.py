@@ -1,10 +1,9 @@
-"""PURE. Small text files in Kafka's formats: offset checkpoints, leader epochs, topic id, clean
-mark.
+"""PURE. Kafka's small text files: offset checkpoints, leader epochs, topic id, clean shutdown mark.
 
-Each is replaced as a whole and atomically by ``vfs.write_atomically``; what is here are the
-texts, and what reading them may find.
-A file that says something impossible raises :class:`CorruptCheckpointError` with its path; what
-to do without it is the caller's decision, since each can be rebuilt or done without.
+This module formats and parses the texts. Each file is replaced atomically with
+``vfs.write_atomically``.
+A malformed file raises :class:`CorruptCheckpointError` with its path. The caller decides how to
+continue, since each file can be rebuilt or omitted.
 """
 
 from __future__ import annotations
@@ -21,17 +20,20 @@ _TOPIC_ID_KEY: Final = "topic_id"
 
 
 class CorruptCheckpointError(KraftJbodError):
-    """A checkpoint file does not say what such a file says; the message names it."""
+    """A checkpoint file is malformed; the message names the file."""
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Text of an offset checkpoint: version, count, ``topic partition offset`` per line."""
+    """Return the text of an offset checkpoint: version, count, ``topic partition offset`` lines."""
     lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
     return _format_lines(lines)
 
 
 def parse_offsets(text: str, path: str) -> dict[TopicPartition, int]:
-    """:raises CorruptCheckpointError: wrong version, count, or a line that is no such line."""
+    """Parse the text of an offset checkpoint.
+
+    :raises CorruptCheckpointError: wrong version or count, or a malformed line.
+    """
     offsets: dict[TopicPartition, int] = {}
     for line in _parse_lines(text, path):
         match line.split(" "):
@@ -43,12 +45,15 @@ def parse_offsets(text: str, path: str) -> dict[TopicPartition, int]:
 
 
 def format_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """Text of ``leader-epoch-checkpoint``: ``epoch start_offset`` per line."""
+    """Return the text of ``leader-epoch-checkpoint``: ``epoch start_offset`` lines."""
     return _format_lines(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
 def parse_leader_epochs(text: str, path: str) -> list[tuple[int, int]]:
-    """:raises CorruptCheckpointError: as :func:`parse_offsets`."""
+    """Parse ``leader-epoch-checkpoint``.
+
+    :raises CorruptCheckpointError: wrong version or count, or a malformed line.
+    """
     entries = []
     for line in _parse_lines(text, path):
         match line.split(" "):
@@ -64,7 +69,10 @@ def format_partition_metadata(topic_id: TopicId) -> bytes:
 
 
 def parse_partition_metadata(text: str, path: str) -> TopicId:
-    """:raises CorruptCheckpointError: if no topic id can be read."""
+    """Parse ``partition.metadata``.
+
+    :raises CorruptCheckpointError: the text has no valid topic id.
+    """
     for line in text.splitlines():
         key, _, value = line.partition(": ")
         if key == _TOPIC_ID_KEY:
@@ -76,9 +84,9 @@ def parse_partition_metadata(text: str, path: str) -> TopicId:
 
 
 class CleanShutdown(NamedTuple):
-    """Who closed a directory: a broker epoch, and the incarnation that had it.
+    """Broker epoch and incarnation of the broker that closed a directory cleanly.
 
-    The epoch alone is an offset of some metadata log, which another log may have given, too.
+    The epoch alone is ambiguous: it is an offset, and another metadata log may have the same one.
     """
 
     broker_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
@@ -95,9 +103,9 @@ def format_clean_shutdown(stop: CleanShutdown) -> bytes:
 
 
 def parse_clean_shutdown(text: str, path: str) -> CleanShutdown:
-    """Epoch -1 and no incarnation where the file does not say.
+    """Parse the clean shutdown mark. Missing fields give epoch -1 and no incarnation.
 
-    :raises CorruptCheckpointError: if it is no JSON object, or what it says is no epoch and no id.
+    :raises CorruptCheckpointError: the text is no JSON object, or a field is invalid.
     """
     try:
         content = json.loads(text)

@@ -1,9 +1,9 @@
-"""PURE. Names of directories and files in a log dir: parse and format, nothing else.
+"""PURE. Names of directories and files in a log directory: parsing and formatting.
 
-A replica's directory is ``<topic>-<partition>``; one on its way out is
-``<topic>-<partition>.<32 hex digits>-delete``, one that belongs to nobody ends in ``-stray``,
-and a copy being built by a move ends in ``-future``.
-Whatever else lies in a log dir (``lost+found``) is not ours: :func:`parse_replica_dir` says None.
+A replica's directory is ``<topic>-<partition>``. One that is being deleted is
+``<topic>-<partition>.<32 hex digits>-delete``. A stray replica ends in ``-stray``, and a copy that
+a move builds ends in ``-future``.
+:func:`parse_replica_dir` returns None for other names, such as ``lost+found``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 FUTURE_CHECKPOINT: Final = "future-copy-checkpoint"
-#: An empty file in a replica's directory: offsets may be missing between its batches, because
-#: compaction took them away, here or on a leader. Without it what is missing is damage.
+#: An empty file in a replica's directory. Offsets may be missing between its batches, because
+#: compaction removed them, here or on a leader. Without the file, missing offsets are damage.
 GAPS_MARK: Final = "may-have-gaps"
-#: In the directory of a stray: why it is one.
+#: In the directory of a stray replica: why the replica is a stray.
 STRAY_MARK: Final = "set-aside.json"
 SCRUB_FILE: Final = ".kraftjbod_scrub"
 KNOWN_LOG_DIRS: Final = "known-log-dirs.json"
 ASKED_MOVES: Final = "asked-moves.json"
 APPLIED_METADATA: Final = "applied-metadata.json"
-#: In a controller's metadata dir: its log is to get another id.
+#: In a controller's metadata directory: its log has to get another id.
 FORK_MARK: Final = "fork-metadata"
 BOOTSTRAP_FILE: Final = "bootstrap.json"
 CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
@@ -45,19 +45,19 @@ CLUSTER_METADATA_DIR: Final = "__cluster_metadata-0"
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
-#: Aborted transactions that end in the segment; a segment without any may have no such file.
+#: Aborted transactions of the segment. A segment without any may have no such file.
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
-#: What a segment's ``.log`` may have beside it.
+#: Files that may exist beside a segment's ``.log``.
 INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
-#: What compaction is writing, and what it has written and is putting in place.
+#: Output of compaction while it is written, and while it replaces the old segments.
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
-#: Left over by an operation that a crash interrupted; removed when a replica is loaded.
+#: Files of an operation that a crash interrupted; removed when a replica is loaded.
 LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
-#: Plain files that belong to a log dir itself.
+#: Plain files directly in a log directory.
 OWN_FILES: Final = frozenset(
     {
         META_PROPERTIES,
@@ -86,7 +86,7 @@ _CURRENT: Final = re.compile(rf"{_TOPIC}-{_PARTITION}")
 _SUFFIXED: Final = re.compile(
     rf"{_TOPIC}-{_PARTITION}\.(?P<uid>[0-9a-f]{{32}})-(?P<kind>delete|stray|future)"
 )
-#: The topic and partition of a doomed directory may be shortened, so only the end counts.
+#: The topic and partition may be shortened, so only the end of the name is matched.
 _DOOMED: Final = re.compile(r".*\.(?P<uid>[0-9a-f]{32})-(?P<kind>delete|stray)")
 _OFFSET_FILE: Final = re.compile(r"(?P<offset>[0-9]{20})(?P<suffix>\.[a-z]+)")
 
@@ -100,10 +100,10 @@ class ReplicaDirKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDir:
-    """What a directory's name says; ``topic_partition`` is None where the name had to be shortened.
+    """Parsed name of a directory; ``topic_partition`` is None if the name was shortened.
 
-    ``unique`` is what a current replica's name does not have. The two directories of a swap,
-    ``-future`` and ``-delete``, carry the id of the move that made them.
+    ``unique`` is None for a current replica. The two directories of a swap, ``-future`` and
+    ``-delete``, carry the id of the move that created them.
     """
 
     name: str
@@ -113,7 +113,7 @@ class ReplicaDir:
 
 
 def parse_replica_dir(name: str) -> ReplicaDir | None:
-    """The replica directory that ``name`` stands for, or None if it is no name of ours."""
+    """Parse the name of a replica directory; None if ``name`` is another name."""
     for pattern in (_SUFFIXED, _CURRENT):
         if found := pattern.fullmatch(name):
             tp = TopicPartition(found["topic"], int(found["partition"]))
@@ -134,9 +134,9 @@ def _replica_dir(name: str, found: dict[str, str], tp: TopicPartition | None) ->
 
 
 def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> str:
-    """Name for a replica that goes away (``-delete``) or belongs to nobody (``-stray``).
+    """Return the name of a replica that is deleted (``-delete``) or a stray (``-stray``).
 
-    The topic is shortened where the file system's limit on names demands it.
+    The topic is shortened if the file system's limit on names requires it.
     """
     assert kind in (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY), kind
     suffix = f".{unique.hex()}-{kind.value}"
@@ -144,9 +144,9 @@ def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> s
 
 
 def future_dir_name(tp: TopicPartition, move_id: Uuid) -> str:
-    """Name of the copy that a move builds; never shortened, because it is to become a replica.
+    """Return the name of the copy that a move builds. It is never shortened.
 
-    :raises OperatingError: INVALID_TOPIC_EXCEPTION, if a file name cannot be that long.
+    :raises OperatingError: INVALID_TOPIC_EXCEPTION, if the name exceeds the file system's limit.
     """
     name = f"{tp}.{move_id.hex()}-{ReplicaDirKind.FUTURE.value}"
     if len(name) > _MAX_NAME_BYTES:
@@ -155,12 +155,12 @@ def future_dir_name(tp: TopicPartition, move_id: Uuid) -> str:
 
 
 def offset_file_name(offset: int, suffix: str) -> str:
-    """``00000000000000000042.log`` for 42 and ``.log``."""
+    """Return ``00000000000000000042.log`` for 42 and ``.log``."""
     return f"{offset:0{_OFFSET_DIGITS}d}{suffix}"
 
 
 def parse_offset_file(name: str) -> tuple[int, str] | None:
-    """Offset and suffix of a file in a replica's directory, or None for other names."""
+    """Return the offset and suffix of a file in a replica's directory, or None for other names."""
     found = _OFFSET_FILE.fullmatch(name)
     if found is None:
         return None

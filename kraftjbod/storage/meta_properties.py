@@ -1,12 +1,12 @@
 """DISK. ``meta.properties``: which cluster, node and directory a disk belongs to.
 
-* The file is Kafka's, version 1 (KIP-858, "Storage format command"); version 0 can be read.
-* :class:`MetaPropertiesEnsemble` holds what all dirs of a node say, and refuses contradictions
-  with messages that name the paths.
-* Ids travel with the disks: an id that is found under another path is the same directory. What
-  this node remembers of that is known_dirs.py's.
+* The file has Kafka's format, version 1 (KIP-858, "Storage format command"). Version 0 can be read.
+* :class:`MetaPropertiesEnsemble` holds the files of all directories of a node, and rejects
+  contradictions with messages that name the paths.
+* The id belongs to the disk: an id found under another path is the same directory. known_dirs.py
+  remembers the ids of this node.
 
-Functions here read and write; nothing decides whether a dir is to be given up.
+Functions here only read and write. They do not decide whether a directory has failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LARGEST_ID: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The content of one ``meta.properties``; ``directory_id`` is absent in files from before."""
+    """Content of one ``meta.properties``. Old files have no ``directory_id``."""
 
     cluster_id: str | None
     node_id: BrokerId | None
@@ -36,7 +36,7 @@ class MetaProperties:
     version: int = _VERSION
 
     def as_properties(self) -> dict[str, str]:
-        """Keys and values as they stand in the file, sorted by key."""
+        """Return the keys and values of the file, sorted by key."""
         node_key = "node.id" if self.version else "broker.id"
         values = {
             "cluster.id": self.cluster_id,
@@ -47,9 +47,12 @@ class MetaProperties:
         return {key: value for key, value in sorted(values.items()) if value is not None}
 
 
-@lru_cache(maxsize=64)  # Every check of a disk asks the same of the same text.
+@lru_cache(maxsize=64)  # Every check of a disk parses the same text.
 def parse_meta_properties(text: str, path: str) -> MetaProperties:
-    """:raises InconsistentStorageError: naming ``path``, for whatever the file may not say."""
+    """Parse the text of ``meta.properties``.
+
+    :raises InconsistentStorageError: the text is invalid; the message names ``path``.
+    """
     values = parse_properties(text, path)
     version = _parse_version(values.get("version", "0"), path)
     node_text = values.get("node.id" if version else "broker.id")
@@ -67,9 +70,9 @@ def parse_meta_properties(text: str, path: str) -> MetaProperties:
 
 
 def read_meta_properties(vfs: Vfs, path: str) -> MetaProperties | None:
-    """What the file says, or None if there is none.
+    """Return the content of the file, or None if it does not exist.
 
-    :raises InconsistentStorageError: if it cannot be understood.
+    :raises InconsistentStorageError: the file is invalid.
     """
     data = vfs.read_if_exists(path)
     if data is None:
@@ -78,20 +81,20 @@ def read_meta_properties(vfs: Vfs, path: str) -> MetaProperties | None:
 
 
 def write_meta_properties(vfs: Vfs, directory: str, properties: MetaProperties) -> None:
-    """Atomically and durably, as version 1."""
+    """Write the file atomically and durably, as version 1."""
     text = format_properties(replace(properties, version=_VERSION).as_properties(), "")
     write_atomically(vfs, f"{directory}/{META_PROPERTIES}", text.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaPropertiesEnsemble:
-    """What the dirs of one node say: each configured path is in exactly one of the three."""
+    """The files of one node's directories. Each configured path is in exactly one of the three."""
 
     metadata_dir: str
     loaded: Mapping[str, MetaProperties]
     #: Paths without a file.
     empty: Sequence[str] = ()
-    #: Paths that could not be read, and why.
+    #: Paths that could not be read, and the errors.
     errors: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -106,9 +109,10 @@ class MetaPropertiesEnsemble:
         cluster_id: str | None = None,
         need_metadata_dir: bool = True,
     ) -> None:
-        """Refuse contradictions between the dirs, and with what is expected of them.
+        """Check that the directories agree with each other and with the expected ids.
 
-        :raises InconsistentStorageError: Kafka's messages, each naming the path or paths.
+        :raises InconsistentStorageError: a contradiction. The messages are Kafka's and name the
+            paths.
         """
         if need_metadata_dir and self.metadata_dir in self.errors:
             raise MetadataDirError(

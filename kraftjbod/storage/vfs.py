@@ -1,13 +1,14 @@
-"""DISK. The only door to the file system: ``Vfs`` and ``VfsFile``, and what they are on a real
-machine.
+"""DISK. The file system interface of a log directory: ``Vfs``, ``VfsFile``, and their
+implementations with POSIX calls.
 
-* Everything here is synchronous and runs in a log dir's own thread. The one exception is
-  ``read_cached_at``, which never waits for the disk and may therefore run on the loop.
-* Errors are plain ``OSError``; nothing here judges them. The single answer that is not an error
-  is "there is no such file", and only the calls whose names say so give it.
+* All calls are synchronous and run in a log directory's own thread. The exception is
+  ``read_cached_at``, which never waits for the disk and may therefore run on the event loop.
+* Errors are plain ``OSError``. This module does not judge them. Only calls whose names say so
+  return a value for a missing file instead.
 * Paths are strings, joined with ``/``.
 
-It knows no formats, keeps no state but which files are open, and opens every file close-on-exec.
+This module knows no file formats, keeps only the set of open files, and opens every file
+close-on-exec.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ _FILE_MODE: Final = 0o640
 _MOST_SYNCS: Final = 8
 #: Below that, starting a thread costs more than it saves.
 _SYNCS_PER_THREAD: Final = 8
-#: What ``st_blocks`` counts, whatever the file system's own blocks are.
+#: The unit of ``st_blocks``, independent of the file system's block size.
 _BLOCK_BYTES: Final = 512
 
 
 class OpenMode(Enum):
-    """How :meth:`Vfs.open` opens: for reading, for both, or for both and made if absent."""
+    """Mode of :meth:`Vfs.open`: read, read and write, or both with creation of a missing file."""
 
     READ = os.O_RDONLY
     READ_WRITE = os.O_RDWR
@@ -52,7 +53,7 @@ class OpenMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirEntry:
-    """One name in a directory; ``size_bytes`` is 0 for a directory, None if it was not read.
+    """A name in a directory; ``size_bytes`` is 0 for a directory and None if it was not read.
 
     A symbolic link is not followed: a link to a directory is not listed as a directory.
     """
@@ -64,12 +65,15 @@ class DirEntry:
 
     @property
     def known_size(self) -> int:
-        """``size_bytes`` of an entry that was listed with its size."""
+        """Return ``size_bytes`` of an entry that was listed with its size."""
         assert self.size_bytes is not None, self
         return self.size_bytes
 
     def require_no_link(self, directory: str) -> None:
-        """:raises OSError: the entry is a symbolic link; the message names its path."""
+        """Raise an error if the entry is a symbolic link.
+
+        :raises OSError: the entry is a symbolic link; the message names its path.
+        """
         if self.is_link:
             path = f"{directory}/{self.name}"
             raise OSError(f"{path} is a symbolic link: move what it leads to here")
@@ -77,7 +81,7 @@ class DirEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What the file system under a path has, in bytes and inodes, for an unprivileged user."""
+    """Size and free space of a file system, in bytes and inodes, for an unprivileged user."""
 
     total_bytes: int
     usable_bytes: int
@@ -88,96 +92,101 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How long a file is, and how much of the disk it takes."""
+    """Length of a file, and the disk space that is allocated to it, in bytes."""
 
     size_bytes: int
     allocated_bytes: int
 
 
 class VfsFile(Protocol):
-    """An open file, addressed by position. Forgetting it does not close it."""
+    """An open file, addressed by position. Dropping the object does not close the file."""
 
     def size(self) -> int: ...
 
     def read_at(self, position: int, size: int) -> bytes | bytearray:
-        """``size`` bytes from ``position``; fewer only where the file ends."""
+        """Read ``size`` bytes from ``position``. Fewer bytes mean the end of the file."""
         ...
 
     def read_cached_at(self, position: int, size: int) -> memoryview:
-        """As much of ``read_at`` as is in memory already, possibly fewer bytes.
+        """Return the part of ``read_at`` that is in the page cache, possibly fewer bytes.
 
-        :raises BlockingIOError: if the first byte would have to come from the disk.
+        :raises BlockingIOError: the first byte is not in the page cache.
         """
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write all of ``buffers``, one after the other, from ``position`` on."""
+        """Write all ``buffers``, one after the other, starting at ``position``."""
         ...
 
     def copy_from(self, source: VfsFile, position: int, size: int) -> int:
-        """Let the kernel copy ``size`` bytes from ``position`` of ``source`` to the same here.
+        """Copy ``size`` bytes at ``position`` of ``source`` to the same position here, in the
+        kernel.
 
-        Both are files of the same kind of ``Vfs``. How many bytes: fewer only where ``source``
-        ends. Not every pair of file systems can do it: EINVAL or ENOSYS then.
+        Both files belong to the same kind of ``Vfs``. Returns the number of bytes copied, which is
+        less than ``size`` only at the end of ``source``.
+
+        :raises OSError: EINVAL or ENOSYS if the two file systems do not support it.
         """
         ...
 
     def forget_cached(self, position: int, size: int) -> None:
-        """These bytes will not be needed soon; what is on the disk may leave the memory."""
+        """Advise the kernel to drop these bytes from the page cache (POSIX_FADV_DONTNEED)."""
         ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Bring data and size to the disk (fdatasync)."""
+        """Make data and size durable (fdatasync)."""
         ...
 
     def close(self) -> None: ...
 
 
 class Vfs(Protocol):
-    """A file system as one log dir sees it."""
+    """The file system operations that the code of a log directory uses."""
 
     def open(self, path: str, mode: OpenMode) -> VfsFile: ...
 
     def open_if_exists(self, path: str) -> VfsFile | None:
-        """The file, for reading, or None if there is no such name."""
+        """Open the file for reading; None if it does not exist."""
         ...
 
     def open_stream(self, path: str) -> io.BufferedReader:
-        """A sequential reader, for small cold files that are read from beginning to end."""
+        """Open a sequential reader for a small file that is read from beginning to end."""
         ...
 
     def read_if_exists(self, path: str) -> bytes | None:
-        """The whole file, or None if there is no such name."""
+        """Return the content of the file; None if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def is_dir(self, path: str) -> bool:
-        """Whether it is a directory; False too where there is nothing."""
+        """Return whether ``path`` is a directory; False if it does not exist."""
         ...
 
     def real_path(self, path: str) -> str:
-        """``path`` without symbolic links, ``.`` and ``..``, whether it exists or not."""
+        """Return ``path`` without symbolic links, ``.`` and ``..``, even if it does not exist."""
         ...
 
     def extent_if_exists(self, path: str) -> Extent | None: ...
 
     def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
-        """Files, directories and links in ``path``, sorted by name.
+        """Return the files, directories and links in ``path``, sorted by name.
 
-        ``sized``: the suffix of names whose sizes are read, an inode each; None: no sizes.
         A name that another thread renames or removes meanwhile may be absent.
+
+        :param sized: suffix of the names whose sizes are read, which costs one stat call each; None
+            reads no sizes.
         """
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Make ``path`` and its parents; what exists already is left alone."""
+        """Create ``path`` and its missing parents."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically; an existing file ``target`` is replaced."""
+        """Rename atomically. An existing file ``target`` is replaced."""
         ...
 
     def unlink_if_exists(self, path: str) -> None: ...
@@ -185,7 +194,7 @@ class Vfs(Protocol):
     def remove_tree(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:
-        """Bring the names in ``path`` to the disk."""
+        """Make creations, renames and removals in ``path`` durable (fsync)."""
         ...
 
     def sync_side_by_side(
@@ -198,31 +207,31 @@ class Vfs(Protocol):
         ...
 
     def device(self, path: str) -> int:
-        """``st_dev`` of ``path``: changes when something else gets mounted there."""
+        """Return ``st_dev`` of ``path``, which changes when a file system is mounted there."""
         ...
 
     def space(self, path: str) -> Space: ...
 
     def try_lock(self, path: str) -> VfsFile | None:
-        """Make ``path`` and hold it exclusively until it is closed or the process ends.
+        """Create ``path`` and lock it exclusively until it is closed or the process ends.
 
-        None if another holder has it.
+        Returns None if another process or object holds the lock.
         """
         ...
 
     def let_go(self, root: str) -> None:
-        """Give up every file open below ``root``, locks as well: the disk may leave the machine.
+        """Abandon all open files below ``root``, locks included, so that the disk can be unmounted.
 
-        Whoever still holds one finds it useless. May hang as the disk does, and may be called from
-        any thread; nothing below ``root`` can be opened through this ``Vfs`` any more. Needs no
-        descriptor.
+        Operations on an abandoned file fail. No file below ``root`` can be opened through this
+        ``Vfs`` afterwards. The call may come from any thread, may hang with the disk, and needs no
+        free descriptor.
         """
         ...
 
     def close_let_go(self, root: str) -> None:
-        """Close the descriptors that :meth:`let_go` abandoned; they still count in the open files.
+        """Close the descriptors that :meth:`let_go` abandoned. Until then they count as open files.
 
-        Call it only when no thread runs an operation on one of those files.
+        Call this only when no thread runs an operation on one of those files.
         """
         ...
 
@@ -230,7 +239,8 @@ class Vfs(Protocol):
 class RealFile:
     """A ``VfsFile`` over a file descriptor.
 
-    There is no finalizer on purpose: files of a dead disk are forgotten, and closing may hang.
+    The class deliberately has no finalizer: files of a failed disk are dropped, and closing them
+    may hang.
     """
 
     __slots__ = ("_fd", "_open_files", "path")
@@ -298,26 +308,31 @@ class RealFile:
         self._open_files.close(self._fd)
 
     def become_useless(self, nothing: int) -> None:
-        """Let each operation that begins from now on fail with EBADF, as ``nothing`` does."""
+        """Make operations that start from now on fail with EBADF, by using the descriptor
+        ``nothing``.
+        """
         self._fd = nothing
 
 
 class SpareDescriptor:
-    """A descriptor that the process keeps for the case that it can open no other.
+    """A descriptor held in reserve for an fsync when the process can open no other descriptor.
 
     An fsync of a directory makes earlier renames and removals durable. It must not fail because,
-    for example, clients' connections occupy every descriptor.
+    for example, client connections occupy every descriptor.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._fd: int | None = None
         self._take()
-        #: Stands for no file: reads, writes and syncs fail with EBADF. Never closed.
+        #: An O_PATH descriptor: reads, writes and syncs on it fail with EBADF. Never closed.
         self.nothing = os.open("/", os.O_PATH | os.O_CLOEXEC)
 
     def sync_dir(self, path: str) -> None:
-        """:raises OSError: EMFILE, if another thread was faster to take the descriptor."""
+        """Sync the directory ``path`` with the reserved descriptor.
+
+        :raises OSError: EMFILE, if another thread took the released descriptor first.
+        """
         with self._mutex:
             if self._fd is not None:
                 os.close(self._fd)
@@ -330,7 +345,7 @@ class SpareDescriptor:
         try:
             self._fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            self._fd = None  # There is none now; the next call tries again.
+            self._fd = None  # No descriptor is free now; the next call tries again.
 
 
 @functools.cache
@@ -348,15 +363,15 @@ def _sync_dir(path: str) -> None:
 
 
 class OpenFiles:
-    """The descriptors that one ``Vfs`` has open, so that all of them can be given up at once.
+    """The open descriptors of one ``Vfs``, so that all files below a path can be abandoned at once.
 
-    A descriptor that was given up keeps its number and stands for nothing: closing it would let
-    the next file of a healthy disk have the number, and a straggler write into that. It is closed
-    once there can be no straggler.
+    An abandoned descriptor keeps its number and is redirected to ``nothing``. Closing it at once
+    would let a new file of a healthy disk reuse the number, and a late operation could write to
+    that file. It is closed when no thread can still use it.
     """
 
     def __init__(self, nothing: int) -> None:
-        """:param nothing: a descriptor that stands for no file."""
+        """:param nothing: a descriptor without a file, whose use fails with EBADF."""
         self._nothing = nothing
         self._files: dict[int, RealFile] = {}
         self._given_up: list[str] = []
@@ -364,7 +379,10 @@ class OpenFiles:
         self._mutex = threading.Lock()
 
     def note(self, fd: int, file: RealFile) -> None:
-        """:raises OSError: ESTALE, if the place was given up; ``fd`` is closed then."""
+        """Register an open file.
+
+        :raises OSError: ESTALE, if its path was abandoned; ``fd`` is closed then.
+        """
         with self._mutex:
             is_late = any(file.path.startswith(root) for root in self._given_up)
             if not is_late:
@@ -374,7 +392,7 @@ class OpenFiles:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), file.path)
 
     def close(self, fd: int) -> None:
-        """Once; nothing happens to one that was given up."""
+        """Close ``fd``; no effect if it was closed or abandoned before."""
         with self._mutex:
             is_ours = self._files.pop(fd, None) is not None
         if is_ours:
@@ -388,7 +406,7 @@ class OpenFiles:
             for fd, file in found.items():
                 del self._files[fd]
                 file.become_useless(self._nothing)
-        # An operation that has begun already, or is about to, fails with EBADF as well.
+        # Operations that already started, or fetched the number, fail with EBADF as well.
         for fd, file in found.items():
             os.dup2(self._nothing, fd, inheritable=False)
             with self._mutex:
@@ -405,7 +423,7 @@ class OpenFiles:
 
 
 class RealVfs:
-    """The machine's own file system."""
+    """A ``Vfs`` over the operating system's file system."""
 
     def __init__(self) -> None:
         self._files = OpenFiles(_spare().nothing)
@@ -431,7 +449,7 @@ class RealVfs:
             return None
 
     def exists(self, path: str) -> bool:
-        # os.path.exists() would take any error, even EIO, for an absent file.
+        # os.path.exists() would report an error such as EIO as an absent file.
         try:
             os.stat(path)
         except FileNotFoundError:
@@ -458,7 +476,7 @@ class RealVfs:
         entries = []
         with os.scandir(path) as found:
             for entry in found:
-                # The directory says what its names are, on all but a few file systems.
+                # Most file systems return the file type with the name, so this needs no stat call.
                 is_dir, size_bytes = entry.is_dir(follow_symlinks=False), None
                 try:
                     if is_dir:
@@ -466,7 +484,7 @@ class RealVfs:
                     elif sized is not None and entry.name.endswith(sized):
                         size_bytes = entry.stat(follow_symlinks=False).st_size
                 except FileNotFoundError:
-                    continue  # It was there when the directory was read.
+                    continue  # Removed since the directory was read.
                 entries.append(
                     DirEntry(
                         name=entry.name,
@@ -574,10 +592,10 @@ def sync_in_order(syncs: Sequence[Callable[[], None]], beat: Callable[[], None])
 
 
 class Undoing:
-    """``with Undoing(undo):`` what was half done when something inside fails is undone.
+    """Context manager that calls ``undo`` if its body raises.
 
-    A full disk fails in the middle of things, and what uses it goes on afterwards. The error
-    passes through; should ``undo`` fail as well, its own error does, and the first is its context.
+    Operations on a full disk fail halfway, and the process continues to use the files. The error is
+    raised again. If ``undo`` fails, its error is raised with the first one as context.
     """
 
     __slots__ = ("_undo",)
@@ -596,8 +614,8 @@ class Undoing:
 def sync_renamed(vfs: Vfs, directory: str, undo: Callable[[], None]) -> None:
     """Make renames in ``directory`` durable by an fsync.
 
-    Without a free descriptor the fsync is impossible; then ``undo`` renames the files back, so that
-    the caller finds the former names. After an error of the disk, ``undo`` is not called.
+    If no descriptor is free, the fsync is impossible: ``undo`` then renames the files back and the
+    error is raised. After any other error ``undo`` is not called.
     """
     try:
         vfs.sync_dir(directory)
@@ -608,10 +626,10 @@ def sync_renamed(vfs: Vfs, directory: str, undo: Callable[[], None]) -> None:
 
 
 def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> None:
-    """Replace the file ``path`` as a whole: after a crash it holds the old or the new bytes.
+    """Replace the file ``path`` atomically: after a crash it holds the old or the new bytes.
 
-    With ``sync`` the new ones are certain once this returns. If it fails, the old ones are there
-    and what had been written of the new ones is gone.
+    With ``sync`` the new bytes are durable when this returns. If the call fails before the rename,
+    the old content stays and the temporary file is removed.
     """
     temporary = write_temporary(vfs, path, data, sync=sync)
     with Undoing(lambda: vfs.unlink_if_exists(temporary)):

@@ -1,1 +1,1 @@
-"""Compaction: what is kept, the map of keys, and the passes over the logs of each directory."""
+"""Log compaction: which records are kept, the map of keys, and the passes over a directory."""

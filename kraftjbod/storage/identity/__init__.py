@@ -1,1 +1,1 @@
-"""Whose disk is this: ids in the directories, what the node remembers, opening, attaching."""
+"""Identity of log directories: ids on disk, directories known to the node, opening, attaching."""

@@ -1,1 +1,1 @@
-"""One replica's log: segments in a row, epochs, producers, and the loop's view of them."""
+"""One replica's log: its segments, leader epochs, producers, and the event loop's view of them."""

@@ -1,1 +1,1 @@
-"""One log directory: its thread, its states, the gate for its errors, its space, its figures."""
+"""One log directory: thread, states, error handling, free space and I/O statistics."""

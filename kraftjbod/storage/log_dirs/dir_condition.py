@@ -1,7 +1,7 @@
-"""LOOP. ``DirCondition``: who a log dir is, which state it is in, why, and the errors that say so.
+"""LOOP. ``DirCondition``: identity and state of a log directory, with the reasons and errors.
 
-States change by the table of ``core/log_dir_state.py`` and are logged as they change. What an event
-brings with it is the dir's own business (``log_dir.py``).
+The state changes by the table of ``core/log_dir_state.py``, and each change is logged. The
+consequences of a change are in ``log_dir.py``.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ NO_SPACE_KNOWN: Final = Space(total_bytes=0, usable_bytes=0, free_inodes=0)
 
 
 class DirCondition:
-    """The part of a ``LogDir`` that touches no disk."""
+    """The part of a ``LogDir`` that does not access the disk."""
 
     def __init__(self, path: str, directory_id: DirectoryId, since_wall_ms: int = 0) -> None:
         self.path = path
-        #: When it was taken up: a dir that comes back is another object, and begins anew.
+        #: Wall clock time of the creation in ms. A reattached directory is a new object.
         self.since_wall_ms = since_wall_ms
-        #: LOST_DIR until the dir is identified; stays so if nobody remembers its id.
+        #: LOST_DIR until the directory is identified, and if its id is not known.
         self.directory_id = directory_id
         self.state = LogDirState.ONLINE
         #: Why the dir is OFFLINE; empty while it is not.
         self.offline_reason = ""
         #: Why the dir is impaired; empty while it is not.
         self.impaired_reason = ""
-        #: Whoever opens it at run time hears of what becomes of it, and nobody else yet.
+        #: The directory was opened at run time, and its failures are not reported yet.
         self.is_on_trial = False
-        #: As of the last check; zeros before the first.
+        #: Result of the last check; zeros before the first.
         self.space = NO_SPACE_KNOWN
-        #: Its telemetry.
+        #: Logger that names the directory.
         self.log = get_logger(log_dir=path)
 
     @property
     def is_online(self) -> bool:
-        """Not OFFLINE: an impaired dir is online, and refuses some operations."""
+        """Return whether the state is not OFFLINE. An impaired directory is online."""
         return self.state is not LogDirState.OFFLINE
 
     @property
@@ -49,10 +49,10 @@ class DirCondition:
         return self.state.is_impaired
 
     def require_allowed(self, kind: OpKind) -> None:
-        """Pass if the dir takes operations of ``kind`` now.
+        """Raise an error unless the state allows operations of ``kind``.
 
-        :raises KafkaStorageError: it is offline.
-        :raises LogDirImpairedError: it is saturated or stalled.
+        :raises KafkaStorageError: the directory is offline.
+        :raises LogDirImpairedError: the directory is saturated or stalled.
         """
         if not is_allowed(self.state, kind):
             raise self.impaired_error() if self.is_online else self.offline_error()
@@ -61,7 +61,7 @@ class DirCondition:
         return self._impaired_error(self.state, self.impaired_reason)
 
     def saturated_error(self, reason: str) -> LogDirImpairedError:
-        """For the moment between the disk's saying so and the state's."""
+        """Return the error for operations after ENOSPC, before the state is SATURATED."""
         return self._impaired_error(LogDirState.SATURATED, reason)
 
     def offline_error(self) -> KafkaStorageError:
@@ -80,9 +80,9 @@ class DirCondition:
         )
 
     def step(self, event: LogDirEvent, reason: str, **failed: str) -> bool:
-        """Take the step that ``event`` leads to and log it; False if it leads nowhere.
+        """Apply ``event`` to the state and log the change; False if the state stays the same.
 
-        ``failed`` describes an operation: its kind, and its replica if there is one.
+        :param failed: kind of the failed operation, and its replica if it has one.
         """
         after = next_state(self.state, event)
         if after is self.state:
@@ -94,7 +94,7 @@ class DirCondition:
         return True
 
     def story(self, reason: str) -> dict[str, str | int]:
-        """What telemetry says of the dir beside its path."""
+        """Return the fields of log events about the directory, without its path."""
         return {
             "directory_id": str(self.directory_id),
             "reason": reason,

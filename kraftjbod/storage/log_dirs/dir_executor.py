@@ -1,16 +1,16 @@
-"""LOOP. ``LogDirExecutor``: one daemon thread that does a log dir's file work, first in, first out.
+"""LOOP. ``LogDirExecutor``: one daemon thread that runs a log directory's operations in order.
 
-* A daemon thread, so that a disk that hangs cannot hold up the interpreter's exit.
-* Bounded in operations and bytes; a full queue refuses at once.
-* The loop is woken once per batch of completions, not once per operation.
-* It remembers when the running operation began, and can be abandoned: everything waiting fails
-  at once, and whatever the thread says later is not heard.
-* An operation that *may be taken back* and has not begun can be failed at once; it never begins
-  then, so that nothing is written after its caller was answered that nothing would be.
+* The thread is a daemon, so that a hanging disk cannot delay the exit of the interpreter.
+* The queue is bounded in operations and bytes. A full queue refuses new operations at once.
+* The event loop is woken once per batch of completions, not once per operation.
+* The executor knows the start of the running operation and can be abandoned. Then all pending
+  operations fail at once, and later results of the thread are ignored.
+* An operation that *may be taken back* can be failed at once if it has not started. It never starts
+  then, so nothing is written after its caller got an error.
 
-It is a ``concurrent.futures.Executor`` so that aiofiles can use it.
-It does not judge errors: ``on_error`` sees them first, in the thread, and ``translate`` is asked
-on the loop for what the waiter shall see.
+The class is a ``concurrent.futures.Executor`` so that aiofiles can use it.
+It does not judge errors: the callback ``on_error`` runs first, in the thread, and ``translate``
+returns the caller's exception on the event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _IDLE: Final = -1
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One operation on its way through the thread. ``done`` and ``settle`` are the loop's."""
+    """One queued operation. Only the event loop uses ``done`` and ``settle``."""
 
     op: Callable[[], Any]
     settle: Callable[[Any], Any] | None
@@ -49,16 +49,16 @@ class _Job:
     size_bytes: int
     group: IoGroup
     may_be_taken_back: bool
-    #: The operation in words, for messages; an object whose ``str`` is only asked for then.
+    #: Description of the operation for messages. Its ``str`` is computed only when needed.
     what: object
 
 
 _Done = tuple[_Job, Any, BaseException | None, int]
-"""What was done, its result or its error, and how many ms that took."""
+"""An operation, its result or its error, and its duration in ms."""
 
 
 class LogDirExecutor(Executor):
-    """One thread and its queue. Every method but ``beat`` is for the loop's thread."""
+    """One thread and its queue. Every method but ``beat`` runs on the event loop."""
 
     def __init__(
         self,
@@ -75,30 +75,30 @@ class LogDirExecutor(Executor):
         self._max_ops = max_ops
         self._max_bytes = max_bytes
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        #: The thread appends, the loop takes from the other end: that needs no lock.
+        #: The thread appends and the event loop takes from the other end, so no lock is needed.
         self._done: deque[_Done] = deque()
-        #: Jobs that were taken in and not yet answered, oldest first. The loop's.
+        #: Accepted jobs without an answer, oldest first. Only the event loop uses it.
         self._waiting: dict[_Job, None] = {}
-        #: Jobs that may be taken back and have not begun. The thread takes a job out when it
-        #: begins it, the loop when it takes it back: whoever gets it may have it.
+        #: Jobs that may be taken back and have not started. The thread pops a job to start it, the
+        #: event loop pops it to take it back: the first pop wins.
         self._not_begun: dict[_Job, None] = {}
-        #: What jobs that may be taken back fail with when their turn comes; set by the thread.
+        #: Creates the error of jobs that may be taken back; set by the thread.
         self._hold: Callable[[], BaseException] | None = None
         #: Called when an operation is queued, if set.
         self.on_begin: Callable[[], None] | None = None
-        #: Called after answers were given, if set.
+        #: Called after a batch of answers, if set.
         self.on_answers: Callable[[], None] | None = None
-        #: Called on the loop when the thread has ended, if set before; see :attr:`has_thread`.
+        #: Called on the event loop when the thread has ended; see :attr:`has_thread`.
         self.on_end: Callable[[], None] | None = None
         self._has_ended = False
         self._queued_bytes = 0
-        #: Read by the loop, written by the thread: ``_IDLE`` or when the running op began.
+        #: Start of the running operation in ms, or ``_IDLE``; written by the thread.
         self._running_since_ms = _IDLE
-        #: The job that began last; written by the thread.
+        #: The job that started last; written by the thread.
         self._begun: _Job | None = None
-        #: Of all operations so far; written by the thread.
+        #: Number of beats of all operations; written by the thread.
         self.beats = 0
-        #: (since when, how many ms): time of the running op in which this process stood still.
+        #: (start of an operation, ms of it during which this process was paused).
         self._excused = (_IDLE, 0)
         self._wakeup_sent = False
         self._refusal: Callable[[], BaseException] | None = None
@@ -111,22 +111,22 @@ class LogDirExecutor(Executor):
 
     @property
     def is_full(self) -> bool:
-        """As many operations wait as may wait."""
+        """Return whether the queue has reached its limit of operations."""
         return len(self._waiting) >= self._max_ops
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits, and nothing runs that was not answered."""
+        """Return whether every accepted operation was answered."""
         return not self._waiting
 
     @property
     def is_running(self) -> bool:
-        """An operation is in the thread; of one that was abandoned, too."""
+        """Return whether the thread runs an operation, even after :meth:`abandon`."""
         return self._running_since_ms != _IDLE
 
     @property
     def has_thread(self) -> bool:
-        """The thread has begun, and not ended yet."""
+        """Return whether the thread was started and has not ended."""
         return self._loop is not None and not self._has_ended
 
     def submit_op(
@@ -137,7 +137,7 @@ class LogDirExecutor(Executor):
         translate: Callable[[BaseException], BaseException] | None = None,
         size_bytes: int = 0,
     ) -> asyncio.Future[R]:
-        """:meth:`begin_op` for who waits in a task; cancelling the future takes nothing back."""
+        """Like :meth:`begin_op`, with a future. Cancelling it does not take the operation back."""
         done: Completion[R] = self.begin_op(
             op, settle=settle, translate=translate, size_bytes=size_bytes
         )
@@ -155,14 +155,18 @@ class LogDirExecutor(Executor):
         may_be_taken_back: bool = False,
         what: object = "",
     ) -> Completion[R]:
-        """Run ``op`` in the thread, then ``settle`` on the loop, whose say is the result.
+        """Run ``op`` in the thread, then ``settle`` on the event loop, which returns the result.
 
-        ``settle`` runs even if nobody waits any more, because the effect of an operation belongs
-        to the operation. So does ``translate`` for what the op raised.
-        ``on_error`` sees that before any other op runs; what it raises takes its place.
+        ``settle`` and ``translate`` run even if the caller stopped waiting, because they publish
+        the effects of the operation.
 
-        :param what: the operation in words (``str(what)``) for :meth:`running_op`.
-        :raises OverloadedError: if the queue is full.
+        :param settle: turns the result of ``op`` into the answer.
+        :param translate: turns the exception of ``op`` into the caller's exception.
+        :param on_error: called in the thread with the exception, before the next operation starts.
+            An exception of the callback replaces the first one.
+        :param size_bytes: memory that the operation holds while it is queued.
+        :param what: description of the operation (``str(what)``) for :meth:`running_op`.
+        :raises OverloadedError: the queue is full.
         """
         if self._refusal is not None:
             raise self._refusal()
@@ -194,7 +198,7 @@ class LogDirExecutor(Executor):
         return done
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """The ``concurrent.futures`` face of :meth:`submit_op`; the loop's thread only."""
+        """Implement ``concurrent.futures.Executor``, for the event loop's thread only."""
         outcome: Future[T] = Future()
         outcome.set_running_or_notify_cancel()
         inner: asyncio.Future[T] = self.submit_op(lambda: fn(*args, **kwargs))
@@ -202,12 +206,12 @@ class LogDirExecutor(Executor):
         return outcome
 
     def beat(self) -> None:
-        """Called by a long operation between its steps: it is slow, not stuck."""
+        """Report progress of a long operation, so that it does not count as hung."""
         self.beats += 1
         self._running_since_ms = self._clock.now_ms()
 
     def running_for_ms(self) -> int:
-        """How long the operation in the thread has been running; 0 if there is none."""
+        """How long the operation in the thread has been running, in ms; 0 if there is none."""
         since_ms = self._running_since_ms
         if since_ms == _IDLE:
             return 0
@@ -222,7 +226,7 @@ class LogDirExecutor(Executor):
         return "" if job is None or self._running_since_ms == _IDLE else str(job.what)
 
     def excuse(self, stood_still_ms: int) -> None:
-        """The whole process stood still: the running operation is not to blame for that time."""
+        """Do not count a pause of the whole process as time of the running operation."""
         since_ms = self._running_since_ms
         excused_since_ms, excused_ms = self._excused
         so_far_ms = excused_ms if excused_since_ms == since_ms else 0
@@ -230,28 +234,28 @@ class LogDirExecutor(Executor):
         self._excused = (since_ms, min(so_far_ms + stood_still_ms, longest_ms))
 
     def take_back(self, refusal: Callable[[], BaseException]) -> int:
-        """Fail whatever may be taken back and has not begun; how many that were."""
+        """Fail all operations that may be taken back and have not started; return their number."""
         taken = 0
         for job in list(self._not_begun):
             if self._not_begun.pop(job, _ABSENT) is _ABSENT:
-                continue  # The thread has just begun it.
+                continue  # The thread has just started it.
             taken += 1
             del self._waiting[job]
             self._queued_bytes -= job.size_bytes
-            job.op = _nothing  # It waits for its turn still, but not with its bytes.
+            job.op = _nothing  # The job stays in the queue, but its memory is released.
             job.done.set_exception(refusal())
         return taken
 
     def hold_back(self, refusal: Callable[[], BaseException]) -> None:
-        """Called in the thread: from now on, what may be taken back fails instead of beginning."""
+        """In the thread: fail operations that may be taken back, instead of starting them."""
         self._hold = refusal
 
     def let_go(self) -> None:
-        """Undo :meth:`hold_back`, on the loop."""
+        """Undo :meth:`hold_back`, on the event loop."""
         self._hold = None
 
     def abandon(self, refusal: Callable[[], BaseException]) -> None:
-        """Fail everything that waits, and all that comes, with what ``refusal`` makes."""
+        """Fail all pending and all future operations with the error that ``refusal`` creates."""
         self._refusal = refusal
         self._jobs.put(None)
         waiting, self._waiting = self._waiting, {}
@@ -260,7 +264,7 @@ class LogDirExecutor(Executor):
             job.done.set_exception(refusal())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the thread end after what is queued. Waits only for a thread that is idle soon."""
+        """Let the thread end after the queued operations. Join it unless it was abandoned."""
         self._jobs.put(None)
         if wait and self._thread is not None and self._refusal is None:
             self._thread.join()
@@ -289,19 +293,19 @@ class LogDirExecutor(Executor):
     def _hand_over(self, done: _Done) -> None:
         self._done.append(done)
         if self._wakeup_sent:
-            return  # The loop has not begun to look, and will find it.
+            return  # The event loop has not drained the results yet and will include this one.
         self._wakeup_sent = True
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        """On the loop: answer everything that is finished by now."""
+        """On the event loop: answer all operations that have finished."""
         if buggify.is_on and buggify.fires("storage.late_answers"):
             assert self._loop is not None
             self._loop.call_soon(self._drain)
             return
-        # First: what is done from now on wakes the loop anew.
+        # Reset this first: an operation that finishes during the loop needs another wake-up.
         self._wakeup_sent = False
         for _ in range(len(self._done)):
             job, result, error, elapsed_ms = self._done.popleft()
@@ -325,15 +329,16 @@ class LogDirExecutor(Executor):
             if job.translate is not None:
                 error = job.translate(error)
         except Exception as bug:
-            # Whoever waits hears of it, and so does the next in the batch of its own outcome.
+            # The caller gets the bug's exception, and the other operations still get answers.
             error = bug
         job.done.set_exception(error)
 
 
 class ThreadCount:
-    """How many threads of other executors are in operations on one dir's files.
+    """Number of threads of other executors that run operations on one directory's files.
 
-    ``with`` counts the calling thread. ``on_none`` is called in the last one that leaves, if set.
+    ``with`` counts the calling thread. ``on_none``, if set, is called in the last thread that
+    leaves.
     """
 
     __slots__ = ("_count", "_mutex", "on_none")
@@ -359,7 +364,7 @@ class ThreadCount:
 
 
 class MakeExecutor(Protocol):
-    """How whoever needs an executor gets one; outside of tests :class:`LogDirExecutor` itself."""
+    """Factory of executors: :class:`LogDirExecutor` itself, except in tests."""
 
     def __call__(
         self,
@@ -378,7 +383,7 @@ _ABSENT: Final = object()
 def _carry_out(
     op: Callable[[], T], on_error: Callable[[BaseException], None] | None
 ) -> tuple[T | None, BaseException | None]:
-    """Its result, or its error. What it raises remembers this frame, so no future may be in it."""
+    """Return the result or the error of ``op``. The error keeps this frame: hold no future here."""
     try:
         return op(), None
     except BaseException as e:
@@ -395,7 +400,7 @@ def _after(error: BaseException, on_error: Callable[[BaseException], None] | Non
 
 
 def _nothing() -> None:
-    """What a job does that was taken back."""
+    """Operation of a job that was taken back."""
 
 
 def _pass_on(done: asyncio.Future[T], outcome: Future[T]) -> None:

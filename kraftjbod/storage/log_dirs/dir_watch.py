@@ -1,12 +1,12 @@
-"""LOOP. ``DirWatch``: the two timers of a log dir that is online.
+"""LOOP. ``DirWatch``: the two timers of an online log directory.
 
-* One finds operations that do not end: after a time that each queue has of its own they are
-  reported, once, and again when they have ended; after ``timeout_ms`` they are given up. The timer
-  is off while no operation is queued, because a broker can have dozens of idle directories.
-* The other asks for a check of the disk.
-* Time in which this whole process stood still is no operation's fault.
+* The first timer finds operations that do not end. After a time set per queue it reports them once,
+  and again when they have ended. After ``timeout_ms`` it reports a hung disk. The timer is off
+  while no operation is queued, because a broker can have dozens of idle directories.
+* The second timer requests checks of the disk.
+* Time during which the whole process was paused does not count.
 
-It watches and reports; its dir decides.
+This class only reports. The log directory decides.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final, Protocol
 
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 
-#: The stall watch polls this many times per ``timeout_ms``, and until it may suspect somebody.
+#: Polls per ``timeout_ms``, and per shortest time until an operation is suspected.
 _POLLS_PER_TIMEOUT: Final = 20
 _POLLS_PER_SUSPECT: Final = 20
-#: A poll that comes this late says that the loop stood still.
+#: A poll this late means that the event loop was blocked or paused.
 _LATE_S: Final = 0.25
 
 
 class Watched(Protocol):
-    """What hears of it. All on the loop."""
+    """Receiver of the reports, on the event loop."""
 
     def on_suspect(self, running_ms: int) -> None: ...
 
@@ -37,7 +37,10 @@ class Watched(Protocol):
 
 
 class DirWatch:
-    """Of one dir; ``queues`` says after how many ms each is suspected. For the loop's thread."""
+    """Watch of one directory, on the event loop.
+
+    :param queues: the executors, and after how many ms an operation of each is suspected.
+    """
 
     def __init__(
         self,
@@ -56,11 +59,11 @@ class DirWatch:
         self._poll_interval_s = max(1, poll_ms) / 1000
         self._next_poll: asyncio.TimerHandle | None = None
         self._next_check: asyncio.TimerHandle | None = None
-        #: An operation has been running for too long, and was reported.
+        #: An operation has exceeded its time, and this was reported.
         self.is_suspicious = False
 
     def start(self) -> None:
-        """Poll and ask from now until :meth:`stop`."""
+        """Run both timers until :meth:`stop`."""
         self._poll_on_time()
         self._check()
 
@@ -73,11 +76,11 @@ class DirWatch:
         self._note(is_suspicious=False)
 
     def running_ms(self) -> int:
-        """How long the oldest operation in a thread has been running; 0 if none is."""
+        """How long the oldest running operation has been running, in ms; 0 if none is."""
         return max(queue.running_for_ms() for queue in self._queues)
 
     def _poll_on_time(self) -> None:
-        """By the timer, or before that."""
+        """Poll when the timer fires, or earlier after answers."""
         if self._next_poll is not None:
             late_s = asyncio.get_running_loop().time() - self._next_poll.when()
             self._next_poll.cancel()
@@ -115,8 +118,9 @@ class DirWatch:
     def _note(self, *, is_suspicious: bool) -> None:
         self.is_suspicious = is_suspicious
         for queue in self._queues:
-            # Whoever was answered may ask for more at once, and shall not be refused any more.
-            # After a standstill that can come before the timer, and must know of it as well.
+            # A caller may submit again as soon as it has its answer, and must not be refused then.
+            # After a pause of the process, answers may come before the timer, and the pause must be
+            # excused first.
             queue.on_answers = self._poll_on_time if is_suspicious else None
 
     def _check(self) -> None:

@@ -1,9 +1,9 @@
-"""DISK. Questions to the disk under a log dir, asked in the dir's thread.
+"""DISK. Checks of the disk below a log directory, run in the directory's thread.
 
-Whether it still is the disk that it was, and takes writes, is asked every
-``log.dir.check.interval.ms``; a wrong answer is an ``OSError`` without a number, which its dir
-judges like any other. How long it takes to make one write certain is asked of a dir that takes
-nothing else at the moment: that check is answered from memory and says little about its speed.
+Every ``log.dir.check.interval.ms`` a check finds out whether the disk is still the same and
+writable. A failed check raises an ``OSError`` without errno, which the directory judges like any
+other. ``write_probe`` measures a durable write. The check itself says little about speed, because
+the page cache answers it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ _PROBE_BYTES: Final = bytes(4096)
 def check_disk(
     vfs: Vfs, path: str, *, directory_id: DirectoryId, device: int, has_free_space: bool
 ) -> Space:
-    """What the file system at ``path`` has, if it is the right one.
+    """Return the space of the file system at ``path`` if it is the expected one.
 
-    With ``has_free_space`` a file must be made for it; without, one that exists must open for
-    writing, which a full disk allows and a read-only one does not.
+    With ``has_free_space`` the check creates a file. Otherwise it opens an existing one for
+    writing, which a full disk allows and a read-only disk does not.
+
+    :raises OSError: another directory id or device than expected, or a failed operation.
     """
     meta = f"{path}/{META_PROPERTIES}"
     # ``exists`` needs no descriptor, and the process may have none left.
@@ -45,10 +47,12 @@ def check_disk(
 
 
 def require_identity(vfs: Vfs, path: str) -> None:
-    """Asked before a file is made by a path that an empty disk in this one's place has as well:
-    what is left there keeps that disk from being added.
+    """Raise an error if ``meta.properties`` is missing, before a file is created in ``path``.
 
-    :raises FileNotFoundError: there is no identity; the check that follows says the rest.
+    If the disk was unmounted, ``path`` can be an empty directory of another disk. Files left there
+    would prevent that directory from being added later.
+
+    :raises FileNotFoundError: the file is missing. The next check finds the cause.
     """
     meta = f"{path}/{META_PROPERTIES}"
     if not vfs.exists(meta):
@@ -56,12 +60,12 @@ def require_identity(vfs: Vfs, path: str) -> None:
 
 
 def holds_replicas(vfs: Vfs, path: str) -> bool:
-    """Whether anything would be served from the dir, the metadata log included."""
+    """Return whether the directory contains replicas, the metadata log included."""
     return any(entry.is_dir and parse_replica_dir(entry.name) for entry in vfs.list_dir(path))
 
 
 def write_probe(vfs: Vfs, directory: str) -> None:
-    """A small file, written, synced and removed; the caller takes the time."""
+    """Write, sync and remove a small file. The caller measures the time."""
     path = f"{directory}/{PROBE_FILE}"
     file = vfs.open(path, OpenMode.CREATE)
     with Undoing(lambda: vfs.unlink_if_exists(path)):

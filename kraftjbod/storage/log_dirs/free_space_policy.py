@@ -1,13 +1,13 @@
-"""PURE. ``FreeSpacePolicy``: when a log dir counts as full, and when as not full any more
+"""PURE. ``FreeSpacePolicy``: when a log directory counts as full, and when it has space again
 (KIP-928).
 
-* It is short of space with less than ``log.dir.min.free.bytes`` free, and with nothing free at all:
-  small writes may still fit into blocks that are begun, and the next one does not. (That a write
-  found no space is what the operation says, and needs no plan.)
-* It has space again when the reserve can be rebuilt and the minimum and
+* A directory is full below ``log.dir.min.free.bytes``, or with no free bytes at all: small writes
+  may still fit into allocated blocks, but the next write may not. An operation that fails with
+  ENOSPC also makes it full, without this policy.
+* A directory has space again when the reserve can be rebuilt, and the minimum and
   ``log.dir.heal.free.bytes`` are free beside it, on :data:`CHECKS_TO_HEAL` checks in a row.
-* Where the file system says that there is space and an operation says that there is none (a quota),
-  each further attempt waits twice as many checks, up to :data:`LONGEST_WAIT_CHECKS`.
+* With a quota, operations can fail though the file system reports free space. Then each attempt to
+  heal waits for twice as many checks, up to :data:`LONGEST_WAIT_CHECKS`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final, Protocol
 
 CHECKS_TO_HEAL: Final = 2
 LONGEST_WAIT_CHECKS: Final = 64
-#: With fewer free inodes nothing can be made, however much space there is.
+#: With fewer free inodes no file can be created, however many bytes are free.
 LEAST_FREE_INODES: Final = 16
-#: The smallest margin. With none, a full disk that gave its reserve away would have space for it.
+#: Smallest margin. Without it, the space of the released reserve itself would count as healed.
 LEAST_MARGIN_BYTES: Final = 1024 * 1024
 
 
 class SpaceOnDisk(Protocol):
-    """What a file system says of itself."""
+    """Size and free space as reported by a file system."""
 
     @property
     def total_bytes(self) -> int: ...
@@ -39,7 +39,10 @@ class SpaceOnDisk(Protocol):
 
 
 class FreeSpacePolicy:
-    """Of one log dir. ``heal_free_bytes`` None: as many as the reserve has, and 1 MiB at least."""
+    """Policy of one log directory.
+
+    :param heal_free_bytes: margin for healing, at least 1 MiB; None means ``reserve_bytes``.
+    """
 
     def __init__(
         self, *, reserve_bytes: int = 0, min_free_bytes: int = 0, heal_free_bytes: int | None = None
@@ -53,22 +56,24 @@ class FreeSpacePolicy:
         self._wait_checks = 0
 
     def is_short(self, space: SpaceOnDisk) -> bool:
-        """Fewer free bytes than the operator wants, or none.
+        """Return whether fewer bytes are free than configured, or none.
 
-        A file system that knows no limits says that it has 0 bytes in all.
+        A file system without limits reports a total of 0 bytes.
         """
         is_full = space.total_bytes > 0 and space.usable_bytes == 0
         return is_full or space.usable_bytes < self._min_free_bytes
 
     def is_enough(self, space: SpaceOnDisk, *, has_reserve: bool) -> bool:
-        """The figures speak for healing."""
+        """Return whether enough bytes and inodes are free to leave the full state."""
         reserve_bytes = 0 if has_reserve else self._reserve_bytes
         needed = reserve_bytes + self._min_free_bytes + self._margin_bytes
         has_inodes = not space.counts_inodes or space.free_inodes >= LEAST_FREE_INODES
         return has_inodes and space.usable_bytes >= needed
 
     def may_heal(self, space: SpaceOnDisk, *, has_reserve: bool) -> bool:
-        """Asked once per check of a saturated dir: whether to rebuild the reserve now."""
+        """Return whether to rebuild the reserve now; called once per check of a saturated
+        directory.
+        """
         if self._wait_checks:
             self._wait_checks -= 1
             return False
@@ -77,7 +82,7 @@ class FreeSpacePolicy:
         return self._good_checks >= CHECKS_TO_HEAL
 
     def filled_up(self, space: SpaceOnDisk | None) -> None:
-        """An operation found no space; ``space`` is what the file system said just then."""
+        """Record that an operation found no space. ``space`` is the measured space, if known."""
         self._good_checks = 0
         if space is None or not self.is_enough(space, has_reserve=False):
             self._contradictions = self._wait_checks = 0

@@ -1,13 +1,13 @@
-"""PURE. ``IoStatistics``: what the operations of one log dir cost, in counters and fixed buckets.
+"""PURE. ``IoStatistics``: counters and latency buckets of one log directory's operations.
 
-* Durations are what the dir's threads spent on an operation, not what it waited before.
-* Buckets are powers of two: [0] under 1 ms, [1] under 2 ms, [2] under 4 ms and so on; the last one
-  has no upper end.
-* ``latency_ms`` is the figure to compare dirs by: writes, flushes and probes, averaged over the
-  last few checks, the operation that is still running included. A dir without load is measured by
-  its probes.
+* Durations are the time in the directory's threads, without the time in the queue.
+* Buckets are powers of two: [0] below 1 ms, [1] below 2 ms, [2] below 4 ms and so on. The last one
+  has no upper limit.
+* ``latency_ms`` is used to compare directories. It is the average of writes, flushes and probes
+  over the last few checks, including the running operation. Probes measure a directory without
+  load.
 
-It only counts; ``storage/log_dirs/slow_dirs.py`` judges.
+This module only counts. ``storage/log_dirs/slow_dirs.py`` judges the figures.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Final
 
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
-#: The last bucket begins at 2 ** 15 ms.
+#: The last bucket starts at 2 ** 15 ms.
 BUCKETS: Final = 17
 #: Weight of the newest check in ``latency_ms``.
 _NEWEST: Final = 0.2
 
 
 class IoGroup(IntEnum):
-    """Kinds of operations whose figures are kept together."""
+    """Kinds of operations that share their statistics."""
 
     READ = 0
     WRITE = 1
@@ -35,7 +35,7 @@ class IoGroup(IntEnum):
     OTHER = 4
 
 
-#: Whatever is not named is OTHER.
+#: Every kind that is not named here belongs to OTHER.
 GROUPS: Final[Mapping[OpKind, IoGroup]] = {
     kind: {
         OpKind.READ: IoGroup.READ,
@@ -51,7 +51,7 @@ _COMPARED: Final = (IoGroup.WRITE, IoGroup.FLUSH, IoGroup.PROBE)
 
 @dataclass(slots=True)
 class IoFigures:
-    """One group since the dir was opened. ``size_bytes`` counts what was announced: appends."""
+    """Figures of one group since the directory was opened. Only appends count in ``size_bytes``."""
 
     operations: int = 0
     errors: int = 0
@@ -61,15 +61,14 @@ class IoFigures:
 
 
 class IoStatistics:
-    """Filled as operations end; :meth:`sample` once per check."""
+    """Statistics of one log directory. :meth:`sample` is called once per check."""
 
     def __init__(self) -> None:
         self._figures = [IoFigures() for _ in IoGroup]
-        #: Records that were appended, and that were given out, from memory or disk; counted by
-        #: who does that.
+        #: Bytes of records appended and fetched, from memory or disk. The callers count them.
         self.appended_bytes = 0
         self.fetched_bytes = 0
-        #: Milliseconds; 0 before the first operation.
+        #: Average latency in milliseconds; 0 before the first operation.
         self.latency_ms = 0.0
         self._seen_operations = 0
         self._seen_ms = 0
@@ -78,7 +77,7 @@ class IoStatistics:
         return self._figures[group]
 
     def record(self, group: IoGroup, elapsed_ms: int, size_bytes: int, *, is_error: bool) -> None:
-        """One operation has ended."""
+        """Count an operation that has ended."""
         figures = self._figures[group]
         figures.operations += 1
         figures.errors += is_error
@@ -87,9 +86,9 @@ class IoStatistics:
         figures.buckets[min(elapsed_ms.bit_length(), BUCKETS - 1)] += 1
 
     def sample(self, running_ms: int) -> None:
-        """Fold what ended since the last sample into ``latency_ms``, and what has not ended yet.
+        """Update ``latency_ms`` with the operations since the last sample and the running one.
 
-        ``running_ms`` is how long the operation in the thread has been running; 0 if none is.
+        :param running_ms: how long the running operation has been running; 0 if none is.
         """
         operations = sum(self._figures[group].operations for group in _COMPARED)
         total_ms = sum(self._figures[group].total_ms for group in _COMPARED)

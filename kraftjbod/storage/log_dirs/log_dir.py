@@ -1,20 +1,21 @@
-"""LOOP. ``LogDir``: one log directory, its thread, and the only gate for disk errors.
+"""LOOP. ``LogDir``: one log directory, its threads, and the only place where disk errors are
+judged.
 
-* Every operation goes through :meth:`LogDir.begin`, or what is made of it; what it raises is
-  judged here, and whoever waits sees :class:`KafkaStorageError`, never an ``OSError``.
-  The child of it that names the operation (KIP-18) is for whoever asked for that operation.
-* States change here only, by the table of ``core/log_dir_state.py``. An impaired dir refuses what
-  the table in ``log_dir_policy.py`` says, with an error that is worth another try.
-* A dir goes OFFLINE once and for good: what is reattached is a new object. Everything that waits
-  for it fails at once, its thread is abandoned, and its open files are given up in yet another
-  one: closing can hang as well. Their descriptors are closed once no thread may still use them.
-* What a full disk means is in ``saturation.py``.
-* An operation that does not end makes the dir STALLED (``dir_watch.py``): what may be taken back
-  is, and nothing new is taken in, until it ends. One that runs for ``log.dir.io.timeout.ms`` is
-  the end.
-* What others do to its files in threads of their own is in ``outside_operations.py``.
-* fsyncs of segments have a thread of their own, so that a slow one does not hold up appends. So has
-  what only computes: it holds up no operation, and says nothing of the disk.
+* Every operation goes through :meth:`LogDir.begin` or a method built on it. Its ``OSError`` is
+  judged here, and the caller gets a :class:`KafkaStorageError`. The subclass names the kind of
+  operation (KIP-18).
+* The state changes only here, by the table of ``core/log_dir_state.py``. An impaired directory
+  refuses the operations listed in ``log_dir_policy.py`` with a retriable error.
+* OFFLINE is permanent: a reattached directory is a new object. All pending operations fail at once
+  and the thread is abandoned. Another thread abandons the open files, because closing them can
+  hang. Their descriptors are closed once no thread may still use them.
+* ``saturation.py`` handles a full disk.
+* An operation that does not end makes the directory STALLED (``dir_watch.py``). Queued operations
+  that may be taken back fail, and new ones are refused, until it ends. After
+  ``log.dir.io.timeout.ms`` the directory goes OFFLINE.
+* ``outside_operations.py`` runs operations on the directory's files in other threads.
+* fsyncs of segments have their own thread, so that a slow fsync does not delay appends. Pure
+  computations have another thread, whose duration says nothing about the disk.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ from kraftjbod.storage.vfs import Vfs, VfsFile
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What tmpfs and old kernels say to RWF_NOWAIT.
+#: Errors of RWF_NOWAIT on tmpfs and on old kernels.
 _NO_CACHED_READS: Final = frozenset({EOPNOTSUPP, EINVAL})
-#: What may wait to be computed for one dir.
+#: Limit of pending computations of one directory.
 _MAX_COMPUTED_OPS: Final = 1_000
 _MAX_COMPUTED_BYTES: Final = 64 * 1024 * 1024
 _LACKS_LOGGED_EVERY_MS: Final = 10_000
 
 
 class _Way(NamedTuple):
-    """How operations of one kind go through the dir's threads."""
+    """How operations of one kind run: thread, error callback, statistics and checks."""
 
     executor: LogDirExecutor
     on_error: Callable[[BaseException], None]
@@ -77,7 +78,7 @@ class _Way(NamedTuple):
 
 
 class _OpName(NamedTuple):
-    """An operation for messages: its kind, and its replica if it has one."""
+    """Text of an operation for messages: its kind, and its replica if it has one."""
 
     kind: OpKind
     replica: TopicPartition | None
@@ -87,7 +88,7 @@ class _OpName(NamedTuple):
 
 
 class _Lacks:
-    """Operations that lacked resources; each check of the disk does while that lasts."""
+    """Rate limit for the log event about operations that lacked a resource of the process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -95,7 +96,7 @@ class _Lacks:
         self._logged_from_ms = 0
 
     def count(self) -> int:
-        """Count one. How many there were since the last time, if it is time to log; else 0."""
+        """Count one operation. Return how many came since the last event if one is due, else 0."""
         self._unlogged += 1
         now_ms, times = self._clock.now_ms(), self._unlogged
         if now_ms < self._logged_from_ms:
@@ -105,9 +106,9 @@ class _Lacks:
 
 
 class LogDirFailureChannel:
-    """Dirs whose state changed while the daemon ran, in order of the first change not taken yet.
+    """Queue of directories whose state changed while the daemon ran, oldest change first.
 
-    A dir waits here at most once: whoever takes it acts on the state it has by then.
+    A directory is queued at most once. The consumer acts on its state at the time of :meth:`take`.
     """
 
     def __init__(self, *, max_dirs: int) -> None:
@@ -120,14 +121,14 @@ class LogDirFailureChannel:
             self._changed.put_nowait(log_dir)
 
     async def take(self) -> LogDir:
-        """The next dir; ``state``, ``offline_reason`` and ``impaired_reason`` say what is so."""
+        """Wait for the next directory and return it; the caller reads its state and reasons."""
         log_dir = await self._changed.get()
         self._waiting.discard(log_dir)
         return log_dir
 
 
 class LogDir(DirCondition):
-    """One directory of ``log.dirs``. All methods are for the loop's thread but ``beat``."""
+    """One directory of ``log.dirs``. All methods run on the event loop, except as documented."""
 
     def __init__(
         self,
@@ -149,21 +150,21 @@ class LogDir(DirCondition):
     ) -> None:
         super().__init__(path, directory_id, clock.wall_ms())
         self.vfs = vfs
-        self.is_cordoned = is_cordoned  # It takes no new replicas (KIP-1066).
-        #: Up to which epoch of which incarnation it was whole at the start, by its clean mark.
+        self.is_cordoned = is_cordoned  # No new replicas are placed here (KIP-1066).
+        #: Broker epoch and incarnation of the clean shutdown mark found at the start.
         self.clean_shutdown = NO_CLEAN_SHUTDOWN
         self.statistics = IoStatistics()
         self.jobs = JobGuard(log_dir=path)
         self._failure_channel, self._news = failure_channel, failure_channel
         self.io_timeout_ms = io_timeout_ms
-        #: For what works in threads of its own on this dir, such as its scrub.
+        #: Creates executors for work in other threads on this directory, such as scrubbing.
         self.make_executor = make_executor
         self._make_executors(clock, max_queued_ops, max_queued_bytes)
         self._watch = DirWatch(
             self,
             {
                 self._executor: min(io_suspect_ms, io_timeout_ms),
-                # It takes as long as what is not written yet is large: 1 GiB is no hang.
+                # The duration of an fsync grows with the dirty data: 1 GiB may take seconds.
                 self._flush_executor: max(io_suspect_ms, io_timeout_ms // 2),
             },
             timeout_ms=io_timeout_ms,
@@ -180,24 +181,24 @@ class LogDir(DirCondition):
             report_change=self._report_change,
         )
         self._ways = {kind: self._way_of(kind) for kind in OpKind}
-        #: ``st_dev`` when the dir was identified; another number means another disk.
+        #: ``st_dev`` when the directory was identified. Another number means another disk.
         self._device: int | None = None
         #: Held from :meth:`try_lock` to :meth:`close`.
         self._lock_file: VfsFile | None = None
-        #: What gives the lock up, once there is no more to do here.
+        #: The operation that releases the lock, once the directory is closed or OFFLINE.
         self._unlocking: asyncio.Future[None] | None = None
         self._io_suspect_ms = io_suspect_ms
         self._cached_reads = True
-        #: The kernel copies files into this dir, as far as is known.
+        #: False after the kernel refused to copy files into this directory.
         self.kernel_copies = True
-        #: Those of outside_operations.py, and the threads in one, be it failed meanwhile.
+        #: Pending operations of outside_operations.py, and the threads that still run one.
         self.outside_ops: set[asyncio.Future[Any]] = set()
         self.outside_threads = ThreadCount()
         self._are_files_closed = False
         self._lacks = _Lacks(clock)
         self._check: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
-        #: Why others hold it for stalled, though its operations end.
+        #: Reason of :meth:`suspect`: the directory counts as stalled though its operations end.
         self._demotion = ""
 
     def _make_executors(self, clock: Clock, max_queued_ops: int, max_queued_bytes: int) -> None:
@@ -214,14 +215,14 @@ class LogDir(DirCondition):
             max_ops=max_queued_ops,
             statistics=self.statistics,
         )
-        #: Takes time but no disk, so nobody watches it.
+        #: Computations use no disk, so no watch limits their duration.
         self._compute_executor = self.make_executor(
             name=f"log-dir-compute:{self.path}",
             clock=clock,
             max_ops=_MAX_COMPUTED_OPS,
             max_bytes=_MAX_COMPUTED_BYTES,
         )
-        #: For the end alone: nobody waits for a disk that is gone to close its files.
+        #: Abandons and closes files after the end, because both may hang with the disk.
         self._farewell = self.make_executor(name=f"log-dir-let-go:{self.path}", clock=clock)
 
     def __repr__(self) -> str:
@@ -229,21 +230,21 @@ class LogDir(DirCondition):
 
     @property
     def is_busy(self) -> bool:
-        """A thread is in an operation on its files, abandoned or not."""
+        """Return whether a thread runs an operation on the directory's files, abandoned or not."""
         is_running = self._executor.is_running or self._flush_executor.is_running
         return is_running or bool(self.outside_threads)
 
     @property
     def running_ms(self) -> int:
-        """How long the operation that reads wait for has been running; 0 if none is."""
+        """How long the main thread's operation has been running, in ms; 0 if none is."""
         return self._executor.running_for_ms()
 
     @property
     def reserve_bytes(self) -> int:
-        """What the reserve file holds for the day when the disk is full; 0 once it is given up."""
+        """Bytes that the reserve file holds for a full disk; 0 after it was released."""
         return self._saturation.reserve_bytes
 
-    # -- the gate ---------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------
 
     def submit(
         self,
@@ -253,7 +254,9 @@ class LogDir(DirCondition):
         settle: Callable[[T], R] | None = None,
         replica: TopicPartition | None = None,
     ) -> asyncio.Future[R]:
-        """:meth:`begin` for who waits in a task; cancelling the future takes nothing back."""
+        """Like :meth:`begin`, with a future. Cancelling the future does not take the operation
+        back.
+        """
         done: Completion[R] = self.begin(kind, op, settle=settle, replica=replica)
         return done.future()
 
@@ -266,15 +269,17 @@ class LogDir(DirCondition):
         size_bytes: int = 0,
         replica: TopicPartition | None = None,
     ) -> Completion[R]:
-        """Queue ``op`` for the dir's thread; it completes in the turn in which that answers.
+        """Queue ``op`` for the directory's thread.
 
-        ``settle`` turns the op's result into the answer, on the loop, and runs even if nobody
-        waits any more: it is where an operation's effects are published.
-        ``replica`` is whom the operation is about, for the story of a failure.
+        ``settle`` runs on the event loop in the iteration in which the operation completes. It
+        turns the result of ``op`` into the answer and publishes the effects of the operation. So it
+        runs even if the caller stopped waiting.
 
-        :raises KafkaStorageError: at once if the dir is offline; it may be the answer later too.
-        :raises LogDirImpairedError: at once, or later: the dir does not take it now.
-        :raises OverloadedError: at once if the queue is full.
+        :param size_bytes: memory that the operation holds while it is queued.
+        :param replica: the replica of the operation, for log events about a failure.
+        :raises KafkaStorageError: the directory is offline; also a possible answer later.
+        :raises LogDirImpairedError: its state forbids ``kind`` now; also a possible answer later.
+        :raises OverloadedError: the queue is full.
         """
         if self.state is not LogDirState.ONLINE:
             self.require_allowed(kind)
@@ -300,7 +305,7 @@ class LogDir(DirCondition):
         )
 
     def if_ours(self, op: Callable[[], T]) -> Callable[[], T]:
-        """``op``, for the dir's thread, which fails where the disk is not there any more."""
+        """Wrap ``op`` so that it fails if ``meta.properties`` is missing (unmounted disk)."""
 
         def op_if_ours() -> T:
             if self._device is not None:
@@ -312,14 +317,14 @@ class LogDir(DirCondition):
     async def run(
         self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
-        """:meth:`submit` and wait; cancelling the wait does not take the operation back."""
+        """Run ``op`` and wait for it. Cancelling the wait does not take the operation back."""
         future = cast("asyncio.Future[T]", self.submit(kind, op, replica=replica))
         return await asyncio.shield(future)
 
     async def read_text(self, kind: OpKind, path: str) -> str | None:
-        """A small cold text file as a stream in the dir's thread; None if there is none.
+        """Read a small text file in the directory's thread; None if it does not exist.
 
-        :raises KafkaStorageError: if the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         if not await self.run(kind, lambda: self.vfs.exists(path)):
             return None
@@ -335,11 +340,12 @@ class LogDir(DirCondition):
     def read_cached(
         self, file: VfsFile, position: int, size: int, *, replica: TopicPartition | None = None
     ) -> memoryview | None:
-        """Bytes that are in memory already, maybe fewer than ``size``; None: ask the thread.
+        """Read bytes from the page cache, possibly fewer than ``size``, without waiting for the
+        disk.
 
-        Never waits for the disk, so it may run on the loop.
+        Returns None if the bytes are not cached: then read them in the directory's thread.
 
-        :raises KafkaStorageError: if the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         if self.state is not LogDirState.ONLINE:
             self.require_allowed(OpKind.READ)
@@ -356,63 +362,62 @@ class LogDir(DirCondition):
             raise self.judge_error(OpKind.READ, e, replica) from e
 
     async def compute(self, op: Callable[[], T], *, size_bytes: int) -> T:
-        """Carry out ``op``, which touches no file, beside the dir's threads: it proves nothing.
+        """Run ``op``, which touches no file, in the thread for computations, and return its result.
 
-        ``size_bytes`` are held meanwhile.
-
-        :raises KafkaStorageError: the dir is or goes offline.
-        :raises OverloadedError: too much waits.
+        :param size_bytes: memory that the queued computation holds.
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: too many computations or bytes are queued.
         """
         self.require_allowed(OpKind.READ)
         future: asyncio.Future[T] = self._compute_executor.submit_op(op, size_bytes=size_bytes)
         return await asyncio.shield(future)
 
     def beat(self) -> None:
-        """A long operation is making progress; called in the dir's thread."""
+        """Report progress of a long operation; called in the directory's thread."""
         self._executor.beat()
 
     def flush_beat(self) -> None:
-        """:meth:`beat` of a flush, in the thread of flushes."""
+        """Report progress of a long flush; called in the flush thread."""
         self._flush_executor.beat()
 
-    # -- life -------------------------------------------------------------------------------
+    # -- life cycle -------------------------------------------------------------------------
 
     def identify(self, directory_id: DirectoryId, device: int) -> None:
-        """Give the dir its id, and the device that its files are on."""
+        """Set the directory id and the device (``st_dev``) of its files."""
         self.directory_id = directory_id
         self._device = device
 
     def try_lock(self) -> bool:
-        """In the dir's thread: hold the dir for this process; False if another one has it."""
+        """Lock the directory, in its thread; False if another holder has the lock."""
         self._lock_file = self.vfs.try_lock(f"{self.path}/{LOCK_FILE}")
         return self._lock_file is not None
 
     def put_on_trial(self) -> None:
-        """Report no change of state until :meth:`take_into_service`; before anything else."""
+        """Report no state change until :meth:`take_into_service`. Call this method first."""
         self.is_on_trial = True
         self._news, self._failure_channel = self._failure_channel, LogDirFailureChannel(max_dirs=1)
 
     def take_into_service(self) -> None:
-        """Changes of state are news from now on, and so is the present one if it is not ONLINE."""
+        """Report state changes from now on, and the present state unless it is ONLINE."""
         self.is_on_trial = False
         self._failure_channel = self._news
         if self.state is not LogDirState.ONLINE:
             self._failure_channel.report(self)
 
     def start_watches(self) -> None:
-        """Watch for stalls and for a vanished disk from now until :meth:`close` or OFFLINE."""
+        """Watch for stalls and for a missing disk until :meth:`close` or OFFLINE."""
         self._watch.start()
 
     async def secure_reserve(self) -> None:
-        """Have the reserve whole and on the disk (KIP-928: before anything is recovered).
+        """Make the reserve file complete and durable, before logs are recovered (KIP-928).
 
-        :raises LogDirImpairedError: there is no memory for it; the dir is SATURATED.
-        :raises KafkaStorageError: the dir goes offline.
+        :raises LogDirImpairedError: no space is left for it; the directory is SATURATED.
+        :raises KafkaStorageError: the directory goes offline.
         """
         await self.run(OpKind.START, lambda: self._saturation.secure_reserve(self.beat))
 
     def suspect(self, reason: str) -> None:
-        """Hold the dir for stalled, though its operations end, until :meth:`absolve`."""
+        """Treat the directory as stalled, though its operations end, until :meth:`absolve`."""
         self._demotion = reason
         self._stall(reason)
 
@@ -422,9 +427,10 @@ class LogDir(DirCondition):
         self.on_answer()
 
     def go_offline(self, reason: str, *, report: bool = True, **failed: str) -> None:
-        """Once; later calls change nothing. ``report`` is for what the daemon has yet to hear.
+        """Set the state to OFFLINE, abandon threads and files; no effect if it is OFFLINE already.
 
-        ``failed`` names the operation: its kind, and its replica if there is one.
+        :param report: whether the failure channel gets the directory.
+        :param failed: kind of the failed operation, and its replica if it has one.
         """
         if not self.step(LogDirEvent.FAILED, reason, **failed):
             return
@@ -435,16 +441,16 @@ class LogDir(DirCondition):
         self._compute_executor.abandon(self.offline_error)
         for op in [op for op in self.outside_ops if not op.done()]:
             op.set_exception(self.offline_error())
-        # A disk in use cannot be unmounted, checked and mounted again.
+        # Open files would prevent the disk from being unmounted and checked.
         self._unlocks(self._farewell.submit_op(lambda: self.vfs.let_go(self.path)))
         self._close_files_when_unused()
         if report:
             self._report_change()
 
     async def leave(self) -> None:
-        """Give up an online dir that holds nothing any more; :meth:`close` is included.
+        """Release an online directory without replicas, :meth:`close` included.
 
-        :raises OperatingError: it does not take that now, or goes offline.
+        :raises OperatingError: its state forbids that now, or it goes offline.
         """
         try:
             await self.run(OpKind.CLOSE, lambda: self.vfs.let_go(self.path))
@@ -454,9 +460,10 @@ class LogDir(DirCondition):
                 self._close_files_when_unused()
 
     def _close_files_when_unused(self) -> None:
-        """Let the descriptors that are given up be closed as soon as no thread may use them.
+        """Close the abandoned descriptors as soon as no thread may still use them.
 
-        A thread that hangs in the kernel keeps them, for it may still hold one of their numbers.
+        A thread that hangs in the kernel prevents that, because it may still use a descriptor
+        number.
         """
         loop = asyncio.get_running_loop()
 
@@ -488,11 +495,11 @@ class LogDir(DirCondition):
             self.jobs.log_failure("close_files", error)
 
     async def gone(self) -> None:
-        """Return when the dir is OFFLINE, on trial or not."""
+        """Wait until the directory is OFFLINE, on trial or not."""
         await self._gone.wait()
 
     def close(self) -> None:
-        """Stop the watches and let the threads end after what they still have to do."""
+        """Stop the watches and let the threads end after the queued operations."""
         self._watch.stop()
         if self.is_online:
             if self._lock_file is not None and self._unlocking is None:
@@ -503,11 +510,14 @@ class LogDir(DirCondition):
 
     def _unlocks(self, unlocking: asyncio.Future[None]) -> None:
         self._unlocking = unlocking
-        # A disk that fails at the very end was judged for it; nobody needs to wait for this.
+        # judge_error has handled a failure, and no caller waits for this future.
         unlocking.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def unlocked(self) -> bool:
-        """Whether another object may lock the dir, after :meth:`close` or OFFLINE; it may hang."""
+        """After :meth:`close` or OFFLINE, wait for the release of the lock, with a time limit.
+
+        Returns whether another object may lock the directory now.
+        """
         if self._unlocking is None:
             return True
         return await wait_awake(self._unlocking, self._io_suspect_ms)
@@ -517,14 +527,14 @@ class LogDir(DirCondition):
     def judge_error(
         self, kind: OpKind, error: BaseException, replica: TopicPartition | None = None
     ) -> BaseException:
-        """What the waiter shall see for ``error``; takes the dir OFFLINE if that is the verdict."""
+        """Return the caller's exception for ``error``; take the directory OFFLINE if it failed."""
         if not isinstance(error, OSError):
             return error
         if not self.is_online:
             return self.offline_error()
         part = kind_of_failure(error, kind)
         said = f"{part.value}: {error}"
-        report = kind is not OpKind.START  # What fails while starting was never registered.
+        report = kind is not OpKind.START  # A directory that is starting was never registered.
         failed = {"operation": part.value} | ({} if replica is None else {"replica": str(replica)})
         verdict = judge(error.errno, part)
         match verdict:
@@ -546,7 +556,7 @@ class LogDir(DirCondition):
                 assert_never(verdict)
 
     def _report_unless_gone(self, said: str, error: OSError) -> None:
-        """A directory that is not there any more explains whatever made no sense in it."""
+        """Log an error that looks like a bug, unless the pending check finds the disk missing."""
 
         def checked(_check: object) -> None:
             if self.is_online:
@@ -585,7 +595,7 @@ class LogDir(DirCondition):
             self._report_change()
 
     def on_answer(self) -> None:
-        """Nothing runs for too long any more."""
+        """Leave STALLED if no operation runs for too long and the directory is not demoted."""
         if self._watch.is_suspicious or self._demotion:
             return
         event = LogDirEvent.ANSWERED_FULL if self._saturation.full_reason else LogDirEvent.ANSWERED
@@ -596,14 +606,14 @@ class LogDir(DirCondition):
         self.go_offline(self._still_running(running_ms))
 
     def check_disk(self) -> None:
-        """Queue one check unless the last is still queued; it judges itself."""
+        """Queue a check of the disk unless one is queued; its result is handled in this class."""
         self.statistics.sample(self._watch.running_ms())
         if self._device is None or (self._check is not None and not self._check.done()):
             return
         if self._saturation.is_rebuilding:
             return
         if self._executor.is_full:
-            return  # Busy is not broken; a queue that stands still is the stall watch's business.
+            return  # A full queue is no failure; the stall watch finds a stuck queue.
         device, has_free_space = self._device, not self._saturation.full_reason
         self._check = self._probe(
             lambda: check_disk(
@@ -617,13 +627,13 @@ class LogDir(DirCondition):
         )
 
     def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
-        """Queue ``op``; nobody waits. A verdict acts in judge_error, a success in ``settle``."""
+        """Queue ``op``, without a waiter: judge_error handles a failure, ``settle`` a success."""
         probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
         probe.add_done_callback(self._note_seen)
         return probe
 
     def _note_seen(self, probe: asyncio.Future[None]) -> None:
-        """:meth:`judge_error` acted on all errors but one that nobody expected."""
+        """Log errors that :meth:`judge_error` does not handle."""
         error = None if probe.cancelled() else probe.exception()
         if error is not None and not isinstance(error, OperatingError):
             self.jobs.log_failure("disk_check", error)

@@ -1,9 +1,11 @@
-"""PURE. What a failed operation says about its log dir, and which dir a new replica gets.
+"""PURE. The meaning of a failed operation for its log directory, and the choice of a directory for
+a new replica.
 
-``judge`` is the one place that reads an errno; everybody else sees verdicts.
-``is_allowed`` is the table of what an impaired dir still takes (KIP-928 for a saturated one).
-``error_class`` says by which class whoever asked for the operation hears of it (KIP-18).
-The states themselves are in ``core/log_dir_state.py``.
+``judge`` is the only function that interprets an errno. Other code uses its verdicts.
+``is_allowed`` is the table of operations that an impaired directory accepts (KIP-928 for a
+saturated one).
+``error_class`` maps a kind of operation to the exception of its caller (KIP-18).
+The states are defined in ``core/log_dir_state.py``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _KIND_OF_PART: Final = "kind_of_part"
 
 
 class OpKind(Enum):
-    """What an operation is for; named in telemetry, and part of the verdict on its failure."""
+    """Purpose of an operation. Log events name it, and the verdict on a failure depends on it."""
 
     START = "start"
     LOAD = "load"
@@ -75,7 +77,7 @@ class Verdict(Enum):
 
 
 _FULL: Final = frozenset({ENOSPC, EDQUOT})
-#: EFBIG is RLIMIT_FSIZE, or a file that no file system would take: the disk may be empty.
+#: EFBIG comes from RLIMIT_FSIZE or the largest file size. Neither means a full disk.
 _PROCESS_LIMIT: Final = frozenset({ENOMEM, EFBIG})
 _CALLER_BUG: Final = frozenset(
     {ENOENT, EBADF, EINVAL, EEXIST, ENOTDIR, EISDIR, ENAMETOOLONG, ENOTEMPTY}
@@ -83,18 +85,18 @@ _CALLER_BUG: Final = frozenset(
 
 
 def judge(errno: int | None, kind: OpKind) -> Verdict:
-    """What ``errno``, raised by an operation of ``kind``, says about the dir."""
+    """Return the verdict on ``errno``, raised by an operation of ``kind``."""
     if errno in OUT_OF_DESCRIPTORS:
-        # A file could not be opened, so no flush or probe of the disk was attempted.
+        # Opening a file failed, so no flush or probe of the disk was attempted.
         return Verdict.PROCESS_LIMIT
     if kind is OpKind.FLUSH:
-        # After a failed fsync the kernel may drop the dirty pages and report success next time,
-        # so the first failure is final whatever its number.
+        # After a failed fsync the kernel may drop dirty pages and report success on a retry. So the
+        # first failure is final for every errno.
         return Verdict.FAILED
     if errno in _FULL:
         return Verdict.FULL
     if kind is OpKind.PROBE:
-        return Verdict.FAILED  # A probe only asks one question.
+        return Verdict.FAILED  # A probe does nothing but check the disk.
     if errno in _PROCESS_LIMIT:
         return Verdict.PROCESS_LIMIT
     if errno in _CALLER_BUG:
@@ -102,17 +104,17 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
     return Verdict.FAILED
 
 
-#: What a SATURATED dir refuses: all that takes space for good.
+#: Operations that a SATURATED directory refuses, because they take space permanently.
 TAKES_SPACE: Final = frozenset({OpKind.APPEND, OpKind.CREATE})
-#: What makes files or directories right below the log dir.
+#: Operations that create files or directories directly in the log directory.
 MAKES_NAMES: Final = frozenset({OpKind.CREATE, OpKind.CHECKPOINT})
-#: What a STALLED dir takes: what begins or ends its use, finds out whether it answers, or undoes
-#: what was begun, after whatever does not end.
+#: Operations that a STALLED directory accepts. They open or close it, check whether it responds, or
+#: undo changes once the hanging operation has ended.
 _ALWAYS: Final = frozenset({OpKind.CLOSE, OpKind.START, OpKind.LOAD, OpKind.PROBE, OpKind.UNDO})
 
 
 def is_allowed(state: LogDirState, kind: OpKind) -> bool:
-    """Whether a dir in ``state`` takes operations of ``kind``."""
+    """Return whether a directory in ``state`` accepts operations of ``kind``."""
     match state:
         case LogDirState.ONLINE:
             return True
@@ -127,7 +129,7 @@ def is_allowed(state: LogDirState, kind: OpKind) -> bool:
 
 
 def error_class(kind: OpKind) -> type[KafkaStorageError]:
-    """What an operation of ``kind`` fails with, for whoever asked for it."""
+    """Return the exception class for the caller of a failed operation of ``kind``."""
     match kind:
         case OpKind.APPEND | OpKind.TRUNCATE:
             return LogAppendError
@@ -148,9 +150,9 @@ def error_class(kind: OpKind) -> type[KafkaStorageError]:
 
 
 class FailsAs:
-    """``with FailsAs(OpKind.INDEX):`` what fails inside is judged as that, whatever the whole is.
+    """Context manager that marks errors of its body as failures of another kind of operation.
 
-    An append may have to flush, or to write an index. The error passes through, marked.
+    An append may have to flush or to write an index, for example. The error is raised again.
     """
 
     __slots__ = ("_kind",)
@@ -167,17 +169,17 @@ class FailsAs:
 
 
 def kind_of_failure(error: BaseException, whole: OpKind) -> OpKind:
-    """In which part of an operation ``error`` was raised, if the part has a kind of its own."""
+    """Return the kind that :class:`FailsAs` marked ``error`` with, else ``whole``."""
     kind: OpKind = vars(error).get(_KIND_OF_PART, whole)
     return kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirCandidate:
-    """A dir that could take one more replica.
+    """A log directory that could take one more replica.
 
-    ``promised_bytes`` is what its replicas may still write before each has filled a segment,
-    so that a hundred empty new replicas do not all go to the dir that was emptiest once.
+    ``promised_bytes`` is the space that its replicas may take until each has filled a segment.
+    Without it, many new empty replicas would all go to the directory with the most free bytes.
     """
 
     directory_id: DirectoryId
@@ -191,10 +193,10 @@ class DirCandidate:
 
 
 def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:
-    """The dir with most free space after its promises, then with fewest replicas; None of none.
+    """Choose the directory with the most unpromised free space, then with the fewest replicas.
 
-    Never one that is cordoned (KIP-1066, "only a log directory not currently cordoned will be
-    selected") or impaired: the replica waits until one takes it.
+    Cordoned (KIP-1066, "only a log directory not currently cordoned will be selected") and impaired
+    directories are never chosen. Returns None if no directory remains: the replica waits then.
     """
     able = [one for one in candidates if not one.is_impaired and not one.is_cordoned]
     if not able:

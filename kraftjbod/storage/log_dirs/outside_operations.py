@@ -1,11 +1,11 @@
-"""LOOP. Operations on a log dir's files in threads other than the dir's thread: copies and reads.
+"""LOOP. Operations on a log directory's files in threads other than its own: copies and reads.
 
-* An error of such an operation is judged as if the dir's own thread had met it.
-* A copy touches two dirs. It is not always clear which dir a copy waits for, or which dir caused an
-  error without a file name. Then the source's own thread reads the same bytes once more: an error
-  of that read is the source's.
-* Once a dir of an operation is offline, the operation fails at once, even if its thread still runs,
-  and no new operation starts: its paths could refer to a directory that was reattached meanwhile.
+* Errors of these operations are judged like errors in the directory's own thread.
+* A copy uses two directories. Often neither the hang nor the error tells which directory caused it.
+  Then the source's own thread reads the same bytes again: if that read fails, the source is at
+  fault.
+* Once a directory of an operation is offline, the operation fails at once, even if its thread still
+  runs. No new operation starts, because its paths could refer to a reattached directory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What file systems say that the kernel cannot copy between.
+#: Errors of the kernel copy between file systems that do not support it.
 _NO_KERNEL_COPIES: Final = frozenset({EINVAL, ENOSYS})
-#: No read ever fails with these.
+#: Errors that reads never fail with.
 _WRITERS_ONLY: Final = frozenset({ENOSPC, EDQUOT, EROFS})
 
 
@@ -43,12 +43,12 @@ async def run_copy(
 ) -> R:
     """Carry out ``op``, which reads files of ``source`` and writes to ``target``, in ``executor``.
 
-    ``op`` gets whether the kernel may copy; ``settle`` as in :meth:`LogDir.begin`.
-    ``read_again`` reads once more what ``op`` was reading, if it was: if that fails, or hangs, the
-    source is to blame, and else the target is.
+    ``op`` gets whether the kernel may copy. ``settle`` is the same as in :meth:`LogDir.begin`.
 
-    :raises KafkaStorageError: with the id of the dir that is to blame.
-    :raises OverloadedError: this process has no memory for the operation now.
+    :param read_again: repeats the current read of ``op``, if there is one. If it fails or hangs,
+        the source is at fault, else the target.
+    :raises KafkaStorageError: with the id of the directory at fault.
+    :raises OverloadedError: the process lacks memory, or the kernel does not copy; call again.
     """
     source.require_allowed(OpKind.READ)
     target.require_allowed(OpKind.APPEND)
@@ -75,7 +75,7 @@ async def run_copy(
             raise OverloadedError(f"the kernel does not copy into {target.path}: {e}") from e
         if e.errno not in _WRITERS_ONLY:
             if _is_about_a_file_in(source, e):
-                # Read once more it may answer.
+                # The next attempt may succeed.
                 raise source.judge_error(OpKind.READ, e, replica) from e
             await source.run(OpKind.READ, read_again, replica=replica)
         raise target.judge_error(OpKind.APPEND, e, replica) from e
@@ -85,21 +85,21 @@ async def run_copy(
 
 
 def _require_online(*dirs: LogDir) -> None:
-    """In the operation's thread, counted already, so that :attr:`LogDir.is_busy` is true."""
+    """Check the states in the operation's thread, which :attr:`LogDir.is_busy` counts."""
     for log_dir in dirs:
         if not log_dir.is_online:
             raise log_dir.offline_error()
 
 
 def _is_about_a_file_in(log_dir: LogDir, error: OSError) -> bool:
-    """Whether the error says so: one of an open file names none."""
+    """Return whether ``error`` names a file there. Errors of an open file name no file."""
     return str(error.filename).startswith(f"{log_dir.path}/")
 
 
 async def _until_done_or_hung(
     done: asyncio.Future[Any], executor: LogDirExecutor, timeout_ms: int
 ) -> None:
-    """Who beats is not hung, however long it takes; nor is who stood still with this process."""
+    """Wait until ``done`` is done, or no beat came for ``timeout_ms`` while the process ran."""
     beats = None
     while not done.done() and beats != executor.beats:
         beats = executor.beats
@@ -111,11 +111,11 @@ async def run_beside(
 ) -> T:
     """Carry out ``op``, which only reads files of ``log_dir``, in ``executor``.
 
-    What it raises is judged as any read's. How long it takes is not watched: a disk that
-    does not answer shows that in the dir's own thread.
+    Its errors are judged as read errors. Its duration is not watched, because the watch of the
+    directory's own thread finds a disk that does not answer.
 
-    :raises KafkaStorageError: the dir is or goes offline.
-    :raises LogDirImpairedError: it takes no reads now.
+    :raises KafkaStorageError: the directory is or goes offline.
+    :raises LogDirImpairedError: the directory accepts no reads now.
     """
     log_dir.require_allowed(OpKind.READ)
 

@@ -1,11 +1,12 @@
-"""DISK. ``ReserveFile``: space that a log dir keeps for the day its disk is full (KIP-928).
+"""DISK. ``ReserveFile``: space that a log directory reserves for a full disk (KIP-928).
 
-* Random bytes, drawn afresh for each MiB, so that no file system compresses or shares them.
-* Whole means: as long as it should be, with blocks for all of it, and on the disk.
-* Given up by unlinking it: what frees space (a new segment before old ones go) may need some.
+* The content is random and differs for each MiB, so that no file system compresses or shares it.
+* A complete reserve has the configured length, blocks for all bytes, and is durable.
+* The reserve is released by unlinking it, because freeing other space may need space first:
+  retention rolls a new segment before it deletes old ones.
 
-Everything here runs in the dir's thread, and an error is the dir's to judge: whoever judges that
-there was no space calls :meth:`release`, so that nothing half made stays.
+The methods run in the directory's thread, and the directory judges their errors. After ENOSPC it
+calls :meth:`release`, so that no incomplete file stays.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from kraftjbod.storage.dir_names import RESERVE_FILE
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs
 
 _CHUNK_BYTES: Final = 1024 * 1024
-#: A slow disk shall not be taken for one that hangs because of one long sync at the end.
+#: Sync in steps: one long sync at the end could look like a hung disk.
 _SYNC_BYTES: Final = 8 * _CHUNK_BYTES
 
 
 class ReserveFile:
-    """The one of a dir; ``size_bytes`` 0 means that it has none, and is whole without."""
+    """The reserve file of one directory. With ``size_bytes`` 0 there is none, which is complete."""
 
     def __init__(
         self, *, vfs: Vfs, directory: str, size_bytes: int, random_bytes: Callable[[int], bytes]
@@ -33,11 +34,12 @@ class ReserveFile:
         self._path = f"{directory}/{RESERVE_FILE}"
         self._random_bytes = random_bytes
         self.size_bytes = size_bytes
-        #: As far as this process knows; written in the dir's thread.
+        #: Whether the reserve is complete, as known to this process. Written in the directory's
+        #: thread.
         self.is_held = False
 
     def find(self) -> bool:
-        """Whether it is there and whole, from an earlier run perhaps."""
+        """Return whether the file exists and is complete, possibly from an earlier run."""
         found = self._vfs.extent_if_exists(self._path)
         if found is None or not self.size_bytes:
             self.is_held = found is None and not self.size_bytes
@@ -48,9 +50,9 @@ class ReserveFile:
         return self.is_held
 
     def build(self, beat: Callable[[], None]) -> None:
-        """Make it whole, and certain; ``beat`` is called between steps.
+        """Make the file complete and durable. Calls ``beat`` between the steps.
 
-        Nothing is written if it cannot fit; that is ENOSPC like any other.
+        :raises OSError: ENOSPC, if the file does not fit. Nothing is written then.
         """
         if self.find():
             return
@@ -75,7 +77,7 @@ class ReserveFile:
         self.is_held = True
 
     def release(self) -> bool:
-        """Give the space away; whether there was a whole reserve to give."""
+        """Unlink the file. Return whether a complete reserve was released."""
         was_held, self.is_held = self.is_held and self.size_bytes > 0, False
         self._vfs.unlink_if_exists(self._path)
         return was_held

@@ -1,11 +1,12 @@
-"""LOOP. ``Saturation``: what a log dir does about the free space on its disk (KIP-928).
+"""LOOP. ``Saturation``: how a log directory reacts to the free space on its disk (KIP-928).
 
-* The first operation that finds none gives the reserve away, in the dir's thread and at once, and
-  nothing that was queued after it takes that space for good.
-* Each check of the disk that says how much is free asks ``FreeSpacePolicy`` for advice: the dir is
-  full before its disk is, or the reserve can be rebuilt. With that whole there is space again.
+* The first operation that finds no space releases the reserve at once, in the directory's thread.
+  Operations that were queued after it cannot take that space permanently.
+* Each check that reports free space asks ``FreeSpacePolicy``. The policy may declare the directory
+  full before its disk is, or allow the reserve to be rebuilt. Once the reserve is complete, the
+  directory has space again.
 
-Full is remembered through a stall, so that a dir that answers again is what it was.
+A stall does not reset the full state, so a directory that responds again is still full.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _FULL_STORY: Final = "full_story"
 
 
 class _FullStory(NamedTuple):
-    """What the thread saw when an operation found no space."""
+    """The state that the thread saw when an operation found no space."""
 
     space: Space
     had_reserve: bool
 
 
 class Probing(Protocol):
-    """Queues an operation that nobody waits for; its errors are judged, its result is settled."""
+    """Queue an operation without a waiter: its errors are judged, its result goes to ``settle``."""
 
     def __call__(
         self, op: Callable[[], Any], settle: Callable[[Any], None]
@@ -43,8 +44,10 @@ class Probing(Protocol):
 
 
 class Saturation:
-    """Of one dir; ``report_change`` is called when its state has changed. For the loop, if not
-    said otherwise."""
+    """Free space handling of one directory. Methods run on the event loop, except as documented.
+
+    :param report_change: called when the directory's state has changed.
+    """
 
     def __init__(
         self,
@@ -65,12 +68,12 @@ class Saturation:
         self._probe = probe
         self._report_change = report_change
         self._rebuilding: asyncio.Future[None] | None = None
-        #: Why it was found full; empty while it is not.
+        #: Why the directory is full; empty while it is not.
         self.full_reason = ""
 
     @property
     def reserve_bytes(self) -> int:
-        """What the reserve file holds for the day when the disk is full; 0 once it is given up."""
+        """Bytes that the reserve file holds for a full disk; 0 after it was released."""
         return self._reserve.size_bytes if self._reserve.is_held else 0
 
     @property
@@ -78,10 +81,10 @@ class Saturation:
         return self._rebuilding is not None and not self._rebuilding.done()
 
     def secure_reserve(self, beat: Callable[[], None]) -> None:
-        """In the dir's thread, at the start: have it whole and on the disk.
+        """Make the reserve complete and durable, at the start, in the directory's thread.
 
-        A dir with replicas that has none gave it away when it was full. It is full still, unless
-        there is as much space as would have healed it had it gone on.
+        A directory with replicas and without a reserve was full when it stopped. It is still full
+        unless enough space is free to heal.
         """
         if self._reserve.find() and self._reserve.size_bytes:
             return
@@ -94,27 +97,27 @@ class Saturation:
         self._reserve.build(beat)
 
     def give_reserve_if_full(self, kind: OpKind, error: BaseException) -> None:
-        """In the dir's thread, as soon as an operation has failed: free space if it lacked any."""
+        """Release the reserve if ``error`` means a full disk; in the thread that saw the error."""
         if not isinstance(error, OSError):
             return
         if judge(error.errno, kind_of_failure(error, kind)) is Verdict.FULL:
-            # What was queued while there seemed to be space shall not eat up the reserve.
+            # Operations queued before this failure must not use up the reserve.
             self._executor.hold_back(lambda: self._condition.saturated_error(f"{error}"))
             vars(error)[_FULL_STORY] = self._give_reserve()
 
     def _give_reserve(self) -> _FullStory:
-        """In the dir's thread."""
+        """Unlink the reserve, in the directory's thread."""
         space = self._vfs.space(self._condition.path)
         return _FullStory(space, self._reserve.release())
 
     def fill_up(self, reason: str, error: OSError, *, is_attempt: bool) -> None:
-        """There was no space for an operation, be it only an attempt to find out."""
+        """Set the state after ENOSPC. ``is_attempt``: the operation only probed for space."""
         self.full_reason = reason
         story: _FullStory | None = vars(error).get(_FULL_STORY)
         if story is not None:
             self._note_full(story)
         elif not self._executor.is_full:
-            # It was in a thread that is not the dir's.
+            # The error came from a thread other than the directory's.
             self._probe(self._give_reserve, self._note_full)
         is_news = self._condition.step(LogDirEvent.FILLED_UP, reason)
         if is_news or is_attempt:
@@ -129,7 +132,7 @@ class Saturation:
             condition.log.warning("log_dir_reserve_released", **condition.story(self.full_reason))
 
     def note_space(self, space: Space, beat: Callable[[], None]) -> None:
-        """A check said how much is free; ``beat`` is for what may follow from it."""
+        """Handle the free space that a check found; ``beat`` is for a rebuild of the reserve."""
         self._condition.space = space
         if self.full_reason:
             if self._plan.may_heal(space, has_reserve=self._reserve.is_held):
@@ -141,7 +144,7 @@ class Saturation:
 
     def _rebuild(self, beat: Callable[[], None]) -> None:
         if self._executor.is_full:
-            return  # The next check sees to it.
+            return  # The next check tries again.
         was_held = self._reserve.is_held
         self._rebuilding = self._probe(
             lambda: self._reserve.build(beat), lambda _: self._end_full(was_held)

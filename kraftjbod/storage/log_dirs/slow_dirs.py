@@ -1,17 +1,17 @@
-"""PURE. Which log dirs of one broker are slow, as a pure machine.
+"""PURE. State machine that finds the slow log directories of one broker.
 
-* A dir is compared with the median of the broker's other dirs: it is *suspicious* at a check if
-  its writes and flushes take at least ``log.dir.slow.factor`` times as long as theirs, and at
-  least ``log.dir.slow.min.ms``. A dir without company is compared with the minimum alone, times
-  the factor: nobody can say what is usual on that machine.
-* :data:`CHECKS_TO_SLOW` suspicious checks in a row make it slow, :data:`CHECKS_TO_FAST` good ones
-  in a row end that. One slow operation is no news, and neither is a quiet second.
-* With ``log.dir.slow.action=demote`` a slow dir is demoted, so that others lead: one dir of a
-  broker at a time, and never without another dir that is healthy and not slow. What is slow when
-  the place becomes free, is demoted then.
-* A dir that is not in a check is forgotten: it is OFFLINE or gone.
+* A directory is *suspicious* at a check if its writes and flushes take at least
+  ``log.dir.slow.factor`` times the median of the broker's other directories, and at least
+  ``log.dir.slow.min.ms``. A single directory is compared with the factor times this minimum,
+  because no other disk shows the usual latency of the machine.
+* :data:`CHECKS_TO_SLOW` suspicious checks in a row make a directory slow. :data:`CHECKS_TO_FAST`
+  good checks in a row end that. Single slow operations and short quiet times have no effect.
+* With ``log.dir.slow.action=demote`` a slow directory is demoted, so that other replicas lead. Only
+  one directory of a broker is demoted at a time, and only if another one is healthy and not slow.
+  Further slow directories wait until the demotion ends.
+* A directory that is missing in a check is removed from the state: it is OFFLINE or gone.
 
-slow_dirs.py only judges; broker/directories/log_dir_monitor.py measures and acts.
+This module only judges. broker/directories/log_dir_monitor.py measures and acts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CHECKS_TO_FAST: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirLatency:
-    """What one dir's writes and flushes take now, on average.
+    """Average latency of one directory's writes and flushes.
 
-    ``is_healthy``: it takes operations of every kind.
+    :param is_healthy: the directory accepts operations of every kind.
     """
 
     directory_id: DirectoryId
@@ -41,7 +41,7 @@ class DirLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BecameSlow:
-    """``limit_ms`` is what it should have stayed below."""
+    """The directory became slow. ``limit_ms`` is the exceeded limit."""
 
     directory_id: DirectoryId
     latency_ms: float
@@ -50,7 +50,7 @@ class BecameSlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BecameFast:
-    """It is not slow any more."""
+    """The directory is not slow any more."""
 
     directory_id: DirectoryId
     latency_ms: float
@@ -58,14 +58,14 @@ class BecameFast:
 
 @dataclass(frozen=True, slots=True)
 class Demote:
-    """Treat it as a dir that does not answer."""
+    """Treat the directory as one that does not respond."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Treat a demoted dir as any other again."""
+    """End the demotion of the directory."""
 
     directory_id: DirectoryId
 
@@ -74,14 +74,14 @@ Action = BecameSlow | BecameFast | Demote | GiveBack
 
 
 class SlowDirs:
-    """``check(latencies)`` gives what is to be logged and done, in order."""
+    """State of all directories. :meth:`check` returns the actions to carry out, in order."""
 
     def __init__(self, *, factor: float, min_ms: float, may_demote: bool) -> None:
         assert factor > 1, factor
         self._factor = factor
         self._min_ms = min_ms
         self._may_demote = may_demote
-        #: Checks in a row that speak against what the dir is taken for now.
+        #: Checks in a row that contradict the present classification of the directory.
         self._against: dict[DirectoryId, int] = {}
         self._slow: dict[DirectoryId, None] = {}
         self._demoted: DirectoryId | None = None
@@ -94,11 +94,11 @@ class SlowDirs:
 
     @property
     def demoted(self) -> DirectoryId | None:
-        """The dir that others lead for because it is slow."""
+        """The directory that is demoted because it is slow, or None."""
         return self._demoted
 
     def check(self, latencies: Sequence[DirLatency]) -> list[Action]:
-        """One sample of every dir that is not OFFLINE."""
+        """Process one sample of every directory that is not OFFLINE."""
         self._forget_all_but({one.directory_id for one in latencies})
         actions: list[Action] = []
         for one in latencies:

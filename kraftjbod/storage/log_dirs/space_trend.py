@@ -1,12 +1,12 @@
-"""PURE. How fast a log dir and its disk fill, when they are full, and when to warn.
+"""PURE. How fast a log directory and its disk fill, when they will be full, and when to warn.
 
-* Growth is a moving average over some minutes: what a retention run frees, or a burst of writes,
-  is smoothed. Negative growth means that it empties.
-* The warning mark is crossed once per time that it is crossed: the disk has to have
-  :data:`HYSTERESIS_PERCENT` more free than the mark before the next crossing counts.
+* Growth is a moving average over some minutes, which smooths retention runs and bursts of writes.
+  Negative growth means that the directory shrinks.
+* A warning is given once per crossing of the mark. The free space must then rise
+  :data:`HYSTERESIS_PERCENT` above the mark before the next warning.
 
-The disk may hold more than the log dir, so there is a trend of each. It is the disk that becomes
-full, and by the faster of the two.
+The disk may hold other data than the log directory, so each has its own trend. The time until the
+disk is full uses the faster one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import math
 from enum import Enum
 from typing import Final
 
-#: The time constant of the average: after it, two thirds of a lasting change have been taken in.
+#: Time constant of the average: after it, a lasting change counts by about two thirds.
 GROWTH_WINDOW_MS: Final = 180_000
 HYSTERESIS_PERCENT: Final = 1
 
 
 class SpaceTrend:
-    """``note(used_bytes, now_ms)`` from time to time; the rest is read."""
+    """Moving average of the growth. Call :meth:`note` regularly."""
 
     __slots__ = ("_as_of_ms", "_growth", "_used_bytes")
 
@@ -35,11 +35,14 @@ class SpaceTrend:
 
     @property
     def bytes_per_second(self) -> float:
-        """0 before there are two notes."""
+        """Growth in bytes per second; 0 before the second note."""
         return self._growth
 
     def note(self, used_bytes: int, now_ms: int) -> None:
-        """:param used_bytes: counted from wherever; what matters is how it changes."""
+        """Add a measurement.
+
+        :param used_bytes: bytes in use, counted from any fixed base: only the changes matter.
+        """
         before, self._used_bytes = self._used_bytes, used_bytes
         elapsed_ms, self._as_of_ms = now_ms - self._as_of_ms, now_ms
         if before is None or elapsed_ms <= 0:
@@ -49,8 +52,9 @@ class SpaceTrend:
         self._growth += weight * (rate - self._growth)
 
     def seconds_until_full(self, usable_bytes: int) -> float | None:
-        """At the present growth; None if the disk does not fill."""
-        # Less than a byte in a second is what is left of a growth that is over.
+        """Return the seconds until the disk is full at the present growth; None if it does not
+        fill."""
+        # Growth below 1 byte per second is the remainder of growth that has ended.
         return usable_bytes / self._growth if self._growth >= 1 else None
 
 
@@ -60,7 +64,7 @@ class Crossing(Enum):
 
 
 class WarningMark:
-    """Less than ``percent`` of the disk free, logged once; 0: never."""
+    """Warning mark at ``percent`` free space; 0 disables it."""
 
     __slots__ = ("_percent", "is_below")
 
@@ -72,7 +76,7 @@ class WarningMark:
         return f"<WarningMark {self._percent} % {'below' if self.is_below else 'above'}>"
 
     def sample(self, usable_bytes: int, total_bytes: int) -> Crossing | None:
-        """Whether the mark was crossed since the last sample; never on a disk of unknown size."""
+        """Return the crossing since the last sample, if any; None if the disk's size is unknown."""
         if not self._percent or total_bytes <= 0:
             return None
         free_percent = 100 * usable_bytes / total_bytes

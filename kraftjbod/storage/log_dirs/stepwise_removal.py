@@ -15,7 +15,7 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, Vfs
 
-#: Freed by one operation, at most.
+#: Most bytes that one operation frees.
 STEP_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -47,9 +47,9 @@ def remove_part(vfs: Vfs, path: str) -> bool:
 
 
 def shrink(vfs: Vfs, path: str) -> bool:
-    """Truncate the file ``path`` by ``STEP_BYTES``; False if it is no larger than that, or gone.
+    """Truncate the file ``path`` by ``STEP_BYTES``; False if it is smaller or does not exist.
 
-    No reader may need its bytes.
+    No reader may need the truncated bytes.
     """
     extent = vfs.extent_if_exists(path)
     if extent is None or extent.size_bytes <= STEP_BYTES:

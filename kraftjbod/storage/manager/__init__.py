@@ -1,1 +1,1 @@
-"""Every replica on this node: made, housekept, and moved in and out with its directory."""
+"""All replicas of this node: creation, periodic tasks, and directories added at run time."""

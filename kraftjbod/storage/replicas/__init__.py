@@ -1,1 +1,1 @@
-"""Which replicas the node has and where: registry, loading, checkpoints, swaps, strays."""
+"""The node's replicas and their directories: registry, loading, checkpoints, swaps, strays."""

@@ -1,1 +1,1 @@
-"""Cold segments are read again and again, to find bit rot before a reader does."""
+"""Periodic reads of cold segments that find bit rot before a reader does."""

@@ -1,1 +1,1 @@
-"""One segment: a `.log` file with its indexes; when it rolls, how it is checked and replaced."""
+"""One segment: a `.log` file with its indexes. Rolling, checking and replacing segments."""
