@@ -1,1 +1,2 @@
-"""One partition's role on this broker, without files: followers, states, waiting requests."""
+"""The role of one partition's replica on this broker: followers, states, waiting requests. No file
+I/O."""

@@ -1,11 +1,11 @@
-"""PURE. ``AppendGate``: where the leader's appends to one replica wait while its copies change
-places.
+"""PURE. ``AppendGate``: holds back the leader's appends to one replica while a move swaps its
+copies.
 
-* What arrives while the gate is closed goes through in the order of arrival when it opens.
-* Deletions of records (KIP-107) pass here too: the copies must agree on where they start.
-* Reads do not pass here, and a follower's own appends are stopped at their fetch loop.
-* A gate is closed for milliseconds, or as long as a disk hangs; who waits longer has a deadline of
-  its own, and once another broker leads nobody waits here.
+* Appends that arrive while the gate is closed run in the order of arrival when it opens.
+* Deletions of records (KIP-107) pass here too: both copies must have the same log start offset.
+* Reads do not pass here. A follower's own appends are paused in its fetch loop instead.
+* A gate is closed for milliseconds, or for as long as a disk hangs. A held append has a deadline
+  of its own, and ``recheck`` ends the wait when another broker becomes leader.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_APPENDS_AT_GATE: Final = 2_000
 
 
 class AppendGate:
-    """Open when made."""
+    """A gate. A new gate is open."""
 
     __slots__ = ("_waiting", "is_closed")
 
@@ -47,12 +47,12 @@ class AppendGate:
         self._waiting.append(append)
 
     def recheck(self) -> None:
-        """The replica's role changed: who may still wait comes back, in the same order."""
+        """Run the held appends again after a change of the replica's role, oldest first."""
         waiting, self._waiting = self._waiting, []
         for append in waiting:
             append()
 
     def open(self) -> None:
-        """Let everybody through, oldest first."""
+        """Open the gate and run the held appends, oldest first."""
         self.is_closed = False
         self.recheck()

@@ -1,15 +1,17 @@
-"""LOOP. Fetch sessions of consumers (KIP-227): what a consumer reads is remembered, not repeated.
+"""LOOP. Incremental fetch sessions of consumers (KIP-227).
 
-A consumer of many partitions names them all once. After that it names those that changed on its
-side, and is answered those that changed on ours: with records, an error, another high watermark or
-start. The fetch itself is that of a consumer without a session, of all partitions that are
-remembered; who asks for no session takes no step more.
+The first fetch of a session names all partitions. A later fetch names only the partitions that
+changed at the consumer. The response has only partitions with records, with an error, or with
+another high watermark or log start offset. The fetch itself reads all partitions of the session.
+A fetch without a session costs nothing extra.
 
-* What was answered with records goes last in the next fetch, so that none is starved.
-* Sessions are bounded in number, with those of followers, which come first, and in what all of them
-  remember. Whoever finds no place is answered without a session, as KIP-227 has it; place is made
-  by what was idle for long, or is old and remembers less.
-* Ids are drawn, so that nobody goes on with a session that another one opened.
+* A partition whose records were returned moves to the end of the fetch order, so that no partition
+  is starved.
+* Three numbers are limited: the sessions of consumers and followers together (those of followers
+  have precedence), and the partitions that all sessions of consumers remember. When a limit is
+  reached, the consumer gets a response without a session (KIP-227). A session that has been idle
+  for long, or that is old and smaller, is evicted for a new session.
+* Session ids are random, so that no client can continue the session of another client.
 """
 
 from __future__ import annotations
@@ -26,31 +28,33 @@ from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics
 from kraftjbod.protocol.messages import FetchRequest, FetchResponse
 
-#: Session epochs of a fetch that names all its partitions: the first of a session, or of none.
+#: Session epoch of a fetch that names all its partitions: it opens a session (INITIAL_EPOCH) or
+#: uses none.
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _LAST_EPOCH: Final = 2**31 - 1
 _ID_MASK: Final = 2**31 - 1
 _ID_BYTES: Final = 4
-#: Of what was never reported, and of what shall be reported once more.
+#: Offset that was not reported yet, or that must be reported again.
 _UNKNOWN: Final = -1
 
-#: A topic's id or, before version 13, its name, and a partition.
+#: Topic id, or topic name before version 13, and partition index.
 Key = tuple[bytes | str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSessionLimits:
     max_sessions: int = 10_000
-    """With those of followers."""
+    """Sessions of consumers and followers together."""
     max_partitions: int = 200_000
-    """That all sessions remember; about half a kilobyte each."""
+    """Partitions that all sessions remember together. Each takes about half a kilobyte."""
     eviction_ms: int = 120_000
-    """Who was idle for so long gives way to anybody, who is as old to who remembers more."""
+    """A session idle for longer than this can be evicted for any session. A session older than this
+    can be evicted for a larger session."""
 
 
 class _Part:
-    """One partition of a session: what its consumer wants, and heard last."""
+    """One partition of a session: the consumer's last request and the offsets last reported to it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "topic", "wanted")
 
@@ -61,7 +65,7 @@ class _Part:
         self.log_start_offset = _UNKNOWN
 
     def hear(self, data: FetchResponse.PartitionData) -> bool:
-        """Note what the consumer is about to hear; False if there is nothing new."""
+        """Record the response that is about to be sent. Return False if it has nothing new."""
         is_new = bool(
             data.records
             or data.error_code
@@ -70,7 +74,7 @@ class _Part:
             or data.high_watermark != self.high_watermark
             or data.log_start_offset != self.log_start_offset
         )
-        # When an error is over, that is news.
+        # Report the partition again as soon as its error is over.
         self.high_watermark = _UNKNOWN if data.error_code else data.high_watermark
         self.log_start_offset = data.log_start_offset
         return is_new
@@ -80,18 +84,18 @@ class ConsumerSession:
     def __init__(self, session_id: int, now_ms: int, *, is_by_id: bool) -> None:
         self.session_id = session_id
         self.is_by_id = is_by_id
-        #: Of the next request.
+        #: The epoch that the next request must have.
         self.epoch = 1
         self.opened_ms = now_ms
         self.last_used_ms = now_ms
-        #: In the order in which they are read.
+        #: In fetch order.
         self.parts: dict[Key, _Part] = {}
 
     def __repr__(self) -> str:
         return f"<ConsumerSession {self.session_id} parts={len(self.parts)}>"
 
     def update(self, request: FetchRequest) -> None:
-        """Take over what the consumer wants from now on, and no longer."""
+        """Add, change and remove partitions as ``request`` says."""
         for topic in request.topics:
             name = topic.topic_id if self.is_by_id else topic.topic
             for wanted in topic.partitions:
@@ -106,7 +110,7 @@ class ConsumerSession:
                 self.parts.pop((name, index), None)
 
     def topics(self) -> list[FetchRequest.FetchTopic]:
-        """All that the session remembers, as a request names it."""
+        """Return all partitions of the session in the form of a request."""
         topics: list[FetchRequest.FetchTopic] = []
         before: bytes | str | None = None
         wanted: list[FetchRequest.FetchPartition] = []
@@ -123,7 +127,10 @@ class ConsumerSession:
         return topics
 
     def leave_out_known(self, response: FetchResponse, *, is_first: bool) -> FetchResponse:
-        """``response`` to all that is remembered, without what its consumer knows already."""
+        """Remove the partitions that the consumer already knows from ``response``.
+
+        :param is_first: the request opened the session, so every partition is reported.
+        """
         topics = []
         read: list[Key] = []
         for topic in response.responses:
@@ -131,7 +138,7 @@ class ConsumerSession:
             news = []
             for data in topic.partitions:
                 part = self.parts.get((name, data.partition_index))
-                # A later request of the session may have forgotten it.
+                # A later request of the session may have removed the partition.
                 if (part is not None and part.hear(data)) or is_first:
                     news.append(data)
                 if data.records:
@@ -148,7 +155,7 @@ class ConsumerSession:
 
 
 class ConsumerSessions:
-    """All sessions of consumers of this broker."""
+    """All fetch sessions of consumers on this broker."""
 
     def __init__(
         self,
@@ -164,7 +171,7 @@ class ConsumerSessions:
         self._followers = followers
         self._metrics = metrics
         self._limits = limits
-        #: The least recently used first.
+        #: In order of use, least recently used first.
         self._sessions: dict[int, ConsumerSession] = {}
         self._partitions = 0
         metrics.gauge("NumIncrementalFetchSessions", lambda: len(self) + len(followers))
@@ -183,10 +190,10 @@ class ConsumerSessions:
         *,
         is_by_id: bool,
     ) -> Awaitable[FetchResponse]:
-        """Answer ``request``, which is of a session, or opens one.
+        """Answer ``request``, which opens or continues a session.
 
-        :param serve: answers ``request`` as one of no session; its topics are filled in before.
-        :param is_by_id: topics are named by their ids.
+        :param serve: answers ``request`` without a session; called after its topics were filled in.
+        :param is_by_id: whether the request names topics by id.
         """
         is_first = request.session_epoch == INITIAL_EPOCH
         try:
@@ -212,7 +219,7 @@ class ConsumerSessions:
             self._partitions -= len(session.parts)
 
     def _open(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
-        """None if there is no place, or nothing to remember."""
+        """Open a session. Return None at a limit, or if the request names no partition."""
         self.close(request.session_id)
         named = sum(len(topic.partitions) for topic in request.topics)
         now_ms = self._clock.now_ms()
@@ -225,9 +232,11 @@ class ConsumerSessions:
         return session
 
     def _go_on(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
-        """The session of ``request``, with what that changes; None if nothing is left of it.
+        """Return the session that ``request`` continues, updated; None if no partition remains in
+        it.
 
-        :raises OperatingError: the consumer begins anew then.
+        :raises OperatingError: the session is unknown, its epoch or its topic naming does not
+            match, or it has grown too large. The consumer then starts a full fetch.
         """
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -245,7 +254,8 @@ class ConsumerSessions:
             return None
         is_too_much = grown > 0 and self._partitions > self._limits.max_partitions
         if len(session.parts) > MAX_ITEMS_PER_REQUEST or is_too_much:
-            # Without a session it is answered what it asks for, as far as that goes.
+            # The session is too large. The error makes the consumer start with a full fetch, which
+            # may get a response without a session.
             self.close(session.session_id)
             raise OperatingError(code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = session.epoch % _LAST_EPOCH + 1
@@ -267,7 +277,7 @@ class ConsumerSessions:
         return True
 
     def _in_the_way(self, partitions: int, now_ms: int) -> ConsumerSession | None:
-        """The session that gives way to one of so many partitions."""
+        """Return the session to evict for a new session with ``partitions`` partitions, if any."""
         eviction_ms = self._limits.eviction_ms
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_ms - oldest.last_used_ms > eviction_ms:
@@ -295,7 +305,7 @@ def _settled(
     session: ConsumerSession, epoch: int, response: FetchResponse, *, is_first: bool
 ) -> FetchResponse:
     if session.epoch != epoch:
-        # Its consumer asked again meanwhile, so it has given up this answer: what stood in it is
-        # not known to it.
+        # The consumer sent another request before this response was ready, so it ignores this
+        # response and the session must not count its contents as known.
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     return session.leave_out_known(response, is_first=is_first)

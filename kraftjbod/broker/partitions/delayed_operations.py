@@ -1,16 +1,16 @@
-"""LOOP. Requests that wait: produces with ``acks=all``, deletions of records, fetches with
+"""LOOP. Delayed requests: produces with ``acks=all``, deletions of records, fetches with
 ``min.bytes``.
 
-All waits are keyed by partition, bounded in number in all and per partition (one that hangs leaves
-room for the others), and end at a deadline at the latest.
-They end with a value, never with an exception, so an abandoned wait leaves nothing unretrieved.
-Produces hear of their end in the same turn of the loop: their answers leave with what ended them.
-All methods are for the loop's thread; between a check of the partition and the ``wait`` that
-follows it there must be no ``await``.
+All waits are keyed by partition and end at their deadline at the latest. The number of waits is
+limited in total and per partition, so that one hung partition cannot use up the total.
+A wait ends with a value, never with an exception, so an abandoned wait leaves no unretrieved
+exception. A produce completes in the event loop iteration that satisfied it, so its response is
+sent at once. Call all methods from the event loop's thread. Do not ``await`` between a check of
+the partition and the following ``wait``.
 
-* A wait for an offset costs a completion and a tuple: one timer serves all of a purgatory.
-* Nothing here asks a partition anything; whoever moves a watermark, loses a leadership or a
-  directory says so here.
+* A wait for an offset costs a completion and a tuple: one timer serves all waits of a purgatory.
+* A purgatory never polls a partition. The code that moves a watermark, or loses a leadership or a
+  directory, notifies the purgatory.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class _OffsetWait(NamedTuple):
 class OffsetPurgatory:
     """Requests of one kind that wait until a partition's watermark reaches an offset.
 
-    Make one for produces, fed with high watermarks, and one for deletions of records (KIP-107), fed
-    with low watermarks.
+    One instance serves produces and receives high watermarks. Another serves deletions of records
+    (KIP-107) and receives low watermarks.
 
-    ``wait(tp, required_offset, timeout_ms)`` is completed with NONE (reached), REQUEST_TIMED_OUT,
-    or the code handed to ``fail``;
-    ``reached(tp, watermark)`` ends those that it satisfies;
-    ``fail(tp, code)`` ends all of a partition: its directory died, the leadership is lost, the ISR
-    became too small. ``close()`` ends all of all partitions.
+    ``wait(tp, required_offset, timeout_ms)`` completes with NONE (reached), REQUEST_TIMED_OUT, or
+    the
+    code passed to ``fail``.
+    ``reached(tp, watermark)`` completes the waits that the watermark satisfies.
+    ``fail(tp, code)`` completes all waits of a partition: its directory failed, the leadership is
+    lost, or the ISR became too small. ``close()`` completes the waits of all partitions.
     """
 
     def __init__(
@@ -55,15 +56,15 @@ class OffsetPurgatory:
         max_waiting: int = 100_000,
         max_per_partition: int = 10_000,
     ) -> None:
-        """``kind`` says in errors what waits here."""
+        """Create a purgatory; ``kind`` names the waiting requests in error messages."""
         self._kind = kind
         self._clock = clock
         self._max_waiting = max_waiting
         self._max_per_partition = max_per_partition
-        #: Only partitions that something waits for; in order of arrival.
+        #: Only partitions with waits. The waits of a partition are in order of arrival.
         self._waits: dict[TopicPartition, list[_OffsetWait]] = {}
         self._count = 0
-        #: One timer, at or before the earliest deadline of all.
+        #: One timer for all waits; it fires at or before the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
 
@@ -78,8 +79,9 @@ class OffsetPurgatory:
     ) -> Completion[ErrorCode]:
         """Wait until the watermark reaches ``required_offset``.
 
-        :raises OverloadedError: if ``max_waiting`` requests wait already, or ``max_per_partition``
-            for this one.
+        :raises OverloadedError: if ``max_waiting`` requests wait in total, or ``max_per_partition``
+            for
+            this partition.
         """
         if self._count >= self._max_waiting:
             raise OverloadedError(f"{self._count} {self._kind} wait for replication already")
@@ -102,7 +104,7 @@ class OffsetPurgatory:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Those that something waits for."""
+        """The partitions that requests wait for."""
         return list(self._waits)
 
     def is_waited_for(self, partition: TopicPartition) -> bool:
@@ -121,12 +123,12 @@ class OffsetPurgatory:
                 wait.done.set_result(ErrorCode.NONE)
 
     def fail(self, partition: TopicPartition, code: ErrorCode) -> None:
-        """End every wait of the partition with ``code``."""
+        """Complete every wait of the partition with ``code``."""
         for wait in self._keep(partition, []):
             wait.done.set_result(code)
 
     def close(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """End every wait; by default with what sends a client to look for another leader."""
+        """Complete every wait. The default code makes a client look for another leader."""
         for partition in self.partitions:
             self.fail(partition, code)
         if self._timer is not None:
@@ -134,8 +136,10 @@ class OffsetPurgatory:
             self._timer = None
 
     def _keep(self, partition: TopicPartition, still: list[_OffsetWait]) -> Sequence[_OffsetWait]:
-        """Forget all waits of the partition but ``still``, before any is answered; what there
-        was."""
+        """Keep only ``still`` of the partition's waits and return all previous waits.
+
+        Call it before a wait is completed.
+        """
         waits = self._waits.pop(partition, ())
         self._count -= len(waits) - len(still)
         if still:
@@ -150,7 +154,7 @@ class OffsetPurgatory:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._sweep)
 
     def _sweep(self) -> None:
-        """End what is overdue, and sleep until the next deadline."""
+        """Complete the overdue waits and set the timer to the next deadline."""
         self._timer = None
         now_ms = self._clock.now_ms()
         overdue: list[_OffsetWait] = []
@@ -188,21 +192,24 @@ class _FetchWait:
 class FetchPurgatory:
     """Fetches that wait for bytes.
 
-    Make one for followers, fed when a log's end moves, and one for consumers, fed when a high
-    watermark moves: neither is then woken for what it may not read.
+    One instance serves followers and is notified when a log end moves. Another serves consumers and
+    is
+    notified when a high watermark moves. So no fetch is woken for bytes that it may not read.
 
-    ``wait(partitions, missing_bytes, timeout_ms)`` gives a future of True (enough may have come,
-    or a partition changed: read again) or False (the deadline passed: answer with what is there).
-    ``arrived(tp, size_bytes)`` counts new bytes; ``wake(tp)`` ends the waits on a partition at
-    once, because it died, was deleted or changed its leader.
+    ``wait(partitions, missing_bytes, timeout_ms)`` returns a future. True: enough bytes may have
+    arrived, or a partition changed, so the caller reads again. False: the deadline passed, so the
+    caller responds with the available records.
+    ``arrived(tp, size_bytes)`` counts new bytes. ``wake(tp)`` ends the waits on a partition at
+    once,
+    because it failed, was deleted or changed its leader.
     """
 
     def __init__(self, *, max_waiting: int = 10_000, max_partitions: int = 1_000_000) -> None:
-        """``max_partitions`` is what all waits together may name."""
+        """Create a purgatory; ``max_partitions`` limits the partitions named by all waits together."""
         self._max_waiting = max_waiting
         self._max_partitions = max_partitions
         self._named = 0
-        #: Only partitions that something waits for. Inner dicts are ordered sets.
+        #: Only partitions with waits. Inner dicts are ordered sets.
         self._waits: dict[TopicPartition, dict[_FetchWait, None]] = {}
         self._all: dict[asyncio.Future[bool], _FetchWait] = {}
 
@@ -217,7 +224,8 @@ class FetchPurgatory:
     ) -> asyncio.Future[bool]:
         """Wait until ``missing_bytes`` have arrived in ``partitions`` together.
 
-        :raises OverloadedError: if ``max_waiting`` fetches wait already, or for too much.
+        :raises OverloadedError: if ``max_waiting`` fetches wait, or if ``max_partitions`` are
+            named.
         """
         if (
             len(self._all) >= self._max_waiting
@@ -234,14 +242,15 @@ class FetchPurgatory:
         self._named += len(partitions)
         for partition in partitions:
             self._waits.setdefault(partition, {})[wait] = None
-        # The one place of removal, whether it ends by bytes, deadline or a client that went away.
+        # The only place of removal, for a wait that ends by bytes, by its deadline or by
+        # cancellation.
         done.add_done_callback(self._forget)
         return done
 
     def arrived(self, partition: TopicPartition, size_bytes: int) -> None:
-        """``size_bytes`` more can be read from the partition."""
+        """Count ``size_bytes`` more readable bytes in the partition."""
         if buggify.is_on and buggify.fires("broker.lost_fetch_wakeup"):
-            return  # Each wait ends at its deadline.
+            return  # Each wait still ends at its deadline.
         for wait in self._waits.get(partition, ()):
             wait.missing_bytes -= size_bytes
             if wait.missing_bytes <= 0:
@@ -252,7 +261,7 @@ class FetchPurgatory:
             _end(wait.done, True)
 
     def close(self) -> None:
-        """End every wait."""
+        """Complete every wait."""
         for done in self._all:
             _end(done, True)
 
@@ -263,7 +272,7 @@ class FetchPurgatory:
         for partition in wait.partitions:
             waits = self._waits.get(partition)
             if waits is None:
-                continue  # The request named it twice.
+                continue  # The request named the partition twice.
             waits.pop(wait, None)
             if not waits:
                 del self._waits[partition]

@@ -1,17 +1,18 @@
-"""LOOP. Fetch sessions of followers (KIP-227): what a follower wants is remembered, not repeated.
+"""LOOP. Incremental fetch sessions of followers (KIP-227).
 
-A follower's loop may follow thousands of replicas of which few move. Its first fetch names them
-all; after that it names those that changed on its side, and gets those that changed on ours.
-Neither side goes through the rest.
+A follower's fetch loop may follow thousands of replicas of which few change. The first fetch of a
+session names all of them. A later fetch names the partitions that changed at the follower, and the
+response has the partitions that changed at the leader. No side iterates over the rest.
 
-* A session knows which of its partitions have *news*; whoever moves a replica says so to the
-  sessions that watch it, and nothing else is looked at in the next fetch.
-* One fetch of a session is served at a time. Its epoch grows by one with each.
-* Consumers have sessions of their own (consumer_sessions.py), which give way to these.
-* Sessions are bounded in all, per follower and in what they remember. Who opens one too many loses
-  an old one of its own; only who has more than others gives way to them, and whoever says to be
-  a follower that metadata does not know gives way to everybody (KIP-227's privileges).
-* Ids are drawn, so that nobody goes on with a session that another one opened.
+* A session knows which of its partitions have *news*. The code that changes a partition notifies
+  the sessions that contain it, and the next fetch looks at these partitions only.
+* A session serves one fetch at a time. Its epoch grows by one with each fetch.
+* Sessions of consumers (consumer_sessions.py) are separate and have lower precedence.
+* The number of sessions is limited in total and per follower, and so are the partitions of a
+  session. At its own limit a follower replaces its oldest session. At the total limit the follower
+  with the most sessions loses one. Followers that are missing in the metadata lose theirs first
+  (KIP-227's privileges).
+* Session ids are random, so that no client can continue the session of another client.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ _ID_BYTES: Final = 4
 
 #: ``replica_id`` of a consumer.
 CONSUMER: Final = BrokerId(-1)
-#: ``replica_id`` of one who compares replicas, and reads any of them. Kafka's debugging consumer.
+#: ``replica_id`` of a client that compares replicas and may read any replica (Kafka's debugging
+#: consumer).
 REPLICA_READER: Final = BrokerId(-2)
 NO_EPOCH: Final = -1
 
 
 class FetchFrom(NamedTuple):
-    """What one fetch wants of one partition."""
+    """The parameters of a fetch for one partition."""
 
     topic_partition: TopicPartition
     fetch_offset: int
@@ -51,15 +53,15 @@ class FetchFrom(NamedTuple):
     replica_id: BrokerId = CONSUMER
     replica_epoch: BrokerEpoch = BrokerEpoch(-1)
     log_start_offset: int = -1
-    """Where a follower's log starts."""
+    """The log start offset of a follower."""
     speaker: Speaker | None = None
-    """The session of a follower, as its voice; None for everybody else."""
+    """The identity of a follower's fetch session; None for consumers."""
     is_committed_only: bool = False
-    """A consumer who wants nothing of transactions that are open or aborted (KIP-98)."""
+    """A consumer with ``isolation.level=read_committed`` (KIP-98)."""
 
 
 class SessionPart:
-    """One partition of a session: what its follower said and heard last."""
+    """One partition of a session: the follower's last request and the offsets last reported to it."""
 
     __slots__ = ("reported_high_watermark", "reported_log_start_offset", "wanted")
 
@@ -70,7 +72,7 @@ class SessionPart:
 
 
 class Follower(NamedTuple):
-    """Who has sessions: one incarnation of a broker."""
+    """The owner of sessions: one incarnation of a broker."""
 
     broker_id: BrokerId
     epoch: BrokerEpoch
@@ -78,13 +80,13 @@ class Follower(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """What all sessions together may be."""
+    """Limits of all sessions together."""
 
     max_sessions: int = 10_000
     max_per_follower: int = 1_000
     max_idle_ms: int = 60_000
     max_partitions: int = 200_000
-    """Of one session."""
+    """Partitions of one session."""
 
 
 class FetchSession:
@@ -97,15 +99,15 @@ class FetchSession:
         max_partitions: int = SessionLimits().max_partitions,
     ) -> None:
         self.session_id = session_id
-        #: None if metadata knows of no such follower.
+        #: None if the metadata has no such broker in this epoch.
         self.follower = follower
         self.speaker = Speaker()
         self._max_partitions = max_partitions
-        #: Of the next request.
+        #: The epoch that the next request must have.
         self.epoch = 1
         self.last_used_ms = now_ms
         self.parts: dict[TopicIdPartition, SessionPart] = {}
-        #: Partitions to look at in the next answer, in the order in which they moved.
+        #: Partitions to look at for the next response, in the order in which they changed.
         self.news: dict[TopicIdPartition, None] = {}
         self._waiting: asyncio.Future[None] | None = None
         self._missing_bytes = 0
@@ -114,9 +116,9 @@ class FetchSession:
         return f"<FetchSession {self.session_id} parts={len(self.parts)} news={len(self.news)}>"
 
     def follow(self, key: TopicIdPartition, wanted: FetchFrom) -> None:
-        """The follower wants this from now on, and shall hear of it next.
+        """Add or update a partition, and report it in the next response.
 
-        :raises OperatingError: INVALID_REQUEST, if it wants too many partitions.
+        :raises OperatingError: INVALID_REQUEST, if the session would have too many partitions.
         """
         part = self.parts.get(key)
         if part is not None:
@@ -131,7 +133,7 @@ class FetchSession:
         self.news[key] = None
 
     def moved(self, key: TopicIdPartition, size_bytes: int) -> None:
-        """The partition has news; with ``size_bytes`` more to read, which may end a wait."""
+        """Mark the partition as changed; ``size_bytes`` more readable bytes may end a wait."""
         if key not in self.parts:
             return
         self.news[key] = None
@@ -140,17 +142,18 @@ class FetchSession:
             self.wake()
 
     def noted(self, key: TopicIdPartition) -> None:
-        """The partition has news that no wait ends for."""
+        """Mark the partition as changed without ending a wait."""
         if key in self.parts:
             self.news[key] = None
 
     def take_news(self) -> list[TopicIdPartition]:
-        """The partitions to look at; what moves from now on is news again."""
+        """Return and clear the changed partitions. Later changes are collected anew for the next
+        fetch."""
         news, self.news = list(self.news), {}
         return news
 
     def changed(self, key: TopicIdPartition) -> None:
-        """The partition's role changed, or it is gone: to be answered at once."""
+        """Mark the partition as changed and end the wait: its role changed, or it was removed."""
         if key in self.parts:
             self.news[key] = None
             self.wake()
@@ -160,7 +163,7 @@ class FetchSession:
             self._waiting.set_result(None)
 
     async def wait(self, missing_bytes: int, timeout_ms: int) -> None:
-        """Wait until ``missing_bytes`` more can be read, a role changes, or the time is up."""
+        """Wait for ``missing_bytes`` more readable bytes, a change of a role, or the timeout."""
         loop = asyncio.get_running_loop()
         self._missing_bytes = missing_bytes
         self._waiting = loop.create_future()
@@ -173,7 +176,7 @@ class FetchSession:
 
 
 class FetchSessions:
-    """All sessions of this broker; one that was not used for ``max_idle_ms`` is forgotten."""
+    """All sessions of followers on this broker. A session idle for ``max_idle_ms`` can be removed."""
 
     def __init__(
         self,
@@ -185,23 +188,24 @@ class FetchSessions:
         self._clock = clock
         self._random_bytes = random_bytes
         self._limits = limits
-        #: The least recently used first.
+        #: In order of use, least recently used first.
         self._sessions: dict[int, FetchSession] = {}
-        #: By follower; None: all whom metadata does not know.
+        #: Sessions per follower. The key None counts those of followers that the metadata does not
+        #: have.
         self._counts: Counter[Follower | None] = Counter()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def partitions(self) -> int:
-        """That all sessions remember."""
+        """Return the number of partitions that all sessions remember."""
         return sum(len(session.parts) for session in self._sessions.values())
 
     def open(self, follower: Follower | None) -> tuple[FetchSession, list[FetchSession]]:
-        """A new session, and those that had to go for it.
+        """Open a session. Return it and the sessions that were removed for it.
 
-        :param follower: None for one that metadata does not know.
-        :raises OverloadedError: there is no place for that one, as the known ones have it all.
+        :param follower: None for a follower that the metadata does not have.
+        :raises OverloadedError: known followers use all sessions and ``follower`` is None.
         """
         now_ms = self._clock.now_ms()
         gone = [s for s in self._sessions.values() if self._is_over(s, follower, now_ms)]
@@ -221,7 +225,8 @@ class FetchSessions:
         return opened, gone
 
     def _is_over(self, session: FetchSession, opening: Follower | None, now_ms: int) -> bool:
-        """Idle for long, or of an earlier life of the broker that opens one now."""
+        """Return whether the session was idle for too long, or belongs to an earlier incarnation of
+        the broker that opens one."""
         if now_ms - session.last_used_ms > self._limits.max_idle_ms:
             return True
         follower = session.follower
@@ -233,8 +238,8 @@ class FetchSessions:
         )
 
     def _in_the_way(self, opening: Follower | None) -> FetchSession | None:
-        """The session that has to go before ``opening`` has another one; None if there is a
-        place."""
+        """Return the session that must be removed before ``opening`` can open one; None if below
+        the limits."""
         counts = self._counts
         if counts[opening] >= self._limits.max_per_follower:
             owner = opening
@@ -257,10 +262,11 @@ class FetchSessions:
                 return drawn
 
     def take(self, session_id: int, epoch: int) -> FetchSession:
-        """The session for its next fetch.
+        """Return the session for its next fetch and advance its epoch.
 
         :raises OperatingError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH; the
-            follower begins anew then.
+            follower
+            then opens a new session.
         """
         session = self._sessions.pop(session_id, None)
         if session is None:
@@ -273,7 +279,7 @@ class FetchSessions:
         return session
 
     def close(self, session_id: int) -> FetchSession | None:
-        """Forget the session; its wait, if there is one, ends."""
+        """Remove the session and end its wait, if any."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._counts[session.follower] -= 1

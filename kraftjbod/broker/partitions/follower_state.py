@@ -1,11 +1,12 @@
-"""PURE. How far a follower is, as its leader knows from the follower's fetches alone.
+"""PURE. The progress of a follower, as its leader knows it from fetch requests alone.
 
-What a follower said is true of the copy that it spoke for. A copy may be lost and another one, with
-less in it, take its place: in the same directory, by the same broker, in the same epochs. So the
-leader notes when it learned of anything after which former words are void, and hears a fetch only
-if it was *sent* after that. A fetch that continues a session was sent after the answer before it;
-of the first one of a session nothing is known, so it counts only where no word was heard before.
-The moments of all this are those of this broker alone: no clock and no wire is needed for them.
+A fetch reports the offset of the copy that the follower had when it sent the request. That copy
+can be lost and replaced by an emptier copy, in the same directory, by the same broker, in the same
+epochs. So the leader notes the moment of each event that invalidates earlier reports, and accepts
+a fetch only if it was *sent* after that moment. A fetch that continues a session was sent after
+the previous response. Nothing is known about the sending of a session's first fetch, so it counts
+only if no report was accepted before.
+All moments are counted on this broker alone: they need no clock and no wire field.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ UNKNOWN_OFFSET: Final = -1
 
 
 class Moments:
-    """What comes after what on this broker: a number that grows with each thing of interest."""
+    """A logical clock of this broker: a counter that grows with each relevant event."""
 
     __slots__ = ("_now",)
 
@@ -31,31 +32,34 @@ class Moments:
 
 
 class Speaker:
-    """One fetch session as its follower's voice."""
+    """One fetch session as the source of a follower's reports."""
 
     __slots__ = ("answered_at", "since", "unheard")
 
     def __init__(self) -> None:
-        #: The moment of the last answer; 0 before the first.
+        #: The moment of the last response; 0 before the first.
         self.answered_at = 0
-        #: Its latest request was sent after this moment; so all that it named before is still so.
+        #: The latest request was sent after this moment, so earlier reports of the session still
+        #: hold then.
         self.since = 0
-        #: What it said that has to be proven by its next request.
+        #: Partitions whose report was not accepted yet. The next request of the session confirms
+        #: them.
         self.unheard: dict[TopicIdPartition, None] = {}
 
     def spoke(self) -> list[TopicIdPartition]:
-        """A request came; what it proves of what was said before."""
+        """Note that a request arrived. Return the partitions whose earlier report it confirms."""
         self.since = self.answered_at
         proven, self.unheard = list(self.unheard), {}
         return proven
 
 
 class FollowerState:
-    """One follower in one leader epoch.
+    """The progress of one follower in one leader epoch.
 
-    It was *caught up* at the last instant at which it is known to have had all of the log: when it
-    fetched from the end, or when it now has what was the end at its previous fetch. So a follower
-    that keeps up with a steady load counts as caught up though it is never quite at the end.
+    It was *caught up* at the last time at which it is known to have had the whole log: when it
+    fetched
+    from the log end, or at its previous fetch if it now has the log end of that time. So a follower
+    that keeps up with a steady load counts as caught up though it never reaches the log end.
     """
 
     __slots__ = (
@@ -75,19 +79,19 @@ class FollowerState:
     def __init__(self, broker_id: BrokerId, last_caught_up_ms: int) -> None:
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        #: Who said what is known, and the moment of it.
+        #: The session of the last accepted report, and the moment of the report.
         self.speaker: Speaker | None = None
         self.heard_at = 0
-        #: What was said before this moment may be true of another copy.
+        #: Reports sent before this moment may describe another copy.
         self.not_before = 0
         #: UNKNOWN_OFFSET until its first fetch in this leader epoch.
         self.log_end_offset = UNKNOWN_OFFSET
-        #: As it said in its last fetch (KIP-107).
+        #: The log start offset in its last fetch (KIP-107).
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_caught_up_ms = last_caught_up_ms
         self.last_fetch_ms = 0
         self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
-        #: The offset from which it was last sent records.
+        #: The offset from which records were last sent to it.
         self.sent_from = UNKNOWN_OFFSET
 
     def __repr__(self) -> str:
@@ -98,22 +102,25 @@ class FollowerState:
 
     @property
     def is_current(self) -> bool:
-        """Whether what is known is true of the copy that is there now."""
+        """Whether the last report describes the follower's present copy."""
         return self.speaker is not None and self.speaker.since >= self.not_before
 
     def hears(self, speaker: Speaker) -> bool:
-        """Whether ``speaker`` is not a late word of a copy, or a loop, that is gone."""
+        """Return whether a report of ``speaker`` counts.
+
+        It does not count if a copy or a fetch loop that no longer exists may have sent it.
+        """
         after = self.not_before
         if speaker is not self.speaker:
             after = max(after, self.heard_at)
         return speaker.since >= after
 
     def fetched(self, fetch_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """A fetch at ``fetch_offset`` means that everything before it is in the follower's log."""
+        """Note a fetch from ``fetch_offset``: the follower's log has everything before that offset."""
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif fetch_offset >= self.last_fetch_leader_end_offset:
-            # It has all that there was at its previous fetch, so it was caught up then.
+            # It now has the log end of its previous fetch, so it was caught up at that time.
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
         self.log_end_offset = fetch_offset
         self.last_fetch_ms = now_ms

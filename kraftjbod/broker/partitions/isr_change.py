@@ -1,4 +1,4 @@
-"""PURE. A leader's wish for another in-sync set, and what its refusal comes to."""
+"""PURE. A leader's request to change the ISR, and the meaning of the controller's refusal."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kraftjbod.protocol.rpc_messages import PartitionIsr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """A wish for another ISR, and the state that it is based on (AlterPartition's fields)."""
+    """A requested ISR and the state that the request is based on (fields of AlterPartition)."""
 
     isr: tuple[BrokerId, ...]
     isr_broker_epochs: tuple[BrokerEpoch, ...]
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     metadata_offset: int = -1
-    """What the leader knew when it made the wish."""
+    """The leader's metadata offset when it created the request."""
 
     def asked_of(self, key: TopicIdPartition) -> PartitionIsr:
-        """The part of the request that asks for it."""
+        """Return the AlterPartition part that requests this change."""
         return PartitionIsr(
             topic_id=key.topic_id,
             partition=key.partition,
@@ -36,19 +36,20 @@ class IsrChange:
 
 
 class IsrVerdict(Enum):
-    """What a refused ISR change comes to."""
+    """The consequence of a refused ISR change."""
 
     RETRY = "retry"
-    """Send the same change again, later."""
+    """Send the same change again later."""
     ROLLED_BACK = "rolled_back"
-    """The change is forgotten; the ISR is what it was."""
+    """The change is dropped and the ISR stays unchanged."""
     AWAIT_METADATA = "await_metadata"
-    """The controller knows more than we do: the change stays pending until metadata comes."""
+    """The controller has newer metadata: the change stays pending until this metadata arrives."""
     STALE = "stale"
-    """That change was no longer pending."""
+    """The change was no longer pending."""
 
 
-#: The request may have been late, or an earlier try of it may have been committed unheard.
+#: The request may have been late, or an earlier attempt may have been committed with its response
+#: lost.
 _AWAIT_METADATA_CODES: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -56,14 +57,14 @@ _AWAIT_METADATA_CODES: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.INVALID_REQUEST,
-        # The change was made, and another broker leads by the same record.
+        # The change was committed, and the same record made another broker the leader.
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
 
 
 def verdict_of(code: ErrorCode) -> IsrVerdict:
-    """What it means for a wish that is still pending that the controller refused it so."""
+    """Return the consequence of the error ``code`` for a change that is still pending."""
     if code in _AWAIT_METADATA_CODES:
         return IsrVerdict.AWAIT_METADATA
     return IsrVerdict.ROLLED_BACK if code == ErrorCode.INELIGIBLE_REPLICA else IsrVerdict.RETRY

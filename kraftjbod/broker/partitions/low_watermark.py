@@ -1,4 +1,4 @@
-"""PURE. Below which offset nobody shows records of a partition any more (KIP-107)."""
+"""PURE. The low watermark of a partition (KIP-107): no replica returns records below it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 def low_watermark_of(
     partition: Partition, log_start_offset: int, brokers: Mapping[BrokerId, BrokerRegistration]
 ) -> int:
-    """The least of the leader's ``log_start_offset`` and those of all who may lead next, or live.
+    """Return the least log start offset of the leader and of all replicas that count.
 
-    Who is in the maximal ISR, or eligible (KIP-966), may lead next, wherever it is now: it counts
-    until metadata takes it out. Of the others those live whose broker is not fenced and whose
-    directory is online and not impaired; the rest takes the start over before it joins the ISR.
+    A replica of the maximal ISR or of the ELR (KIP-966) counts until the metadata removes it,
+    wherever
+    it is, because it may become leader. Another replica counts if its broker is not fenced and its
+    directory is online and not impaired. The rest adopts the log start before it joins the ISR.
 
-    :return: UNKNOWN_OFFSET while one that counts has not fetched in this leader epoch.
+    :return: UNKNOWN_OFFSET while a replica that counts has not fetched in this leader epoch.
     """
     pending = partition.pending_isr_change
     may_lead = {*partition.isr, *partition.eligible, *(() if pending is None else pending.isr)}
@@ -39,7 +40,7 @@ def low_watermark_of(
 
 
 def _lives(broker: BrokerRegistration, directory_id: DirectoryId) -> bool:
-    """Whether a replica of that broker, there, fetches."""
+    """Return whether a replica of ``broker`` in that directory can fetch."""
     if broker.fenced or broker.is_impaired(directory_id):
         return False
     return broker.has_online_dir(directory_id)

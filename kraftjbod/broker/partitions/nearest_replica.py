@@ -1,12 +1,12 @@
-"""PURE. Which replica a consumer reads, if he says where he is (KIP-392).
+"""PURE. The replica that a consumer with ``client.rack`` reads from (KIP-392).
 
-As Kafka's ``RackAwareReplicaSelector``: the leader if it is in his rack, else the in-sync replica
-there that is furthest, else the leader. Whom the leader sends him to has what he asks for, on a
-disk that is online and neither full nor hung.
+As in Kafka's ``RackAwareReplicaSelector``: the leader if it is in the consumer's rack, else the
+most advanced in-sync replica in that rack, else the leader. The chosen follower has the fetch
+offset, and its directory is online and neither saturated nor stalled.
 
-A follower serves him up to what it knows to be committed, and only while metadata has it in sync:
-one whose disk is full or hangs, or that lags, would leave him without news. He returns to the
-leader with the error.
+A follower serves records below its own high watermark, and only while the metadata lists it in the
+ISR: a lagging follower, or one on a full or hung disk, would return nothing new. The error sends
+the consumer back to the leader.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def nearest_replica(
     fetch_offset: int,
     listener_name: str,
 ) -> BrokerId | None:
-    """Of a partition that is led here, for a consumer in ``rack``; None: its leader."""
+    """Return the preferred read replica of a partition led here; None for the leader.
+
+    :param rack: the rack of the consumer.
+    """
     own = brokers.get(partition.broker_id)
     if not partition.is_leader or own is None or own.rack == rack:
         return None
@@ -42,14 +45,14 @@ def nearest_replica(
             and not broker.is_impaired(directory_id)
             and any(listener.name == listener_name for listener in broker.listeners)
         )
-        # One that did not say yet where its log starts may not have it.
+        # A follower that did not report its log start offset yet may lack the fetch offset.
         if is_well and 0 <= follower.log_start_offset <= fetch_offset <= follower.log_end_offset:
             found.append((follower.log_end_offset, follower.last_caught_up_ms, broker_id))
     return max(found)[-1] if found else None
 
 
 def require_readable(partition: Partition, expected_epoch: int) -> None:
-    """Let leader and in-sync followers through, if the consumer's leader epoch is ours.
+    """Admit the leader and in-sync followers, if the consumer's leader epoch is the current one.
 
     :raises OperatingError: as :meth:`Partition.require_leader`.
     """

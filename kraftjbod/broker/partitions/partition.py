@@ -1,28 +1,27 @@
-"""PURE. ``Partition``: one replica's role on this broker, without its files.
+"""PURE. ``Partition``: the role of one replica on this broker, without its files.
 
-It knows who leads, the epochs, the in-sync set (ISR), how far each follower is, and the high
-watermark; it decides who may append and what counts as replicated. It never sees a log, a clock
-or a request: offsets and instants are given to it as numbers.
+It knows the leader, the epochs, the in-sync replicas (ISR), the progress of each follower, and the
+high watermark. It decides which appends are allowed and which records count as replicated. It
+never uses a log, a clock or a request: its callers pass offsets and times as numbers.
 
 The rules:
 
-* metadata moves the role, through :meth:`Partition.apply`, and nothing else does but
-  :meth:`Partition.mark_offline`, after which this object stays offline: a replica that comes back
-  is another one;
-* the high watermark is the least log end of the *maximal* ISR (the ISR plus whom an unanswered
-  request may already have added), and never goes back;
-* a copy that takes the place of a lost one never leads in an epoch in which that one did: it may
-  lack what was acknowledged then;
-* nobody outside of that set is waited for: a replica that metadata takes out of the ISR leaves the
-  wait at once, however recently it was caught up;
-* while the ISR is smaller than ``min.insync.replicas`` the high watermark stands still;
-* a follower is who metadata says it is, and its word counts if it was said after everything that
-  makes former words void: any change of the partition while it was out of the ISR, and any
-  registration of its broker (``follower_state.py``);
-* one ISR change is in flight at a time. An answer for an older one is ignored.
+* Metadata changes the role through :meth:`Partition.apply`. The only other change is
+  :meth:`Partition.mark_offline`, which is permanent: a replica that returns gets a new object.
+* The high watermark is the least log end of the *maximal* ISR (the ISR plus the replicas that an
+  unanswered AlterPartition adds). It never decreases.
+* A copy that replaces a lost copy never leads in an epoch in which the lost copy led: it may lack
+  records that were acknowledged in that epoch.
+* The leader waits for no replica outside the maximal ISR: when metadata removes a replica from the
+  ISR, the wait for it ends at once, however recently it was caught up.
+* While the ISR is smaller than ``min.insync.replicas``, the high watermark does not advance.
+* A follower is a replica in the metadata. Its report counts if it was sent after every event that
+  invalidates earlier reports: a change of the partition while the follower was outside the ISR,
+  or a registration of its broker (``follower_state.py``).
+* One ISR change is in flight at a time. A response to an older one is ignored.
 
-Methods that cannot matter to a waiting request say so by what they return; after all others
-``high_watermark`` may have grown.
+The return value of a method tells whether waiting requests are affected. After a method without
+such a value, ``high_watermark`` may have grown.
 """
 
 from __future__ import annotations
@@ -53,31 +52,31 @@ from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegist
 
 NO_EPOCH: Final = LeaderEpoch(-1)
 ANY_EPOCH: Final = -1
-"""What a request carries that does not know the leader epoch."""
+"""Leader epoch in a request whose sender does not know the leader epoch."""
 
 
 class Role(Enum):
-    """What this broker is to the partition."""
+    """The role of this broker's replica in the partition."""
 
     NONE = "none"
-    """Metadata has not said anything yet, or nothing that this copy may do."""
+    """Metadata has not assigned a role yet, or this copy must not take the assigned role."""
     LEADER = "leader"
     FOLLOWER = "follower"
-    """Also without a leader to follow: then ``leader`` is ``NO_LEADER``."""
+    """Also used without a leader; then ``leader`` is ``NO_LEADER``."""
     OFFLINE = "offline"
 
 
 class RoleChange(Enum):
-    """What one look at the metadata did to the role."""
+    """The effect of one metadata state on the role."""
 
     NONE = "none"
-    """Same leader, same epoch; the ISR or the replicas may have changed."""
+    """Same leader and epoch; the ISR or the replicas may have changed."""
     STALE = "stale"
-    """Older than what is known already; nothing was taken over."""
+    """Older than the known state; ignored."""
     LEADER = "leader"
-    """This broker leads, in a new epoch: requests that wait here from before must fail."""
+    """This broker leads in a new epoch: requests that waited here before must fail."""
     FOLLOWER = "follower"
-    """Another leads, in a new epoch: truncate by epoch, then fetch from ``leader``."""
+    """Another broker leads in a new epoch: truncate by epoch, then fetch from ``leader``."""
 
 
 class Partition:
@@ -91,17 +90,18 @@ class Partition:
     ``require_replica(expected_epoch)``, ``require_follower(...)``,
     ``require_appendable(acks, expected_epoch)``.
 
-    Offsets: ``high_watermark``,
-    ``log_end_offset``; ``log_end_moved(end)`` after each append of the leader,
-    ``follower_fetched(...)`` for each fetch of a follower, ``is_sent_again(...)`` for its answer,
-    ``fetched_from_leader(...)`` on a follower, ``truncated(end)``;
-    ``acks_state(required_offset)`` for a produce that waits (for a deletion: low_watermark.py).
-    Those that return ``bool`` return whether the high watermark grew.
+    Offsets: ``high_watermark``, ``log_end_offset``.
+    ``log_end_moved(end)`` follows each append of the leader, ``follower_fetched(...)`` each fetch
+    of a
+    follower, and ``is_sent_again(...)`` its response. A follower calls ``fetched_from_leader(...)``
+    and
+    ``truncated(end)``. ``acks_state(required_offset)`` is for a waiting produce. A waiting deletion
+    uses low_watermark.py. Methods that return ``bool`` return whether the high watermark grew.
 
-    ISR: ``isr_shrink_candidates(now_ms)`` and ``isr_expand_wanted(...)`` ask,
-    ``begin_isr_change(isr, own_broker_epoch) -> IsrChange`` makes it pending,
+    ISR: ``isr_shrink_candidates(now_ms)`` and ``isr_expand_wanted(...)`` find changes,
+    ``begin_isr_change(isr, own_broker_epoch) -> IsrChange`` makes one pending,
     ``isr_change_committed(change, ...)`` or ``isr_change_refused(change, code)`` ends it.
-    After a retriable failure of the request the same one is sent again while it is pending.
+    After a retriable failure the same request is sent again while it is pending.
     """
 
     __slots__ = (
@@ -144,10 +144,13 @@ class Partition:
         replica_lag_time_max_ms: int = 30_000,
         led_in: LeaderEpoch = NO_EPOCH,
     ) -> None:
-        """``led_in`` is the epoch in which another copy of the replica led, which is lost.
+        """Create a replica without a role.
 
-        ``checkpointed_high_watermark`` is UNKNOWN_OFFSET where no checkpoint names the replica;
-        then nothing but what precedes the log's start is known to be committed."""
+        :param led_in: the last leader epoch of a lost copy that this copy replaces.
+        :param checkpointed_high_watermark: UNKNOWN_OFFSET if no checkpoint has the replica. Then
+            only
+            records before the log start are known to be committed.
+        """
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.broker_id = broker_id
@@ -158,25 +161,25 @@ class Partition:
         self.leader_epoch = LeaderEpoch(-1)
         self.partition_epoch = PartitionEpoch(-1)
         self.replicas: tuple[BrokerId, ...] = ()
-        #: Runs parallel to ``replicas``.
+        #: Parallel to ``replicas``.
         self.directories: tuple[DirectoryId, ...] = ()
         self.isr: tuple[BrokerId, ...] = ()
-        #: Out of the ISR, and may lead next all the same (KIP-966).
+        #: Eligible leader replicas outside the ISR (ELR, KIP-966).
         self.eligible: tuple[BrokerId, ...] = ()
-        #: Others may go by what this copy held.
+        #: Other brokers may rely on the records that this copy had.
         self.is_counted = False
         self.pending_isr_change: IsrChange | None = None
-        #: Log end when this broker began to lead in this epoch; UNKNOWN_OFFSET unless it leads.
+        #: Log end when this broker became leader in this epoch; UNKNOWN_OFFSET unless it leads.
         self.leader_epoch_start_offset = UNKNOWN_OFFSET
         self.log_end_offset = log_end_offset
-        #: Between log start and log end; never goes back but by ``truncated``.
+        #: Between log start and log end. Only ``truncated`` decreases it.
         self.high_watermark = min(
             max(checkpointed_high_watermark, log_start_offset), log_end_offset
         )
         self._led_in = led_in
-        #: Every other replica while leading, else empty.
+        #: Every other replica while this broker leads, else empty.
         self._followers: dict[BrokerId, FollowerState] = {}
-        #: The followers in the maximal ISR: those that the high watermark waits for.
+        #: The followers in the maximal ISR, which bound the high watermark.
         self._waited: tuple[FollowerState, ...] = ()
         self._min_insync_replicas = min_insync_replicas
         self._is_under_min_isr = False
@@ -196,7 +199,8 @@ class Partition:
 
     @property
     def awaits_new_epoch(self) -> bool:
-        """Whether metadata has this copy lead in an epoch in which only its predecessor may."""
+        """Whether this copy is leader in an epoch in which a lost copy led, so that it must not
+        lead."""
         return self.leader == self.broker_id and self.leader_epoch <= self._led_in
 
     @property
@@ -205,7 +209,8 @@ class Partition:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether the ISR is smaller than ``min.insync.replicas``, capped by the replicas."""
+        """Whether the ISR is smaller than ``min.insync.replicas``, capped by the replication
+        factor."""
         return self._is_under_min_isr
 
     def apply(
@@ -216,10 +221,11 @@ class Partition:
         now_ms: int,
         moment: int = 0,
     ) -> RoleChange:
-        """Take over what metadata says of the partition; ``moment`` is when that was learned.
+        """Apply the metadata of the partition, which this broker learned at ``moment``.
 
-        ``log_end_offset`` is the local log's end at this moment: no append may be on its way when
-        the role changes, or the new epoch would start in the wrong place.
+        :param log_end_offset: the present end of the local log. No append may be in flight when the
+            role
+            changes, or the new leader epoch would start at a wrong offset.
         """
         if registration.partition_epoch < self.partition_epoch:
             return RoleChange.STALE
@@ -227,11 +233,11 @@ class Partition:
             return RoleChange.STALE
         is_new_epoch = registration.leader_epoch > self.leader_epoch
         if registration.partition_epoch > self.partition_epoch:
-            # Whatever was pending is now either part of this state or bound to be refused.
+            # A pending change is now part of this state, or the controller will refuse it.
             self.pending_isr_change = None
             for follower in self._followers.values():
                 if follower.broker_id not in registration.isr:
-                    # It may have been lost, made anew, or truncated, or be about to be.
+                    # This follower may have been lost, recreated or truncated, or may be soon.
                     follower.not_before = moment
         self.leader = registration.leader
         self.leader_epoch = registration.leader_epoch
@@ -244,7 +250,7 @@ class Partition:
         self._replication_factor = registration.replication_factor
         if self.role is Role.OFFLINE:
             return RoleChange.NONE
-        self.truncated(log_end_offset)  # If it was, nobody may have been left to say so.
+        self.truncated(log_end_offset)  # A truncation may not have been reported.
         if self.awaits_new_epoch:
             return RoleChange.NONE
         if self.leader == self.broker_id:
@@ -252,7 +258,7 @@ class Partition:
         return self._follow(is_new_epoch)
 
     def mark_offline(self, directory_id: DirectoryId) -> None:
-        """The directory under the replica is gone; nothing brings this object back."""
+        """Make the replica offline permanently: its directory failed."""
         self.role = Role.OFFLINE
         self.offline_directory_id = directory_id
         self._stop_leading()
@@ -269,7 +275,7 @@ class Partition:
             self._followers = {}
         known = self._followers
         self._followers = {
-            # A member of the ISR gets a full lag time before it may be found too slow.
+            # A member of the ISR gets the full lag time before it counts as too slow.
             broker_id: known.get(broker_id)
             or FollowerState(broker_id, now_ms if broker_id in self.isr else 0)
             for broker_id in self.replicas
@@ -292,9 +298,9 @@ class Partition:
         self._is_under_min_isr = False
 
     def broker_registered(self, broker_id: BrokerId, moment: int) -> None:
-        """A broker registered, or reported anew which directories it has, as was learned then.
+        """Note that a broker registered, or reported its directories again, at ``moment``.
 
-        Those of its replicas that are not in sync may be others than they were.
+        Its replicas outside the ISR may be other copies than before.
         """
         follower = self._followers.get(broker_id)
         if follower is not None and broker_id not in self.isr:
@@ -303,10 +309,12 @@ class Partition:
     # --- guards ----------------------------------------------------------------------------------
 
     def require_leader(self, expected_epoch: int = ANY_EPOCH) -> None:
-        """Let only the leader through, and only if the asker's leader epoch is ours.
+        """Admit only the leader, and only if the sender's leader epoch is the current one.
 
         :raises KafkaStorageError: if the replica's directory is offline.
-        :raises OperatingError: FENCED_LEADER_EPOCH (theirs is older), UNKNOWN_LEADER_EPOCH (newer).
+        :raises OperatingError: FENCED_LEADER_EPOCH (the sender's epoch is older) or
+            UNKNOWN_LEADER_EPOCH
+            (newer).
         :raises NotLeaderOrFollowerError: if another broker leads.
         """
         if self.role is Role.LEADER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
@@ -314,11 +322,13 @@ class Partition:
         self._refuse(expected_epoch)
 
     def require_replica(self, expected_epoch: int = ANY_EPOCH) -> None:
-        """Let leader and followers through, and only if the asker's leader epoch is ours.
+        """Admit leader and followers, and only if the sender's leader epoch is the current one.
 
         :raises KafkaStorageError: if the replica's directory is offline.
-        :raises OperatingError: FENCED_LEADER_EPOCH (theirs is older), UNKNOWN_LEADER_EPOCH (newer).
-        :raises NotLeaderOrFollowerError: if metadata has not said yet what the replica is.
+        :raises OperatingError: FENCED_LEADER_EPOCH (the sender's epoch is older) or
+            UNKNOWN_LEADER_EPOCH
+            (newer).
+        :raises NotLeaderOrFollowerError: if the replica has no role yet.
         """
         if self.role is Role.FOLLOWER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
             return
@@ -332,12 +342,13 @@ class Partition:
         expected_epoch: int,
         brokers: Mapping[BrokerId, BrokerRegistration],
     ) -> None:
-        """``require_leader``, and an asker that is a follower: a broker that has a replica.
+        """Require that this broker leads and that the sender is a follower with a replica.
 
-        It must say the epoch in which it is registered, and the leader epoch. One that is ahead of
-        our metadata asks again.
+        The request must have the sender's registered broker epoch and the leader epoch. A sender
+        with
+        newer metadata than this broker's retries.
 
-        :raises NotLeaderOrFollowerError: if it is none.
+        :raises NotLeaderOrFollowerError: if the sender is not a follower.
         """
         self.require_leader(expected_epoch)
         broker = brokers.get(broker_id)
@@ -349,7 +360,7 @@ class Partition:
             )
 
     def require_appendable(self, acks: int, expected_epoch: int = ANY_EPOCH) -> None:
-        """``require_leader``, and for ``acks`` -1 enough in-sync replicas to hold the records.
+        """Require that this broker leads and, for ``acks`` -1, that the ISR is large enough.
 
         :raises OperatingError: NOT_ENOUGH_REPLICAS.
         """
@@ -382,19 +393,20 @@ class Partition:
     # --- offsets ---------------------------------------------------------------------------------
 
     def note_idle_followers(self, now_ms: int) -> None:
-        """Call it before ``log_end_moved``: the log is about to grow.
+        """Mark followers that have the whole log as caught up. Call it before ``log_end_moved``.
 
-        A follower that has all of an idle log asks for nothing, and is caught up until now.
+        A follower that has all records of an idle log sends no fetch, and was caught up until now.
         """
         for follower in self._waited:
             if follower.log_end_offset == self.log_end_offset:
                 follower.last_caught_up_ms = now_ms
 
     def log_end_moved(self, log_end_offset: int) -> bool:
-        """The local log now ends at ``log_end_offset``; True if the high watermark grew."""
+        """Note that the local log ends at ``log_end_offset``. Return whether the high watermark
+        grew."""
         if log_end_offset > self.log_end_offset:
             self.log_end_offset = log_end_offset
-        # Only a leader without followers to wait for is committed by its own append.
+        # Only if the leader waits for no follower does its own append commit records.
         return self._advance() if self.role is Role.LEADER else False
 
     def follower_fetched(
@@ -408,13 +420,15 @@ class Partition:
         moment: int,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool | None:
-        """A follower asked from ``fetch_offset`` on; True if the high watermark grew.
-
-        None: it is not heard, for that may have been said of a copy that is lost. What continues
-        the session of ``speaker`` will be. ``log_start_offset`` is where it says that its log
-        starts, ``moment`` the present one.
+        """Note a follower's fetch from ``fetch_offset``. Return whether the high watermark grew.
 
         Call it after ``require_follower``: an offset of another epoch says nothing about this log.
+
+        :param moment: the present moment.
+        :param log_start_offset: the start of the follower's log according to the request.
+        :return: None if the report is not accepted, because it may describe a lost copy. The next
+            request
+            in the session of ``speaker`` will be accepted.
         """
         follower = self._followers[broker_id]
         if not follower.hears(speaker):
@@ -426,15 +440,16 @@ class Partition:
         return fetch_offset > self.high_watermark and self._advance()
 
     def follower_left(self, broker_id: BrokerId, speaker: Speaker) -> None:
-        """What goes on being said by ``speaker`` is not about this partition any more."""
+        """Note that the session of ``speaker`` no longer contains this partition."""
         follower = self._followers.get(broker_id)
         if follower is not None and follower.speaker is speaker:
             follower.speaker = None
 
     def is_sent_again(self, broker_id: BrokerId, fetch_offset: int) -> bool:
-        """Records from ``fetch_offset`` on go to a follower; whether it got them last time too.
+        """Return whether the follower gets records from ``fetch_offset`` for the second time in a
+        row.
 
-        If so it could not use them, or the answer was lost.
+        If so, the follower could not use them, or the response was lost.
         """
         follower = self._followers.get(broker_id)
         if follower is None:
@@ -443,7 +458,8 @@ class Partition:
         return before == fetch_offset
 
     def fetched_from_leader(self, *, leader_high_watermark: int, log_end_offset: int) -> bool:
-        """On a follower, after a fetch's records are in the local log."""
+        """Note on a follower that fetched records are in the local log. Return whether the high
+        watermark grew."""
         self.log_end_offset = log_end_offset
         committed = min(leader_high_watermark, log_end_offset)
         if self.role is not Role.FOLLOWER or committed <= self.high_watermark:
@@ -452,15 +468,18 @@ class Partition:
         return True
 
     def truncated(self, log_end_offset: int) -> None:
-        """The follower's log was truncated, or started anew, and now ends at ``log_end_offset``."""
+        """Note that the follower's log was truncated or recreated and now ends at
+        ``log_end_offset``."""
         self.log_end_offset = log_end_offset
         self.high_watermark = min(self.high_watermark, log_end_offset)
 
     def acks_state(self, required_offset: int) -> ErrorCode | None:
-        """Where a produce with ``acks`` -1 stands whose records end before ``required_offset``.
+        """Return the state of a produce with ``acks`` -1 whose records end before
+        ``required_offset``.
 
-        NONE: replicated. NOT_ENOUGH_REPLICAS_AFTER_APPEND: the ISR has become too small for it
-        since, so that waiting is pointless. ``None``: wait on.
+        NONE: replicated. NOT_ENOUGH_REPLICAS_AFTER_APPEND: the ISR has become too small, so waiting
+        is
+        pointless. ``None``: keep waiting.
         """
         if self._is_under_min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -477,7 +496,7 @@ class Partition:
         return True
 
     def _refresh_wait(self) -> None:
-        """Recompute what depends on the ISR, then see how far that commits the log."""
+        """Recompute the state that depends on the ISR, then advance the high watermark."""
         if self.role is not Role.LEADER:
             return
         wanted = () if self.pending_isr_change is None else self.pending_isr_change.isr
@@ -488,13 +507,14 @@ class Partition:
         self._advance()
 
     def follower(self, broker_id: BrokerId) -> FollowerState | None:
-        """What the leader knows of one."""
+        """Return the leader's knowledge of a follower."""
         return self._followers.get(broker_id)
 
     # --- in-sync set -----------------------------------------------------------------------------
 
     def isr_shrink_candidates(self, now_ms: int) -> tuple[BrokerId, ...]:
-        """Members of the ISR that were not caught up for longer than the allowed lag."""
+        """Return the members of the ISR that were not caught up for longer than
+        ``replica.lag.time.max.ms``."""
         if self.role is not Role.LEADER or self.pending_isr_change is not None:
             return ()
         return tuple(
@@ -511,12 +531,14 @@ class Partition:
         *,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool:
-        """Whether that follower has caught up and may join the ISR.
+        """Return whether the follower has caught up and may join the ISR.
 
-        It must hold everything committed and everything from before this leader's epoch, and
-        nothing from before ``log_start_offset``, where the leader's log starts: as a leader it
-        would show what was deleted. Its broker must be active, the one that fetched, and have the
-        replica's directory online and not impaired (KIP-928).
+        It must have everything committed and everything from before this leader epoch. It must have
+        nothing below the leader's ``log_start_offset``: as a leader it would return deleted
+        records. Its
+        broker must be active and in the epoch that fetched, with the replica's directory online and
+        not
+        impaired (KIP-928).
         """
         if self.role is not Role.LEADER or broker_id in self.isr:
             return False
@@ -542,7 +564,7 @@ class Partition:
         own_broker_epoch: BrokerEpoch,
         metadata_offset: int = -1,
     ) -> IsrChange:
-        """Make ``isr`` the pending one; those it adds are waited for from now on."""
+        """Make ``isr`` the pending ISR. The high watermark waits for its new members from now on."""
         assert self.role is Role.LEADER and self.pending_isr_change is None, self
         assert self.broker_id in isr, (isr, self)
         change = IsrChange(
@@ -567,10 +589,11 @@ class Partition:
         partition_epoch: PartitionEpoch,
         isr: tuple[BrokerId, ...],
     ) -> bool:
-        """The controller answered with the state that now holds; True if it was taken over.
+        """Apply the state in the controller's response. Return whether it was applied.
 
-        Metadata may have brought it already. That somebody left counts only when that brings it,
-        after the ``min.insync.replicas`` that the controller reckoned with (KIP-966).
+        Metadata may have brought it already. A removal from the ISR counts only when metadata
+        brings it,
+        after the ``min.insync.replicas`` that the controller used for it (KIP-966).
         """
         is_stale = self.pending_isr_change is not change or leader_epoch != self.leader_epoch
         if is_stale or not set(self.isr) <= set(isr):
@@ -582,7 +605,7 @@ class Partition:
         return True
 
     def isr_change_refused(self, change: IsrChange, code: ErrorCode) -> IsrVerdict:
-        """The controller refused the change for this partition with ``code``."""
+        """Handle the controller's refusal ``code`` of the change for this partition."""
         if self.pending_isr_change is not change:
             return IsrVerdict.STALE
         verdict = verdict_of(code)

@@ -1,15 +1,15 @@
-"""PURE. The states of a replica on this broker (KIP-928), and the table of what leads where.
+"""PURE. The states of a replica on this broker (KIP-928) and the table of transitions.
 
-* MAKING: it has no log; one is being made.
-* HELD_BACK: it has no log, and no directory takes a new one for the moment.
-* ONLINE: its log takes everything.
-* SATURATED, STALLED: its log is in a directory in that state (``core/log_dir_state.py``). What it
-  has been given it keeps; it takes no appends, fetches nothing, and comes back by itself.
-* OFFLINE: its log is, or may be, in a directory that is offline: none is made in its place.
-* GONE: it is not hosted here any more.
+* MAKING: the replica's log is being created.
+* HELD_BACK: the replica has no log, and at present no directory accepts a new one.
+* ONLINE: its log accepts all operations.
+* SATURATED, STALLED: its log is in a directory in that state (``core/log_dir_state.py``). The log
+  is kept but accepts no appends, the replica does not fetch, and it recovers automatically.
+* OFFLINE: its log is, or may be, in an offline directory. No log is created in its place.
+* GONE: this broker no longer hosts the replica.
 
-The state says what the replica can do; its role, leader or follower, is ``partition.py``'s.
-The table is all there is: an event that it does not name changes nothing.
+The state says which operations the replica can do. Its role, leader or follower, is in
+``partition.py``. An event that is missing in the table changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReplicaState(Enum):
 
 
 class ReplicaEvent(Enum):
-    """What may happen to a replica, in the words of the diagram."""
+    """The events of a replica; the values label the diagram."""
 
     WANTED = "a log is to be made"
     REFUSED = "no directory takes a new log now"
@@ -76,7 +76,7 @@ TRANSITIONS: Final[Mapping[tuple[ReplicaState, ReplicaEvent], ReplicaState]] = {
     (_S.OFFLINE, _E.LEFT): _S.GONE,
 }
 
-#: What the state of its directory is to a replica.
+#: The event that each directory state causes for a replica.
 EVENT_OF_DIR: Final[Mapping[LogDirState, ReplicaEvent]] = {
     LogDirState.ONLINE: _E.RECOVERED,
     LogDirState.SATURATED: _E.FILLED_UP,
@@ -86,5 +86,5 @@ EVENT_OF_DIR: Final[Mapping[LogDirState, ReplicaEvent]] = {
 
 
 def next_state(state: ReplicaState, event: ReplicaEvent) -> ReplicaState:
-    """The state after ``event``; the same one if the table does not name it."""
+    """Return the state after ``event``: the same state if the table has no such transition."""
     return TRANSITIONS.get((state, event), state)

@@ -1,1 +1,1 @@
-"""The replicas that this broker hosts: made, written, read, placed, removed."""
+"""The replicas that this broker hosts: creation, appends, reads, placement and removal."""

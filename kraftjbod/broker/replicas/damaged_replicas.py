@@ -1,16 +1,16 @@
-"""LOOP. ``DamagedReplicas``: what becomes of a replica whose log turns out to be damaged (KIP-18).
+"""LOOP. ``DamagedReplicas``: reaction to a replica whose log is damaged (KIP-18).
 
-* A leader with another in-sync replica steps down: it reports its copy as LOST, which takes it out
-  of leadership and in-sync set (KIP-858), and then where the copy really is. As a follower it
-  truncates its log before the damage and fetches the rest anew (replica_fetcher.py).
-* Alone it stays, because nobody has more: what is sound is served, the damaged offsets are
-  answered with CORRUPT_MESSAGE. So it does in a cluster from before directories, which could not
-  be told.
-* A follower in the in-sync set leaves that first, in the same way: what others count on must not
-  be cut. It fetches nothing meanwhile, so that nobody takes it back before that.
+* A leader with another in-sync replica resigns. It reports its copy as LOST, which ends its
+  leadership and its membership in the ISR (KIP-858), and then its real directory. As a follower it
+  truncates its log before the damage and fetches the rest again (replica_fetcher.py).
+* A leader without another in-sync replica stays leader, because no replica has more records. It
+  serves the intact records and returns CORRUPT_MESSAGE for the damaged offsets. The same holds if
+  the cluster's metadata version has no directories, because LOST cannot be reported then.
+* A follower in the ISR leaves the ISR first, in the same way, because records that the ISR counts
+  on must not be truncated. It does not fetch meanwhile, so that it does not rejoin too early.
 
-Whether there is anybody to hand over to is asked anew each time that the damage is met, by a read,
-by a fetch loop that begins, or by the scrub.
+A read, a starting fetch loop or the scrub reports the damage. Each report checks again for another
+in-sync replica.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class DamagedReplicas:
         self._broker_id = broker_id
         self._cache = cache
         self._doubtful = doubtful
-        #: In which leader epoch what was decided, so that it is done and logged once. Holds only
-        #: replicas that were damaged in this life of the broker.
+        #: The leader epoch of the last decision and whether it resigned, so that each decision is
+        #: made and logged once. Has only replicas that were damaged since this broker started.
         self._decided: dict[TopicIdPartition, tuple[LeaderEpoch, bool]] = {}
-        #: In which partition epoch a follower was taken out of the in-sync set; as above.
+        #: The partition epoch in which a follower left the ISR. Same lifetime as above.
         self._taken_out: dict[TopicIdPartition, PartitionEpoch] = {}
         self._log = get_logger(component="damaged_replicas")
 
     def met(self, replica: HostedReplica) -> None:
-        """The damage was met; nothing happens if there is none any more."""
+        """React to damage of the replica; do nothing if its log is not damaged any more."""
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None or handle.damaged_from is None:
             return
@@ -74,7 +74,7 @@ class DamagedReplicas:
 
     def _met_in_sync(self, replica: HostedReplica, partition: Partition, handle: LogHandle) -> None:
         if not self._cache.state.knows_dirs_of(self._broker_id):
-            return  # It fetches nothing, so its leader will miss it before long.
+            return  # It does not fetch, so its leader will remove it from the ISR soon.
         if self._taken_out.get(replica.key) == partition.partition_epoch:
             return
         self._taken_out[replica.key] = partition.partition_epoch

@@ -1,21 +1,21 @@
-"""PURE. Where a replica belongs: metadata's directory against the copies found on disk.
+"""PURE. Compares a replica's directory in the metadata with the copies found on disk.
 
-One pure function over the table of KIP-858, "Replica management", and of KIP-113, "Handle failure
+One pure function for the table of KIP-858, "Replica management", and of KIP-113, "Handle failure
 that happens when broker is moving data or swapping replica".
 
-* A directory is *unknown* if it is not online here and is none of the reserved ids; it may be the
-  dead one, or one that was taken out of ``log.dirs``.
-* While a directory is offline, a replica that may live there is not made anew elsewhere: the empty
-  copy could be taken for the real one, and the healthy disks would fill with copies of it.
-* A replica that counts as in sync, or that led last, and whose copy is gone is reported as LOST,
-  which is what that id is for, before an empty or an unfinished one takes its place: that one must
-  not count as in sync, and must not be elected. This is stricter than the KIPs' text. The last one
-  stays without a log until its disk is back or the operator gives its records up; what a move had
-  copied is kept.
-* A log that nothing says was ever made is not gone: see ``Wanted.was_made``.
-* A move that was going on goes on: with both copies here nothing else can be decided at once.
-* The source of a move that the controller had agreed to is whole if this broker noted that: it
-  serves when the target is dead.
+* A directory is *unknown* if it is not online here and is no reserved id. It may be a failed
+  directory, or one that was removed from ``log.dirs``.
+* While a directory is offline, a replica that may be in it is not recreated elsewhere. The empty
+  copy could be treated as the real one, and the healthy disks would fill with such copies.
+* If the copy of a replica that counts as in sync, or that led last, is gone, it is reported as
+  LOST before an empty or unfinished copy replaces it: the new copy must not count as in sync and
+  must not be elected. This is stricter than the text of the KIPs. The last in-sync replica stays
+  without a log until its disk returns or the operator allows unclean elections. The future copy of
+  a move is kept.
+* A log that was never created, as far as is known, does not count as gone: see ``Wanted.was_made``.
+* A pending move continues: with both copies here no other action is possible yet.
+* The source of a move that the controller accepted is complete if this broker noted the move. It
+  serves if the target failed.
 * A copy of an older topic with the same name is never served.
 """
 
@@ -35,7 +35,7 @@ from kraftjbod.core.ids import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCopy:
-    """A replica's log as it lies in one of the online directories."""
+    """A replica's log in one of the online directories."""
 
     directory_id: DirectoryId
     topic_id: TopicId
@@ -43,7 +43,7 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What metadata wants of this broker for one partition.
+    """The state of one partition's replica on this broker according to the metadata.
 
     ``directory_id`` is this broker's entry in the partition's directories.
     """
@@ -51,23 +51,24 @@ class Wanted:
     topic_id: TopicId
     directory_id: DirectoryId
     is_new: bool
-    """It came into being while this broker followed the metadata, so that no disk which died can
-    hold a copy; at a start it is False for all."""
+    """The replica was created while this broker followed the metadata, so no failed disk can have a
+    copy. False for all replicas at startup."""
     is_counted: bool
-    """This broker holds all that is committed, or led last: it may be elected for that."""
+    """The replica has all committed records, or led last, so it may be elected."""
     is_last: bool = False
-    """Nobody else is known to hold all that is committed."""
+    """No other replica is known to have all committed records."""
     was_made: bool = True
-    """A directory that is online remembers a log of it. One that was never made held nothing."""
+    """An online directory has a record of the log. A log that was never created had no records."""
     may_lose_records: bool = False
-    """The operator's word: unclean elections are allowed."""
+    """The operator allowed unclean elections."""
     moved_from: DirectoryId | None = None
-    """A move into ``directory_id`` was under way, and until its end the copy here is whole."""
+    """The source of an unfinished move into ``directory_id``. The copy in it is complete until the
+    move ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDirs:
-    """The directories of this broker: those online, and whether any other is known to be lost."""
+    """The online directories of this broker, and whether any directory is known to be offline."""
 
     online: Collection[DirectoryId]
     any_offline: bool
@@ -75,21 +76,21 @@ class LocalDirs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveStray:
-    """Take the copy in this directory out of service: rename it, never serve it."""
+    """Stop serving the copy in this directory permanently and rename it."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """Make an empty log in this directory."""
+    """Create an empty log in this directory."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True)
 class CreateChosen:
-    """Choose a directory, make an empty log there, and assign the replica to it."""
+    """Choose a directory, create an empty log in it and assign the replica to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,35 +102,36 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class KeepAsIs:
-    """Serve the copy; metadata is right."""
+    """Serve the copy; the metadata names its directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitOffline:
-    """Make nothing and assign nothing: the replica may live in a directory that is offline.
+    """Create and assign nothing: the replica may be in an offline directory.
 
-    A copy that is served already goes on being served.
+    A copy that is already served stays in service.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class WaitOutOfSync:
-    """Make nothing: the copy is lost, and whatever took its place would count as in sync.
+    """Create nothing: the copy is lost, and a new one would count as in sync.
 
-    A future copy is kept: it may be all there is.
+    A future copy is kept, because it may have the only records.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeMove:
-    """Go on copying to the future copy; ``is_accepted``: the controller has agreed already."""
+    """Continue the copying to the future copy; ``is_accepted``: the controller has accepted the
+    move."""
 
     is_accepted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptFuture:
-    """Let the future copy in this directory be the replica, and assign the replica to it."""
+    """Make the future copy in this directory the current copy and assign the replica to it."""
 
     directory_id: DirectoryId
 
@@ -158,15 +160,18 @@ Action = (
 def reconcile(
     wanted: Wanted | None, copy: LocalCopy | None, future: LocalCopy | None, dirs: LocalDirs
 ) -> tuple[Action, ...]:
-    """What to do about one partition, in order; ``wanted`` is None if it has no replica here.
+    """Return the actions for one partition, in order.
 
-    ``future`` is the copy that a move was building. Exactly one action is about the current copy,
-    or none if there is neither a copy nor a wish for one.
+    Exactly one action is about the current copy, or none if there is no copy and none is wanted.
+
+    :param wanted: None if the partition has no replica here.
+    :param copy: the current copy.
+    :param future: the copy that a move was building.
     """
     assert copy is None or copy.directory_id in dirs.online, (copy, dirs)
     assert future is None or future.directory_id in dirs.online, (future, dirs)
     actions: list[Action] = []
-    # Of another topic: it was deleted and made anew while this disk was away.
+    # The copy of a deleted topic: the topic was recreated while this disk was away.
     if copy is not None and (wanted is None or copy.topic_id != wanted.topic_id):
         actions.append(RemoveStray(directory_id=copy.directory_id))
         copy = None
@@ -194,10 +199,10 @@ def _with_copy(wanted: Wanted, copy: LocalCopy, dirs: LocalDirs) -> Action:
     if _is_undecided(wanted.directory_id) or wanted.directory_id in dirs.online:
         return Assign(directory_id=copy.directory_id)
     if wanted.directory_id == LOST_DIR and not wanted.is_counted:
-        # It was made since, and no copy on a dead disk counts for more.
+        # The copy was created later, and no copy on a failed disk has precedence.
         return Assign(directory_id=copy.directory_id)
     if dirs.any_offline and copy.directory_id != wanted.moved_from:
-        # The dead disk may hold the real copy, and this one may be an old one that came back.
+        # The failed disk may have the real copy, and this may be an old copy that returned.
         return WaitOffline()
     return Assign(directory_id=copy.directory_id)
 
@@ -206,7 +211,7 @@ def _with_both(
     wanted: Wanted, copy: LocalCopy, future: LocalCopy, dirs: LocalDirs
 ) -> tuple[Action, ...]:
     if wanted.directory_id == future.directory_id:
-        # The controller had agreed before the two changed places.
+        # The controller accepted the move before the copies were swapped.
         return (KeepAsIs(), ResumeMove(is_accepted=True))
     serving = _with_copy(wanted, copy, dirs)
     if isinstance(serving, WaitOffline):
@@ -215,10 +220,11 @@ def _with_both(
 
 
 def _with_future_alone(wanted: Wanted, future: LocalCopy, dirs: LocalDirs) -> Action:
-    """KIP-113: the future copy takes the place of the other one, if no dead disk may hold that.
+    """Adopt the future copy (KIP-113), unless an offline directory may have the current copy.
 
-    It may miss acknowledged records: as a follower it is truncated and catches up, but it must not
-    lead.
+    The future copy may lack acknowledged records. As a follower it is truncated and catches up, but
+    it
+    must not lead.
     """
     may_be_elsewhere = not _is_undecided(wanted.directory_id) and (
         wanted.directory_id != future.directory_id
@@ -236,19 +242,20 @@ def _without_copy(wanted: Wanted, dirs: LocalDirs) -> Action:
     is_undecided = _is_undecided(wanted.directory_id)
     if dirs.any_offline and not is_here and not is_undecided:
         return WaitOffline()
-    # While a directory is offline a log of it may have been made there before that was reported.
+    # An offline directory may have a log that was created there but not reported yet.
     may_be_unmade = is_here or (is_undecided and not dirs.any_offline)
     if wanted.is_last and may_be_unmade and not wanted.was_made:
         return make
-    # The disk was replaced by an empty one, lost what it held, or was taken out of log.dirs.
+    # The disk was replaced by an empty one, lost its files, or was removed from log.dirs.
     return _out_of_sync_first(wanted, make)
 
 
 def _out_of_sync_first(wanted: Wanted, make: Action) -> Action:
-    """``make`` gives a log that may lack acknowledged records: not while it counts as in sync.
+    """Return ``make`` only if the replica does not count as in sync: its log may lack acknowledged
+    records.
 
-    The last one in sync stays so, without a log, but for the operator's word; and it is reported
-    even then, because it must not lead on in the epoch in which it acknowledged them.
+    The last in-sync replica stays in sync without a log, unless unclean elections are allowed. Even
+    then it is reported as LOST first, because it must not lead in the epoch of these records.
     """
     if not wanted.is_counted:
         return make

@@ -1,12 +1,14 @@
-"""LOOP. ``DoubtfulCopies``: copies that may lack what others count on leave the in-sync set first.
+"""LOOP. ``DoubtfulCopies``: copies that may lack acknowledged records leave the ISR first.
 
-* Such a copy is reported LOST and then where it is (KIP-858): as a follower it catches up again.
-* A copy that is known to be damaged when it is found leaves, too, if another one is in sync.
-* Metadata lags behind the disks, or is ahead of them. A controller judges an unclean directory by
-  the replicas that metadata has in it (KIP-966 by the directory); what is found in another one is
-  judged here: it is whole only if its directory was closed cleanly by the incarnation before.
-* Until the controller knows, the copy does not begin to lead, and its directory is not closed
-  cleanly: the next start has to doubt it again.
+* Such a copy is reported as LOST and then with its directory (KIP-858): it catches up as a
+  follower.
+* A copy that is already known to be damaged also leaves, if another replica is in sync.
+* Metadata can be behind or ahead of the disks. A controller checks an uncleanly closed directory
+  by the replicas that the metadata has in it (KIP-966 per directory). A copy found in another
+  directory is checked here: it is complete only if the previous incarnation closed that directory
+  cleanly.
+* Until the controller knows about it, the copy does not become leader, and its directory is not
+  marked as cleanly closed, so that the next start checks it again.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ class DoubtfulCopies:
         self._log = get_logger(component="doubtful_copies")
 
     def met(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """The copy was found, and is about to be served."""
+        """Check a copy that was found and is about to be served."""
         named = replica.registration.directory_of(self._broker_id) or LOST_DIR
         found = handle.log_dir.directory_id
         if handle.log_end_offset < handle.checkpointed_recovery_point:
-            # Whatever the clean mark of its directory says.
+            # Independent of the clean shutdown mark of its directory.
             self._log.error(
                 "replica_lost_flushed_records",
                 partition=str(replica.topic_partition),
@@ -82,17 +84,18 @@ class DoubtfulCopies:
             self.leave_in_sync_set(replica, handle)
 
     def leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """Where others count on the copy; a cluster from before directories cannot be told."""
+        """Report the replica as LOST and then with its directory, if the cluster knows this
+        broker's directories."""
         if self._cache.state.knows_dirs_of(self._broker_id):
             self._assignments.assign(replica.key, LOST_DIR)
             self._assignments.assign(replica.key, self._present_dir(replica, handle))
 
     def is_leaving(self, replica: HostedReplica) -> bool:
-        """Whether others may count on the copy still."""
+        """Return whether the report that the copy is LOST is still pending."""
         return self._assignments.is_losing(replica.key)
 
     def unreported(self) -> frozenset[TopicPartition]:
-        """Of which the cluster does not know that they may lack records."""
+        """Return the partitions whose copy may lack records without the cluster's knowledge."""
         unjudged = (
             handle.topic_partition
             for handle in self._logs.handles()
@@ -102,9 +105,9 @@ class DoubtfulCopies:
         return frozenset((*unjudged, *leaving))
 
     def _is_unjudged(self, handle: LogHandle) -> bool:
-        """The broker, or the directory, goes before anybody has met it.
+        """Return whether ``met`` has not checked the copy before the broker or the directory stops.
 
-        A move that the stop overtakes may have put the whole copy in the place of one that was met.
+        If a move finishes during the stop, an unchecked copy may have replaced a checked one.
         """
         replica = self._replicas.get(handle.topic_partition)
         return replica is None or replica.handle is None or not replica.handle.log_dir.is_online
@@ -114,7 +117,7 @@ class DoubtfulCopies:
         return is_shorter or not self._was_closed_cleanly(handle.log_dir)
 
     def _present_dir(self, replica: HostedReplica, handle: LogHandle) -> DirectoryId:
-        """Where the replica is; or where it will be, if a move is agreed to and goes on."""
+        """Return the replica's directory, or the target of a move that the controller accepted."""
         named = replica.registration.directory_of(self._broker_id)
         future = self._logs.future(replica.topic_partition)
         is_moving = future is not None and future.log_dir.directory_id == named
@@ -123,7 +126,8 @@ class DoubtfulCopies:
     def _was_closed_cleanly(self, log_dir: LogDir) -> bool:
         me = self._cache.state.brokers.get(self._broker_id)
         epoch = log_dir.clean_shutdown.broker_epoch
-        # Of this incarnation is what it detached, and attached again.
+        # The present epoch belongs to directories that this incarnation detached and attached
+        # again.
         return (
             me is not None
             and epoch != UNKNOWN_BROKER_EPOCH

@@ -1,11 +1,10 @@
-"""LOOP. The replicas that this broker hosts, and who hears when one of them moves.
+"""LOOP. The replicas that this broker hosts, and the notification of requests that wait for them.
 
 * :class:`HostedReplica` joins a :class:`Partition` (the role) to a :class:`LogHandle` (the files).
-* :class:`HostedReplicas` finds them for requests, and is the one place where a moved log end, a
-  moved high watermark or a lost replica wakes the requests that wait for it.
+* :class:`HostedReplicas` finds replicas for requests. It is the only place where a moved log end,
+  a moved high watermark or a lost replica wakes the waiting requests.
 
-Who changes roles is replica_manager.py; who appends and reads are replica_appends.py and
-replica_reads.py.
+replica_manager.py changes roles, replica_appends.py appends, replica_reads.py reads.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ from kraftjbod.storage.log.log_handle import LogHandle
 class HostedReplica:
     """One replica on this broker. ``partition`` and ``handle`` are None while there is no log.
 
-    Written by the replica manager only, but for what belongs to a move between directories,
-    ``gate`` and ``is_assigned_by_move``, and for what is counted.
+    Only the replica manager writes the attributes, except ``gate`` and ``is_assigned_by_move``,
+    which
+    belong to moves between directories, and the counters.
     """
 
     __slots__ = (
@@ -86,30 +86,30 @@ class HostedReplica:
         self.topic_id = topic_id
         self.key = TopicIdPartition(topic_id, topic_partition.partition)
         self.registration = registration
-        #: The replica came into being while this broker followed the metadata.
+        #: The replica was created while this broker followed the metadata.
         self.is_new = is_new
         self.handle: LogHandle | None = None
         self.partition: Partition | None = None
-        #: The leader epoch in which a copy that is lost led last. What comes in its place may lack
-        #: what was acknowledged then, so it leads in a newer one or not at all.
+        #: The last leader epoch of a lost copy. The copy that replaces it may lack records that
+        #: were acknowledged in that epoch, so it leads only in a newer epoch.
         self.led_in = LeaderEpoch(-1)
         self.state = ReplicaState.MAKING
-        #: Why it has no log and gets none for now, as it was logged last; None unless that is so.
+        #: The last logged reason why the replica has no log; None otherwise.
         self.waits_because_of: Action | None = None
-        #: A move has reported to the controller where the replica shall be, and will set that
-        #: right.
+        #: A move reported the replica's future directory to the controller and will correct it if
+        #: needed.
         self.is_assigned_by_move = False
-        #: Closed while a move lets the copies change places.
+        #: Closed while a move swaps the copies.
         self.gate = AppendGate()
-        #: Appended since consumers last heard that there is more to read.
+        #: Bytes appended since consumers were last notified.
         self.unread_bytes = 0
-        #: As of the last move of the high watermark.
+        #: As of the last change of the high watermark.
         self.last_stable_offset = -1
-        #: Appended here, leading or following, and given out to consumers and followers, since
-        #: the replica came or the broker started; wherever it lay then.
+        #: Bytes appended (as leader or follower) and bytes sent to consumers and followers, in all
+        #: directories, since the replica came here or the broker started.
         self.appended_bytes = 0
         self.fetched_bytes = 0
-        #: The fetch sessions of its followers; an ordered set.
+        #: The fetch sessions of its followers, as an ordered set.
         self.watchers: dict[FetchSession, None] = {}
 
     def __repr__(self) -> str:
@@ -117,14 +117,15 @@ class HostedReplica:
 
     @property
     def is_offline(self) -> bool:
-        """Its directory is, or may be, among those that are offline."""
+        """Whether its directory is, or may be, offline."""
         return self.state is ReplicaState.OFFLINE
 
     @property
     def should_follow(self) -> bool:
-        """Whether it is to be fetched: it follows, its leader is known, and there is a log for it.
+        """Whether a fetch loop should fetch the replica: it is a follower with a known leader and a
+        log.
 
-        Not while a move lets its copies change places; it goes on when the gate is open again.
+        False while a move swaps its copies.
         """
         partition = self.partition
         return (
@@ -136,23 +137,24 @@ class HostedReplica:
         )
 
     def lacks_a_log(self, *, is_reported: bool = False) -> bool:
-        """Whether news of it may find it a log.
+        """Return whether a change may give the replica a log.
 
-        One that lost its directory waits for that alone, unless it ``is_reported`` that
-        metadata names another one, or it was reconciled since.
+        A replica that lost its directory gets a log only when it is reconciled, unless the metadata
+        names
+        another directory (``is_reported``) or it was reconciled since.
         """
         if self.handle is not None or self.state is ReplicaState.MAKING:
             return False
         return self.partition is None or self.waits_because_of is not None or is_reported
 
     def count_appended(self, size_bytes: int) -> None:
-        """So many bytes of records were appended; its directory counts them too."""
+        """Count ``size_bytes`` of appended records for the replica and its directory."""
         self.appended_bytes += size_bytes
         if self.handle is not None:
             self.handle.log_dir.statistics.appended_bytes += size_bytes
 
     def count_fetched(self, size_bytes: int) -> None:
-        """So many bytes of records are on their way to a consumer or a follower."""
+        """Count ``size_bytes`` of records sent to a consumer or a follower."""
         self.fetched_bytes += size_bytes
         if self.handle is not None:
             self.handle.log_dir.statistics.fetched_bytes += size_bytes
@@ -161,16 +163,18 @@ class HostedReplica:
         self.state = next_state(self.state, event)
 
     def note_dir_state(self) -> None:
-        """Its log is open: the replica is in the state of its directory."""
+        """Adopt the state of the directory of the open log."""
         if self.handle is not None:
             self.note(EVENT_OF_DIR[self.handle.log_dir.state])
 
     def require_open(self) -> tuple[Partition, LogHandle]:
-        """Role and files.
+        """Return the role and the files.
 
         :raises KafkaStorageError: if its directory is offline.
-        :raises NotLeaderOrFollowerError: if its log is still being created, or another broker leads
-            since its directory went: clients that know no errors of disks go there then.
+        :raises NotLeaderOrFollowerError: if its log is still being created, or if another broker
+            became
+            leader after the directory failed: a client without handling of storage errors goes to
+            it.
         """
         if self.partition is not None and self.handle is not None:
             return self.partition, self.handle
@@ -188,7 +192,7 @@ class HostedReplica:
 
 
 class HostedReplicas:
-    """All of this broker's replicas by topic name and partition."""
+    """All replicas of this broker by topic name and partition."""
 
     def __init__(
         self,
@@ -201,17 +205,19 @@ class HostedReplicas:
         stable_fetches: FetchPurgatory | None = None,
         lets_followers_serve: bool = False,
     ) -> None:
-        """``stable_fetches`` are those of consumers who want what is committed.
+        """Create an empty registry.
 
-        :param lets_followers_serve: followers hear at once what is committed, and so do consumers
-            that read them.
+        :param stable_fetches: fetches of consumers with ``read_committed``.
+        :param lets_followers_serve: consumers may read followers (KIP-392), so a new high watermark
+            is
+            sent to followers at once.
         """
         self.lets_followers_serve = lets_followers_serve
         self.stable_fetches = stable_fetches or FetchPurgatory()
         self.produces = produces
         self.deletions = deletions
         self.consumer_fetches = consumer_fetches
-        #: What came after what, of all that matters to what followers say.
+        #: Orders all events that affect the validity of followers' reports.
         self.moments = Moments()
         self._cache = cache
         self._by_name: dict[TopicPartition, HostedReplica] = {}
@@ -235,18 +241,18 @@ class HostedReplicas:
 
     @property
     def brokers(self) -> Mapping[BrokerId, BrokerRegistration]:
-        """By the metadata of now."""
+        """The brokers in the present metadata."""
         return self._cache.state.brokers
 
     def is_current(self, replica: HostedReplica) -> bool:
-        """Whether it is still hosted; asked again after every await."""
+        """Return whether the replica is still hosted. Check it after every ``await``."""
         return self._by_name.get(replica.topic_partition) is replica
 
     def require(self, topic_partition: TopicPartition) -> HostedReplica:
-        """The replica of a request.
+        """Return the replica for a request.
 
-        :raises UnknownTopicOrPartitionError: if there is no such partition in the cluster.
-        :raises NotLeaderOrFollowerError: if it has no replica here.
+        :raises UnknownTopicOrPartitionError: if the cluster has no such partition.
+        :raises NotLeaderOrFollowerError: if the partition has no replica here.
         """
         replica = self._by_name.get(topic_partition)
         if replica is not None:
@@ -262,7 +268,7 @@ class HostedReplicas:
         broker_epoch: BrokerEpoch,
         leader_epoch: int,
     ) -> None:
-        """As :meth:`Partition.require_follower`, by the metadata of now."""
+        """Call :meth:`Partition.require_follower` with the present metadata."""
         partition.require_follower(
             broker_id,
             broker_epoch=broker_epoch,
@@ -278,9 +284,10 @@ class HostedReplicas:
         return topic.name
 
     def count_late_transactions(self, *, before_ms: int) -> int:
-        """Partitions with a transaction that has been open since before ``before_ms`` of the wall.
+        """Return the number of partitions with a transaction open since before ``before_ms`` (wall
+        clock).
 
-        Its coordinator should have ended it: it may be one that hangs.
+        Their coordinator should have ended these transactions: they may hang.
         """
         late = 0
         for replica in self._by_name.values():
@@ -294,7 +301,7 @@ class HostedReplicas:
     def log_end_moved(
         self, replica: HostedReplica, size_bytes: int, *, has_committed: bool
     ) -> None:
-        """The leader appended ``size_bytes``, which may have committed them already."""
+        """Notify waiters that the leader appended ``size_bytes``, which may already be committed."""
         replica.unread_bytes += size_bytes
         for session in replica.watchers:
             session.moved(replica.key, size_bytes)
@@ -318,13 +325,14 @@ class HostedReplicas:
             self.stable_fetches.wake(replica.topic_partition)
 
     def follower_committed(self, replica: HostedReplica) -> None:
-        """A follower here heard of its leader that more is committed."""
+        """Notify consumers that read this follower of a higher high watermark."""
         if self.lets_followers_serve:
             self.consumer_fetches.wake(replica.topic_partition)
             self.stable_fetches.wake(replica.topic_partition)
 
     def in_sync_set_changed(self, replica: HostedReplica, high_watermark_before: int) -> None:
-        """The ISR is another now, which may commit records or make waiting for it pointless."""
+        """Notify waiters of a changed ISR: it may have committed records, or made waiting
+        pointless."""
         partition = replica.partition
         if partition is None:
             return
@@ -335,14 +343,14 @@ class HostedReplicas:
             self.produces.fail(replica.topic_partition, code)
 
     def end_waits(self, replica: HostedReplica, code: ErrorCode) -> None:
-        """Nothing that waits for the replica can be served any more."""
+        """End all waits for the replica with ``code``."""
         self.produces.fail(replica.topic_partition, code)
         self.deletions.fail(replica.topic_partition, code)
         replica.gate.recheck()
         self.reading_changed(replica)
 
     def reading_changed(self, replica: HostedReplica) -> None:
-        """Whoever waits to read the replica shall try again."""
+        """Make all waiting fetches read the replica again."""
         self.consumer_fetches.wake(replica.topic_partition)
         self.stable_fetches.wake(replica.topic_partition)
         for session in replica.watchers:
@@ -351,7 +359,7 @@ class HostedReplicas:
     # --- deletions of records --------------------------------------------------------------------
 
     def low_watermark(self, replica: HostedReplica) -> int:
-        """Below which nobody shows records of a partition that is led here (KIP-107).
+        """Return the low watermark of a partition that is led here (KIP-107).
 
         :raises OperatingError: if it is not led here, or its directory is offline.
         """
@@ -360,7 +368,7 @@ class HostedReplicas:
         return low_watermark_of(partition, handle.log_start_offset, self._cache.state.brokers)
 
     def follower_start_reported(self, replica: HostedReplica) -> None:
-        """A follower said where its log starts, which may be what a deletion waits for."""
+        """Note a follower's log start offset, which may complete a deletion of records."""
         if not self.deletions.is_waited_for(replica.topic_partition):
             return
         try:
@@ -371,9 +379,10 @@ class HostedReplicas:
             self.deletions.reached(replica.topic_partition, low_watermark)
 
     def recheck_deletions(self) -> None:
-        """Another broker or directory counts now: of those partitions that a deletion waits for."""
+        """Recompute the low watermark of partitions with waiting deletions: brokers or directories
+        changed."""
         for topic_partition in self.deletions.partitions:
-            # One that is not hosted any more has ended its waits.
+            # A replica that is not hosted any more has ended its waits.
             self.follower_start_reported(self._by_name[topic_partition])
 
     def close(self) -> None:
@@ -383,7 +392,7 @@ class HostedReplicas:
         self.stable_fetches.close()
 
     def _figures(self) -> Iterator[tuple[str, int]]:
-        """Count in one loop over the replicas, because each snapshot of the metrics does."""
+        """Count in one loop over the replicas, because it runs for each snapshot of the metrics."""
         leaders = under_replicated = under_min_isr = offline = 0
         for replica in self._by_name.values():
             if replica.state is ReplicaState.OFFLINE:

@@ -71,18 +71,18 @@ class IsrManager:
         metrics.count("IsrShrinksPerSec", 0)
         self._check_interval_ms = max(1, min(_CHECK_INTERVAL_MS, replica_lag_time_max_ms // 2))
         most_ms = replica_lag_time_max_ms // _LAG_CHECKS_PER_LIMIT
-        #: In how many checks each partition is checked for lag once.
+        #: Number of checks in which each partition is checked for lag once.
         self._lag_parts = max(1, most_ms // self._check_interval_ms)
         self._request_timeout_ms = request_timeout_ms
         #: The partitions led here; an ordered set.
         self._led: dict[TopicPartition, None] = {}
-        #: Wishes to be sent, the newest of each partition. Bounded by the partitions hosted here.
+        #: The newest unsent change of each partition. Bounded by the partitions hosted here.
         self._unsent: dict[TopicIdPartition, _PendingChange] = {}
         self._wakeup = asyncio.Event()
         self._log = get_logger(component="isr_manager")
 
     def elected(self, leadership: Leadership) -> None:
-        """A partition is led here from now on."""
+        """Note that this broker leads the partition."""
         self._led[leadership.topic_partition] = None
 
     def resigned(self, leadership: Leadership) -> None:
@@ -93,7 +93,7 @@ class IsrManager:
         )
 
     def follower_caught_up(self, replica: HostedReplica, follower: BrokerId) -> None:
-        """A follower outside the ISR has fetched; it may be good enough to join."""
+        """Check whether a follower outside the ISR that has fetched may join."""
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None:
             return
@@ -102,13 +102,13 @@ class IsrManager:
             self._want(replica, (*partition.isr, follower))
 
     async def watch(self) -> None:
-        """Check the partitions that are led here, until cancelled."""
+        """Check the partitions that this broker leads, until cancelled."""
         for number in itertools.count():
             await asyncio.sleep(self._check_interval_ms / 1000)
             self._check_all(number % self._lag_parts)
 
     def _check_all(self, part: int) -> None:
-        """Check under-replicated partitions, and the others of one ``part`` of all."""
+        """Check under-replicated partitions, and of the others the given ``part``."""
         now_ms = self._clock.now_ms()
         for at, topic_partition in enumerate(self._led):
             replica = self._replicas.get(topic_partition)
@@ -119,7 +119,7 @@ class IsrManager:
                 self._check(replica, partition, now_ms)
 
     def _check(self, replica: HostedReplica, partition: Partition, now_ms: int) -> None:
-        # Whoever cannot read its own log must not blame those who wait for it.
+        # A leader that cannot read its own log must not remove the followers that wait for it.
         is_stalled = replica.state is ReplicaState.STALLED
         lagging = () if is_stalled else partition.isr_shrink_candidates(now_ms)
         if lagging:

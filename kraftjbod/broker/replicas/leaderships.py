@@ -1,13 +1,13 @@
-"""LOOP. ``Leaderships``: which partitions this broker leads, published to whoever builds on that.
+"""LOOP. ``Leaderships``: publishes the partitions that this broker leads to subscribers.
 
-* The replica manager notes each change where a role changes; it is published when the change has
-  been carried out: by the metadata publisher, the handler of directories' states, or a move.
-* Subscribers hear of each change once, in the order in which they came. Another log, or another
-  topic of the name, is a resignation and an election; a newer leader epoch with the same log is an
-  election alone.
-* A disk that dies ends leaderships at once. One that is full or hangs ends none: its partitions are
-  led, with the log that they had, until metadata gives them to another broker. What cannot be
-  written or read meanwhile says so itself.
+* The replica manager notes each change of a role. The metadata publisher, the handler of directory
+  states or a move publishes it when the change has been carried out.
+* Subscribers receive each change once, in order. A replaced log, or another topic with the same
+  name, is a resignation and an election. A newer leader epoch with the same log is an election
+  only.
+* A failed directory ends leaderships at once. A full or hung one does not: this broker leads its
+  partitions, with the same log, until the metadata names another leader. Reads and writes in the
+  meantime return their own errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kraftjbod.core.telemetry import get_logger
 
 
 class Leadership(NamedTuple):
-    """That this broker leads a partition of a topic in an epoch."""
+    """The leadership of this broker for a topic partition in an epoch."""
 
     topic_partition: TopicPartition
     topic_id: TopicId
@@ -29,23 +29,28 @@ class Leadership(NamedTuple):
 
 
 class LeadershipSubscriber(Protocol):
-    """Called within what changed it: notes it, begins tasks, awaits nothing and raises nothing."""
+    """A subscriber to leaderships.
+
+    The methods run inside the change: they may note it and start tasks, but must not await or
+    raise.
+    """
 
     def elected(self, leadership: Leadership) -> None:
-        """This broker leads, in a newer epoch than it did if it led before."""
+        """Note that this broker leads, in a newer epoch if it led before."""
 
     def resigned(self, leadership: Leadership) -> None:
-        """It leads no more, or not with this log; ``leadership`` is the last one it had."""
+        """Note that this broker no longer leads, or not with this log; ``leadership`` is the
+        previous one."""
 
 
 class Leaderships:
-    """``note`` where a role changes, ``publish`` when that is carried out."""
+    """Call ``note`` where a role changes and ``publish`` when the change has been carried out."""
 
     def __init__(self) -> None:
         self._subscribers: list[LeadershipSubscriber] = []
-        #: As noted last.
+        #: The leaderships as last noted.
         self._led: dict[TopicPartition, Leadership] = {}
-        #: Noted, not published yet: the leadership and whether it begins.
+        #: Noted but unpublished leaderships, each with whether it begins.
         self._unpublished: deque[tuple[Leadership, bool]] = deque()
         self._is_publishing = False
         self._log = get_logger(component="leaderships")
@@ -54,12 +59,13 @@ class Leaderships:
         return len(self._led)
 
     def subscribe(self, subscriber: LeadershipSubscriber) -> None:
-        """Before the first metadata; who comes later would not hear of what is led already."""
+        """Add a subscriber. Call it before the first metadata: earlier leaderships are not
+        repeated."""
         assert not self._led, "too late"
         self._subscribers.append(subscriber)
 
     def note(self, replica: HostedReplica) -> None:
-        """The replica's role may be another now."""
+        """Note the replica's present role."""
         partition = replica.partition
         if partition is None or not partition.is_leader:
             self.note_end(replica)
@@ -74,16 +80,16 @@ class Leaderships:
         self._unpublished.append((now, True))
 
     def note_end(self, replica: HostedReplica) -> None:
-        """It is not led any more, or its log is gone."""
+        """Note that the replica is not leader any more, or lost its log."""
         before = self._led.get(replica.topic_partition)
         if before is not None and before.topic_id == replica.topic_id:
             del self._led[replica.topic_partition]
             self._unpublished.append((before, False))
 
     def publish(self) -> None:
-        """Let subscribers know of all that was noted."""
+        """Send all noted changes to the subscribers."""
         if self._is_publishing:
-            return  # A subscriber changed something: it is next.
+            return  # A subscriber noted another change: the outer call publishes it.
         self._is_publishing = True
         try:
             while self._unpublished:
@@ -102,7 +108,7 @@ class Leaderships:
             else:
                 subscriber.resigned(leadership)
         except Exception as e:
-            # A bug of one subscriber: the others hear of it, and the broker goes on.
+            # A bug in one subscriber: notify the others and keep the broker running.
             self._log.error(
                 "leadership_subscriber_failed",
                 partition=str(leadership.topic_partition),

@@ -1,17 +1,17 @@
-"""LOOP. ``LeftoverCopies``: what to make of copies that cannot be told apart without the metadata.
+"""LOOP. ``LeftoverCopies``: decides about copies that only the metadata can tell apart.
 
-After the logs are loaded and before anything is hosted, and again for each directory that comes
-while the broker runs:
+It runs after the logs are loaded and before a replica is hosted, and again for each directory that
+is attached while the broker runs:
 
-* of several current copies of one replica the one that metadata names is served, or else the
-  longest; none of them where metadata names a directory that is offline;
-* a copy on its way out, of a replica without a current one, comes back if it is what metadata
-  means: its directory is named and the replica is in sync. It stays aside while metadata names
-  a directory that is not here, because it may be all there is, and goes if nobody needs it;
-* a stray of a topic and partition that metadata has a replica of here comes back, if there is no
-  other copy. As one that is in sync only if it was set aside by metadata that did not know the
-  topic: that was not this metadata, so nothing was committed without it since. Otherwise it comes
-  back once it does not count as in sync, for a follower has to catch up and nothing else.
+* Of several current copies of one replica, the copy in the directory that the metadata names is
+  served, else the longest. If the metadata names an offline directory, no copy is served.
+* A copy that was being deleted, of a replica without a current copy, is restored if its directory
+  is the one in the metadata and the replica is in sync. It is kept aside while the metadata names a
+  directory that is not here, because it may be the only copy. Otherwise it is deleted.
+* A stray of a replica that the metadata has here is restored if there is no other copy. If the
+  replica counts as in sync, the stray must have been set aside by metadata without the topic: that
+  was older metadata, so no record was committed without the stray since. Otherwise the stray is
+  restored once the replica does not count as in sync, so that it only has to catch up.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class LeftoverCopies:
         self._log = get_logger(component="leftover_copies")
 
     async def resolve(self, is_taken: Callable[[TopicPartition], bool] = lambda _: False) -> None:
-        """Choose; a directory that dies over this is judged by itself.
+        """Choose the copies; a directory that fails meanwhile is handled elsewhere.
 
-        ``is_taken`` says of a replica that it is served, or being made: nothing takes its place,
-        and what is on its way out and of its topic stays.
+        :param is_taken: returns whether a replica is served or being created. No copy replaces it,
+            and
+            its deleted copies of the same topic stay as they are.
         """
         await self._resolve_duplicates()
         for stray in self._logs.strays.all():
@@ -71,7 +72,7 @@ class LeftoverCopies:
 
     async def _resolve_duplicates(self) -> None:
         for topic_partition in list(self._logs.duplicates):
-            # A directory may have died over the last one, and its copies with it.
+            # A directory may have failed during the previous step and taken its copies offline.
             if topic_partition in self._logs.duplicates:
                 await self._resolve_duplicate(topic_partition)
 
@@ -80,7 +81,7 @@ class LeftoverCopies:
         topic = self._cache.state.topic(topic_partition.topic)
         registration = self._cache.state.partition_named(topic_partition)
         named = None if registration is None else registration.directory_of(self._broker_id)
-        # One of an earlier topic of that name is not a copy, whatever it is or where.
+        # A copy of an earlier topic with the same name does not count.
         ours = [h for h in copies if topic is not None and h.topic_id == topic.topic_id]
         winner = max(
             ours or copies,
@@ -109,7 +110,7 @@ class LeftoverCopies:
             self._log.warning("deleted_replica_kept", partition=str(tp), path=orphan.directory)
 
     def _is_of_topic(self, orphan: Orphan) -> bool:
-        """And not of an earlier one of that name."""
+        """Return whether the copy belongs to the present topic of that name, not to an earlier one."""
         topic = self._cache.state.topic(orphan.topic_partition.topic)
         return topic is not None and topic.topic_id == orphan.topic_id
 
@@ -132,7 +133,7 @@ class LeftoverCopies:
         if stray is None:
             return
         if current is not None:
-            # Of a topic of that name in a life that is not this one.
+            # It belongs to an earlier topic of that name.
             log_id = self._cache.state.metadata_log_id
             await self._logs.rename_stray(tp, StrayReason.TOPIC_UNKNOWN, log_id)
         self._log.warning("stray_taken_back", partition=str(tp), path=stray.directory)
@@ -147,18 +148,20 @@ class LeftoverCopies:
             is_only = len(strays) == 1 and not self._logs.strays.unreadable(tp)
             if not is_only or not _lacks_nothing(strays[0], registration):
                 return None
-            # The controller may have gone before it heard where the replica had been made.
+            # The controller may have failed before it received the directory of the created
+            # replica.
             is_undecided = named in (UNASSIGNED_DIR, MIGRATING_DIR)
             return strays[0] if is_undecided or strays[0].log_dir.directory_id == named else None
         online = {log_dir.directory_id for log_dir in self._logs.online_dirs()}
         if named not in online and self._logs.offline_dirs():
-            return None  # The copy that is meant may be in a directory that comes back.
+            return None  # The named copy may be in a directory that returns.
         return max(strays, key=lambda s: (s.log_dir.directory_id == named, s.size_bytes))
 
 
 def _lacks_nothing(stray: Stray, registration: PartitionRegistration) -> bool:
-    """Whether the stray of a replica that counts as in sync is what counts."""
+    """Return whether the stray has all records of a replica that counts as in sync."""
     if stray.mark is None:
-        # From before marks. In the epoch of its last record, nobody else has led since.
+        # It was set aside before marks existed. No other leader has been elected since the epoch of
+        # its last record.
         return stray.last_epoch == registration.leader_epoch
     return stray.mark.reason is StrayReason.TOPIC_UNKNOWN

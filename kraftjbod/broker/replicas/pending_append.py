@@ -1,4 +1,4 @@
-"""LOOP. ``PendingAppend``: one partition of a produce on its way to its ``AppendOutcome``."""
+"""LOOP. ``PendingAppend``: one partition of a produce request until its ``AppendOutcome``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_OFFSET: Final = -1
 
 
 class AppendOutcome(NamedTuple):
-    """What a producer is answered about one partition."""
+    """The result of a produce for one partition."""
 
     code: ErrorCode
     message: str | None = None
@@ -28,9 +28,9 @@ class AppendOutcome(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = NO_OFFSET
     record_errors: tuple[tuple[int, str], ...] = ()
-    """Index in the batch, and why that record is refused."""
+    """Index in the batch and reason for each refused record."""
     is_in_log: bool = False
-    """Of an error: the batch was appended, and in-sync replicas may not have it."""
+    """True for an error after the append: in-sync replicas may lack the batch."""
 
     @classmethod
     def of(cls, error: OperatingError) -> AppendOutcome:
@@ -39,7 +39,7 @@ class AppendOutcome(NamedTuple):
 
 
 class PendingAppend(Completion[AppendOutcome]):
-    """One partition of one produce request, on its way to its outcome."""
+    """One partition of one produce request until its outcome."""
 
     __slots__ = (
         "acks",
@@ -77,26 +77,26 @@ class PendingAppend(Completion[AppendOutcome]):
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.expected_epoch = expected_epoch
-        #: What its batch may belong to.
+        #: The transaction of the batch according to the request.
         self.transaction = transaction
-        #: What is appended instead of records.
+        #: The transaction marker to append instead of records.
         self.marker = marker
-        #: What the coordinator was asked with, once it has answered that all is well.
+        #: The verification guard that the coordinator confirmed.
         self.guard: VerificationGuard | None = None
-        #: It waits for the coordinator, or after others of its producer that do.
+        #: It waits for the coordinator, or behind batches of its producer that do.
         self.is_being_verified = False
-        #: Its records wait for the thread that checks them, or after others that do.
+        #: It waits for the thread that validates records, or behind appends that do.
         self.is_being_checked = False
-        #: Once its records were found to be good.
+        #: The batch after its validation.
         self.checked: CheckedBatch | None = None
-        #: Where it is written to, and in which leader epoch, once that was asked for.
+        #: The replica and the leader epoch of the write, once it is queued.
         self.replica: HostedReplica | None = None
         self.leader_epoch = NO_EPOCH
-        #: Of ``ReplicaAppends._reorders``, when it went to the directory's queue.
+        #: The value of ``ReplicaAppends._reorders`` when it was queued at the directory.
         self.reorders_seen = 0
-        #: How often it went there once more because those before it had to.
+        #: How often it was queued again because earlier batches had to be queued again.
         self.gaps_met = 0
-        #: The directory has answered; what is left is to wait for followers.
+        #: The directory has responded; only the replication is pending.
         self.is_written = False
 
     @classmethod
@@ -108,7 +108,7 @@ class PendingAppend(Completion[AppendOutcome]):
 
 
 class MarkerToWrite(NamedTuple):
-    """How a coordinator ends a producer's transaction."""
+    """The end of a producer's transaction, as its coordinator decided."""
 
     producer_id: int
     producer_epoch: int
@@ -117,7 +117,7 @@ class MarkerToWrite(NamedTuple):
 
 
 class TransactionClaim(NamedTuple):
-    """Whose transaction a batch says it belongs to; the coordinator knows whether it does."""
+    """The transaction that a batch claims to belong to. The coordinator verifies the claim."""
 
     transactional_id: str
     supports_epoch_bump: bool
@@ -125,6 +125,7 @@ class TransactionClaim(NamedTuple):
     refusal_of: Callable[[ErrorCode], ErrorCode] = lambda code: code
     """What the client is answered for what the coordinator said."""
     is_from_coordinator: bool = False
-    """A group's coordinator writes for the producer, and counts no sequence."""
+    """A group coordinator writes for the producer, without sequence numbers."""
     still_holds: Callable[[], ErrorCode] = lambda: ErrorCode.NONE
-    """Asked when the coordinator has answered: why it shall not be appended any more."""
+    """Called after the coordinator's response. Returns the error that now forbids the append, else
+    NONE."""

@@ -1,19 +1,19 @@
-"""LOOP. Appending as the leader: from a producer's bytes to an outcome that can be answered.
+"""LOOP. Appends as the leader: from a producer's bytes to the outcome for the response.
 
-The stairs of one partition in one produce request:
+The steps for one partition of a produce request:
 
-1. role, epoch, in-sync replicas and the records are checked, and the append is queued for the
-   directory's thread, all without an ``await``, so that pipelined requests keep their order; while
-   the replica changes its directory all this waits at its gate, in order;
-   records that would hold up the loop are checked in a thread for all of them, and what comes for
-   that partition meanwhile waits after them, in order;
-2. when the append is done the role is checked again, because it may have moved meanwhile;
-3. with ``acks=all`` the outcome waits for the high watermark.
+1. Check the role, the epoch, the in-sync replicas and the records, and queue the append for the
+directory's thread. This takes no ``await``, so pipelined requests keep their order. While a move
+swaps the replica's copies, appends wait in order at its gate. Records that would block the event
+loop for long are validated in a thread shared by all partitions. Later appends to the partition
+wait behind them, in order.
+2. After the append, check the role again, because it may have changed.
+3. With ``acks=all``, wait for the high watermark.
 
-* An outcome is a value, never an exception: an abandoned one leaves nothing unretrieved.
-* What an append did to log end and high watermark takes effect even if nobody waits any more.
-* A directory that does not answer in ``log.dir.io.suspect.ms`` costs its partitions an error of
-  their own, and the rest of the request goes through.
+* An outcome is a value, never an exception, so an abandoned one leaves no unretrieved exception.
+* An append advances the log end and the high watermark even if its request was abandoned.
+* If a directory does not respond within ``log.dir.io.suspect.ms``, its partitions get an error and
+  the other partitions of the request proceed.
 """
 
 from __future__ import annotations
@@ -61,23 +61,25 @@ from kraftjbod.storage.log.verification_guards import (
 )
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
 
-#: A partition, a producer id and an epoch.
+#: Partition, producer id and producer epoch.
 _ProducerKey = tuple[TopicPartition, int, int]
-#: An idempotent producer has no more requests on their way to a broker.
+#: Maximum number of requests that an idempotent producer has in flight to a broker.
 _MAX_IN_FLIGHT: Final = 5
 _TIMER_SLACK_S: Final = 0.001
 
 R = TypeVar("R")
 
 
-#: Asks the coordinator of a transaction about a partition, a producer id and an epoch.
+#: Asks a transaction's coordinator about a partition, a producer id and an epoch.
 Verify = Callable[[TopicPartition, int, int, TransactionClaim], Completion[ErrorCode]]
 
 
 class _Outcomes(Completion[R], Generic[R]):
-    """All of one produce request; done when each of them is, and in ``waiting`` until then.
+    """The outcomes of one produce request.
 
-    Its value is what ``make`` makes of them.
+    It completes with the value of ``make`` when each outcome is complete, and is in ``waiting``
+    until
+    then.
     """
 
     __slots__ = ("_each", "_left", "_make", "_waiting", "deadline_s", "pending")
@@ -94,7 +96,7 @@ class _Outcomes(Completion[R], Generic[R]):
         self.pending = pending
         self._make = make
         self._each = each
-        #: Loop time from which on nobody waits for a directory any more.
+        #: Event loop time in seconds at which the wait for directories ends.
         self.deadline_s = deadline_s
         self._waiting = waiting
         waiting[self] = None
@@ -139,9 +141,10 @@ class ReplicaAppends:
         make_executor: MakeExecutor = LogDirExecutor,
         verify: Verify | None = None,
     ) -> None:
-        """``max_checking_bytes`` may wait for the thread that checks large batches.
+        """Create the component with its thread for validation.
 
-        Without ``verify`` no transaction can begin.
+        :param max_checking_bytes: limit of the bytes that wait for the validation thread.
+        :param verify: asks a transaction's coordinator; if None, no transaction can begin.
         """
         self._verify = verify
         self._replicas = replicas
@@ -154,16 +157,16 @@ class ReplicaAppends:
         self._checker = make_executor(
             name="record-validation", clock=clock, max_bytes=max_checking_bytes
         )
-        #: What waits until the records of an earlier append of its partition were checked.
+        #: Appends that wait until the records of an earlier append to the partition are validated.
         self._queued: dict[TopicPartition, deque[PendingAppend]] = {}
-        #: What waits for the coordinator of a transaction, by partition and producer, in order.
+        #: Appends that wait for a transaction's coordinator, per producer, in order.
         self._verifying: dict[_ProducerKey, deque[PendingAppend]] = {}
-        #: How often batches of transactions went to a directory's queue once more.
+        #: Number of times that transactional batches were queued again at a directory.
         self._reorders = 0
         self._loop = asyncio.get_running_loop()
-        #: Requests with outcomes that are not there yet; an ordered set.
+        #: Requests with incomplete outcomes, as an ordered set.
         self._waiting: dict[_Outcomes[Any], None] = {}
-        #: One timer for them all, at or before the first deadline.
+        #: One timer for all requests, at or before the first deadline.
         self._give_up_timer: asyncio.TimerHandle | None = None
         self._give_up_at_s = math.inf
 
@@ -177,10 +180,11 @@ class ReplicaAppends:
         leader_epoch: int = ANY_EPOCH,
         transaction: TransactionClaim | None = None,
     ) -> PendingAppend:
-        """Queue one partition's batches; never raises an :class:`OperatingError`.
+        """Queue the batches of one partition. Never raises an :class:`OperatingError`.
 
-        :param leader_epoch: the only one in which it may be written.
-        :param transaction: what transactional batches belong to; without it there may be none.
+        :param timeout_ms: maximum wait for replication.
+        :param leader_epoch: the only leader epoch in which the batches may be written.
+        :param transaction: the transaction of transactional batches, which are refused without it.
         """
         pending = PendingAppend(
             topic_partition,
@@ -196,13 +200,13 @@ class ReplicaAppends:
     def append_marker(
         self, topic_partition: TopicPartition, marker: MarkerToWrite, *, timeout_ms: int
     ) -> PendingAppend:
-        """Queue the end of a transaction; its outcome comes when it is replicated."""
+        """Queue a transaction marker. The outcome completes when the marker is replicated."""
         pending = PendingAppend(topic_partition, timeout_ms=timeout_ms, marker=marker)
         self._begin(pending)
         return pending
 
     def close(self) -> None:
-        """Let the thread end; nothing may be appended any more."""
+        """Stop the validation thread. Nothing may be appended afterwards."""
         self._checker.shutdown(wait=False)
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()
@@ -227,9 +231,9 @@ class ReplicaAppends:
         return outcomes
 
     def _begin(self, pending: PendingAppend) -> None:
-        """As far as it goes now: to the directory's queue, or to where it has to wait before."""
+        """Take the append to the directory's queue, or to the first step at which it must wait."""
         if pending.done():
-            return  # It was given up at the gate.
+            return  # Its deadline passed at the gate.
         try:
             if (queued := self._queued.get(pending.topic_partition)) is not None:
                 pending.is_being_checked = True
@@ -287,7 +291,10 @@ class ReplicaAppends:
     # -- transactions ---------------------------------------------------------------------------
 
     def _waits_for_others(self, pending: PendingAppend, header: BatchHeader) -> bool:
-        """Whether earlier batches of its producer wait for their coordinator, and this one too."""
+        """Queue the append behind earlier batches of its producer that wait for the coordinator.
+
+        Return False if there are none.
+        """
         if (queued := self._verifying.get(_key_of(pending, header))) is None:
             return False
         pending.checked = CheckedBatch(pending.records, header)
@@ -296,9 +303,11 @@ class ReplicaAppends:
         return True
 
     def _came_too_early(self, pending: PendingAppend, error: OperatingError) -> bool:
-        """Whether it was in the directory's queue when one before it had to go once more.
+        """Queue the append again after an earlier batch of its producer that had to be queued
+        again.
 
-        Then it goes after that one: its producer would take an error for the end.
+        Return False if that is not the cause of the error. A producer would treat the error as
+        fatal.
         """
         is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if not is_gap or pending.transaction is None or pending.done():
@@ -317,7 +326,7 @@ class ReplicaAppends:
         return True
 
     def _ask_coordinator(self, pending: PendingAppend, guard: VerificationGuard) -> None:
-        """The batch would begin a transaction: it waits until that is known to be one."""
+        """Ask the coordinator whether the transaction exists that the batch would begin."""
         header, claim = read_header(pending.records), pending.transaction
         if self._verify is None or claim is None:
             pending.set_result(AppendOutcome(ErrorCode.INVALID_TXN_STATE))
@@ -334,7 +343,7 @@ class ReplicaAppends:
         asking.add_done_callback(lambda asked: self._verified(key, guard, asked.result()))
 
     def _verified(self, key: _ProducerKey, guard: VerificationGuard, code: ErrorCode) -> None:
-        """The coordinator has answered, for all that wait for it."""
+        """Handle the coordinator's response for all appends of the producer that wait for it."""
         self._reorders += 1
         for one in _by_sequence(self._verifying.pop(key)):
             one.is_being_verified = False
@@ -357,9 +366,9 @@ class ReplicaAppends:
         self._give_up_timer = self._loop.call_at(at_s, self._give_up)
 
     def _give_up(self) -> None:
-        """Answer for directories that have not answered by now."""
+        """Complete the appends to directories that have not responded by their deadline."""
         self._give_up_timer, self._give_up_at_s = None, math.inf
-        # Timers may be early by a loop's own resolution.
+        # A timer may fire early by the resolution of the event loop's clock.
         now_s = self._loop.time() + _TIMER_SLACK_S
         for outcomes in [one for one in self._waiting if one.deadline_s <= now_s]:
             outcomes.deadline_s = math.inf
@@ -371,7 +380,8 @@ class ReplicaAppends:
     # -- the records ----------------------------------------------------------------------------
 
     def _check(self, pending: PendingAppend) -> CheckedBatch | None:
-        """None if that takes longer; then it is tried again when it is done."""
+        """Validate the records; return None if a thread does it, which begins the append again
+        afterwards."""
         config = self._topic_configs.get(pending.topic_partition.topic)
         records = pending.records
         header = validate(records, max_batch_bytes=config.max_message_bytes)
@@ -395,7 +405,7 @@ class ReplicaAppends:
         )
 
     def _checked(self, pending: PendingAppend, check: Completion[CheckedBatch]) -> None:
-        """The thread has answered: this one goes on, and then what waited after it."""
+        """Continue with the validated append, then with the appends that waited behind it."""
         queued = self._queued.pop(pending.topic_partition)
         error = check.exception()
         if error is None:
@@ -411,7 +421,7 @@ class ReplicaAppends:
     # -- the directory and the followers --------------------------------------------------------
 
     def _written(self, pending: PendingAppend, append: Completion[AppendResult]) -> None:
-        """The directory's thread has answered."""
+        """Handle the response of the directory's thread."""
         pending.is_written = True
         error = append.exception()
         if isinstance(error, NotVerifiedError) and not pending.done():
@@ -437,12 +447,13 @@ class ReplicaAppends:
             return
         partition.note_idle_followers(self._clock.now_ms())
         has_committed = partition.log_end_moved(handle.log_end_offset)
-        # The producer first: whoever waits for its records is woken in the same turn.
+        # Answer the producer first: consumers that wait for the records wake in the same event loop
+        # iteration.
         self._answer(pending, partition, result)
         self._replicas.log_end_moved(replica, size_bytes, has_committed=has_committed)
 
     def _answer(self, pending: PendingAppend, partition: Partition, result: AppendResult) -> None:
-        """What is in the log is answered now, or when it is replicated."""
+        """Answer for records in the log, now or when they are replicated."""
         if not partition.is_leader or partition.leader_epoch != pending.leader_epoch:
             pending.set_result(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, is_in_log=True))
             return
@@ -487,7 +498,7 @@ class ReplicaAppends:
 
 
 def _give_up(pending: Sequence[PendingAppend]) -> None:
-    """Answer for directories that have not answered by now."""
+    """Complete those of the appends whose directory has not responded."""
     for one in pending:
         if one.is_written:
             continue
@@ -514,14 +525,18 @@ def _key_of(pending: PendingAppend, header: BatchHeader) -> _ProducerKey:
 
 
 def _by_sequence(row: Sequence[PendingAppend]) -> list[PendingAppend]:
-    """Of one producer, as they follow the first: their answers may have come in another order."""
+    """Sort a producer's appends by sequence number, from the first one: responses can be out of
+    order."""
     sequences = {one: read_header(one.records).base_sequence for one in row}
     first = sequences[row[0]]
     return sorted(row, key=lambda one: (sequences[one] - first) & MAX_SEQUENCE)
 
 
 def _terms_of(pending: PendingAppend) -> ProducerTerms:
-    """:raises OperatingError: nobody says whose transaction the batch belongs to."""
+    """Return the producer's terms for a transactional batch.
+
+    :raises OperatingError: the request has no transactional id.
+    """
     claim = pending.transaction
     if claim is None:
         raise OperatingError(

@@ -1,9 +1,8 @@
-"""LOOP. ``ReplicaAssignments``: what the controller is told of where replicas are.
+"""LOOP. ``ReplicaAssignments``: reports of replica directories to the controller.
 
-Of one that moves the metadata is ahead of the disk, or about to be, and on purpose: the move asks
-before its copies change places. What was asked for may have been taken back, by a move that ended
-or by a request that nobody answered in time and that came after a later one; then it is asked for
-again.
+For a replica that moves, the metadata deliberately names the target before the copies are swapped.
+A later report may have withdrawn that target: a move that ended, or an old request that arrived
+late. Then the target is reported again.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ class ReplicaAssignments:
         self._assignments = assignments
 
     def assign(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
-        """A cluster from before directories would not hear of them; they are reported once it
-        does."""
+        """Report the replica's directory, if the cluster knows directories; else it is reported
+        when it does."""
         if self._cache.state.knows_dirs_of(self._broker_id):
             self._assignments.assign(replica.key, directory_id)
 
     def assign_without_log(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
-        """That it is lost waits until the cluster hears of it."""
+        """Report a replica without a log. The report waits until the cluster knows directories."""
         self._assignments.assign(replica.key, directory_id)
 
     def assign_moving(self, replica: HostedReplica) -> None:
-        """Ask for the target once more, if the metadata has gone back from it."""
+        """Report the target of the move again, if the metadata does not name it any more."""
         future = self._logs.future(replica.topic_partition)
         if future is None or self._assignments.is_queued(replica.key):
             return
@@ -51,6 +50,7 @@ class ReplicaAssignments:
             self.assign(replica, target)
 
     def to_resume(self, replica: HostedReplica, action: ResumeMove) -> MoveToResume:
-        """What was taken back may be on its way, while the metadata names the target still."""
+        """Return the move to resume. A queued report may withdraw a target that the metadata still
+        names."""
         is_taken_back = self._assignments.is_queued(replica.key)
         return MoveToResume(replica, action.is_accepted and not is_taken_back)

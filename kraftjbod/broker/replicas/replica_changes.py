@@ -1,6 +1,6 @@
-"""LOOP. What a change of the metadata leaves to do, beyond the roles that have changed already.
+"""LOOP. The work that a metadata change requires beyond the changes of roles.
 
-Made by the replica manager, carried out by the metadata publisher.
+The replica manager creates it and the metadata publisher carries it out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kraftjbod.core.ids import TopicPartition
 
 
 class MoveToResume(NamedTuple):
-    """A move that a restart interrupted; ``is_accepted``: metadata names its target already."""
+    """A move that a restart interrupted; ``is_accepted``: the metadata already names its target."""
 
     replica: HostedReplica
     is_accepted: bool
@@ -21,20 +21,21 @@ class MoveToResume(NamedTuple):
 
 @dataclass(slots=True)
 class ReplicaChanges:
-    """What a delta leaves to do: for fetchers and moves at once, for disks in their own time."""
+    """The work after a delta: at once for fetchers and moves, later for disks."""
 
     follow: list[HostedReplica] = field(default_factory=list)
     unfollow: list[TopicPartition] = field(default_factory=list)
     unsettled: list[HostedReplica] = field(default_factory=list)
-    """Their role waits until what they began as followers is in their logs, or gone from them."""
+    """Replicas whose role must wait until a pending operation as a follower has ended in their log.
+    """
     left: list[TopicPartition] = field(default_factory=list)
-    """Not hosted any more; whatever is moved of them is not wanted."""
+    """No longer hosted here. Their moves end."""
     resume: list[MoveToResume] = field(default_factory=list)
     create: list[HostedReplica] = field(default_factory=list)
-    """Also those for which a future copy is to be adopted."""
+    """Includes replicas for which a future copy is adopted."""
     delete: list[TopicPartition] = field(default_factory=list)
-    """Their topic is gone, or the replica moved to another broker."""
+    """Their topic was deleted, or the replica moved to another broker."""
     set_aside: list[TopicPartition] = field(default_factory=list)
-    """Copies that nobody wants and nobody may serve."""
+    """Copies that the metadata does not want here and that must not be served."""
     drop_future: list[TopicPartition] = field(default_factory=list)
-    """Copies that a move was building of something that nobody wants."""
+    """Future copies without a replica here."""

@@ -1,11 +1,12 @@
-"""LOOP. ``ReplicaMaker``: makes the log of a replica that is new to this broker.
+"""LOOP. ``ReplicaMaker``: creates the log of a replica that is new to this broker.
 
-* It is made where somebody asked for it before it came, else where metadata says, else where there
-  is most free space; what becomes of it meanwhile is asked anew at each try.
-* One name, one log: a log of the same name that is on its way out, or being made, is waited for.
-* A directory that dies over it makes it try another one. One that is impaired (KIP-928) or
-  cordoned (KIP-1066) takes no new log. Where no other is left the replica is held back, without
-  anybody waiting, until it is reconciled again.
+* The log is created in the directory that a request named before, else in the directory in the
+  metadata, else in the directory with the most free space. Each attempt reconciles the replica
+  again.
+* A name has one log: the creation waits while a log of the same name is being removed or created.
+* If a directory fails during the creation, another one is tried. An impaired (KIP-928) or cordoned
+  (KIP-1066) directory takes no new log. Without a usable directory the replica is held back until
+  it is reconciled again, and no task waits.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.asked_moves import AskedMoves
 from kraftjbod.storage.replicas.dir_loading import Stray
 
-#: Directories that were asked for before the replica came.
+#: Limit of directories requested for replicas that do not exist yet.
 MAX_WISHED_DIRECTORIES: Final = 10_000
 
 
 class ReplicaMaker:
-    """``next_step`` says what is to become of a replica without a log; ``stay_offline`` is called
-    if that is nothing for now."""
+    """Creates logs.
+
+    ``next_step`` returns the action for a replica without a log. ``stay_offline`` is called if no
+    log
+    may be created at present.
+    """
 
     def __init__(
         self,
@@ -63,13 +68,14 @@ class ReplicaMaker:
         self._log = get_logger(component="replica_maker")
 
     def __contains__(self, topic_partition: TopicPartition) -> bool:
-        """Whether a log of that name is being made."""
+        """Return whether a log of that name is being created."""
         return topic_partition in self._making
 
     def prefer_directory(
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
-        """A replica that is not here yet shall be made in ``directory_id``; None forgets that."""
+        """Request ``directory_id`` for a replica that does not exist here yet; None cancels the
+        request."""
         self._wishes.pop(topic_partition, None)
         if directory_id is not None:
             self._wishes[topic_partition] = directory_id
@@ -77,9 +83,9 @@ class ReplicaMaker:
                 del self._wishes[next(iter(self._wishes))]
 
     async def make(self, replica: HostedReplica) -> LogHandle | None:
-        """The log that the replica is to be opened with.
+        """Create the log of the replica.
 
-        None if it is not wanted any more, has to wait for a directory, or has a log by now.
+        Return None if the replica is not hosted any more, must wait for a directory, or has a log.
         """
         failures = 0
         topic_partition = replica.topic_partition
@@ -117,9 +123,9 @@ class ReplicaMaker:
     async def _make(
         self, replica: HostedReplica, step: Create | CreateChosen | AdoptFuture
     ) -> LogHandle | None:
-        """The log, unless it or the replica is gone by then."""
+        """Return the log, or None if the log or the replica is gone after the creation."""
         topic_partition = replica.topic_partition
-        # From now on it is not only in the source of a move that it may have been written to.
+        # From now on the replica may have records outside the source of its move.
         await self._asked_moves.forget(replica.key)
         if isinstance(step, AdoptFuture):
             self._log.warning("future_replica_adopted", partition=str(topic_partition))
@@ -160,7 +166,7 @@ class ReplicaMaker:
         return None if named in cordoned else named
 
     def _stray_instead(self, replica: HostedReplica, step: Create | CreateChosen) -> Stray | None:
-        """A copy that was set aside, and is no worse than an empty one where that may be made."""
+        """Return a stray in a suitable directory: it has at least as many records as an empty log."""
         wanted = self._directory_for(replica.topic_partition, step)
         fit = [
             stray

@@ -1,17 +1,17 @@
-"""LOOP. ``ReplicaManager``: which replicas live here, in which role, in which directory.
+"""LOOP. ``ReplicaManager``: the replicas on this broker, their roles and their directories.
 
-* Metadata comes in as deltas; roles change at once and without an ``await``. What takes a disk
-  (new logs, removed logs) is returned as work, so that a sick directory holds up nobody else.
-* Where a replica belongs is decided in directory_reconcile.py, what its role means in partition.py.
-* After every ``await`` the replica is looked up again: it may be gone, or its directory.
-* A dead directory takes its replicas offline at once, and everything that waits for them ends.
-  In an impaired one (KIP-928) they keep log and role, and what is written already goes on being
-  replicated; they follow nobody until it has recovered.
-* A replica that has no log and may not get one yet is reconciled again whenever metadata says
-  something new about it.
+* Metadata arrives as deltas. Roles change at once and without an ``await``. Disk operations (new
+  and removed logs) are returned as work, so that a bad directory does not block other replicas.
+* directory_reconcile.py decides about a replica's directory, partition.py about its role.
+* After every ``await`` the replica is looked up again: the replica or its directory may be gone.
+* A failed directory takes its replicas offline at once and ends all waits for them. In an impaired
+  directory (KIP-928) replicas keep log and role, and written records are still replicated, but the
+  replicas do not follow a leader until the directory recovers.
+* A replica without a log that may not get one yet is reconciled again whenever its metadata
+  changes.
 
-Logs are made by replica_maker.py. Moves between directories are alter_log_dirs_manager.py's: here
-only gets which to resume and which to end, and what it means that one is over.
+replica_maker.py creates logs. alter_log_dirs_manager.py moves replicas between directories: this
+module only finds the moves to resume and to end, and handles a completed move.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ReplicaManager:
         self._doubtful = doubtful
         self._clock = clock
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
-        #: A new log of the same name waits for those on their way out.
+        #: Removals in progress. A new log of the same name waits for them.
         self._removals = removals
         self._asked_moves = asked_moves
         self._leaderships = leaderships
@@ -113,7 +113,7 @@ class ReplicaManager:
             next_step=lambda replica: self._reconcile(replica, None)[-1],
             stay_offline=self._stay_offline,
         )
-        #: Whether the cluster knew this broker's directories at the last pass.
+        #: Whether the cluster's metadata had this broker's directories at the last pass.
         self._knew_dirs = False
         self._log = get_logger(component="replica_manager")
         metrics.gauge("OfflineLogDirectoryCount", lambda: len(logs.offline_dirs()))
@@ -121,16 +121,15 @@ class ReplicaManager:
     # --- metadata --------------------------------------------------------------------------------
 
     def apply_configs(self) -> None:
-        """Let the logs be loaded with their topics' own configuration."""
+        """Load the logs with the configurations of their topics."""
         for resource_type, name in self._cache.state.configs:
             if resource_type is ResourceType.TOPIC:
                 self.config_changed(name)
 
     def apply_all(self) -> ReplicaChanges:
-        """The first pass over the metadata, once all logs are loaded: what is here, what is
-        missing.
+        """Apply all metadata once, after all logs are loaded.
 
-        Copies that metadata knows nothing of are set aside.
+        Copies that the metadata does not have are set aside as strays.
         """
         changes = ReplicaChanges()
         self._knew_dirs = self._cache.state.knows_dirs_of(self._broker_id)
@@ -147,7 +146,7 @@ class ReplicaManager:
         return changes
 
     def apply_delta(self, delta: MetadataDelta) -> ReplicaChanges:
-        """Take over what changed."""
+        """Apply a metadata delta."""
         changes = ReplicaChanges()
         for topic_id, topic in delta.deleted_topics.items():
             self._topic_configs.forget(topic.name)
@@ -168,7 +167,7 @@ class ReplicaManager:
         return changes
 
     def _note_registered(self, brokers: Collection[BrokerId]) -> None:
-        """What their replicas said before may be true no more."""
+        """Invalidate earlier reports of followers on brokers that registered again."""
         moment = self._replicas.moments.next()
         for replica in self._replicas if brokers else ():
             if replica.partition is not None:
@@ -176,7 +175,7 @@ class ReplicaManager:
                     replica.partition.broker_registered(broker_id, moment)
 
     def config_changed(self, topic: str) -> ReplicaChanges:
-        """Let a topic's replicas follow its configuration; what that makes possible."""
+        """Apply a changed topic configuration; return the work that it makes possible."""
         changes = ReplicaChanges()
         self._topic_configs.forget(topic)
         registration = self._cache.state.topic(topic)
@@ -197,9 +196,9 @@ class ReplicaManager:
         return changes
 
     def reconcile_again(self, *, offline_too: bool = False) -> ReplicaChanges:
-        """A directory takes new logs again: find those that waited for it one.
+        """Reconcile the replicas that wait for a directory, after one accepts new logs again.
 
-        ``offline_too`` if a directory came back from OFFLINE, or is not waited for any more.
+        :param offline_too: a directory returned from OFFLINE or is not waited for any more.
         """
         changes = ReplicaChanges()
         for replica in self._replicas:
@@ -212,7 +211,7 @@ class ReplicaManager:
         return changes
 
     def _reconcile_copies(self, changes: ReplicaChanges) -> None:
-        """Copies that nobody wants go, and moves that their target's death ended go on."""
+        """Set aside unwanted copies, and resume moves that the failure of their target interrupted."""
         for handle in self._logs.handles():
             tp = handle.topic_partition
             if self._replicas.get(tp) is None and self._present_copy(tp) is not None:
@@ -227,7 +226,7 @@ class ReplicaManager:
     def _resume_move(
         self, replica: HostedReplica, handle: LogHandle, changes: ReplicaChanges
     ) -> None:
-        """The move whose future copy turned up beside the replica, if there is one."""
+        """Resume the move whose future copy was found in an attached directory, if there is one."""
         future = self._logs.future(replica.topic_partition)
         if future is not None and future.log_dir is handle.log_dir:
             changes.drop_future.append(replica.topic_partition)
@@ -270,13 +269,13 @@ class ReplicaManager:
         *,
         is_new: bool,
     ) -> None:
-        """Begin to host a replica."""
+        """Start hosting a replica."""
         replica = HostedReplica(topic_partition, key.topic_id, registration, is_new=is_new)
         self._replicas.add(replica)
         self._settle(replica, changes)
 
     def _settle(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
-        """Find a replica its log: the copy that is here, one to be made, or none for now."""
+        """Open the replica's existing log, queue the creation of one, or leave the replica offline."""
         topic_partition = replica.topic_partition
         handle = self._present_copy(topic_partition)
         for action in self._reconcile(replica, handle):
@@ -300,12 +299,13 @@ class ReplicaManager:
                     assert_never(action)
 
     def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
-        """The replica is in a directory that is offline, or lost: make nothing in its place."""
+        """Mark the replica offline: its directory is offline or its copy is lost, and no log may be
+        created."""
         replica.note(ReplicaEvent.LOST)
         if isinstance(action, Assign):
             self._assignments.assign_without_log(replica, action.directory_id)
         if replica.waits_because_of == action:
-            return  # It was logged, however often the replica is reconciled.
+            return  # Already logged.
         replica.waits_because_of = action
         partition = str(replica.topic_partition)
         match action:
@@ -331,7 +331,7 @@ class ReplicaManager:
         changes.unfollow.append(replica.topic_partition)
         changes.left.append(replica.topic_partition)
         has_future = self._logs.future(replica.topic_partition) is not None
-        # A removal under way takes the future copy along: it was that of an earlier replica.
+        # A removal in progress also removes the future copy, which belongs to an earlier replica.
         is_leaving = replica.topic_partition in self._removals
         if replica.handle is not None or (has_future and not is_leaving):
             self._removals.begin(replica.topic_partition)
@@ -344,10 +344,10 @@ class ReplicaManager:
     # --- roles -----------------------------------------------------------------------------------
 
     def _open(self, replica: HostedReplica, handle: LogHandle, changes: ReplicaChanges) -> None:
-        """Give a replica its log, and the role that metadata has for it."""
+        """Attach the log to the replica and apply the role in the metadata."""
         config = self._topic_configs.get(replica.topic_partition.topic)
         replica.handle = handle
-        # From now on a disk that died may hold its copy.
+        # From now on a failed disk may have its copy.
         replica.is_new = False
         replica.waits_because_of = None
         replica.note(ReplicaEvent.OPENED)
@@ -373,7 +373,7 @@ class ReplicaManager:
             )
 
     def apply_role(self, replica: HostedReplica) -> ReplicaChanges:
-        """What its role waited for is over."""
+        """Apply the replica's role after the operation that delayed it has ended."""
         changes = ReplicaChanges()
         if self._replicas.is_current(replica) and replica.partition is not None:
             self._apply_role(replica, changes)
@@ -384,13 +384,13 @@ class ReplicaManager:
         assert partition is not None, replica
         will_lead = replica.registration.leader == self._broker_id and not partition.is_leader
         if handle is not None and handle.unsettled.has_role_wait(will_lead=will_lead):
-            # A leader's log never loses records, and where it begins to lead is where it ends.
+            # A leader's log must not lose records, and the new epoch must start at the log end.
             changes.unsettled.append(replica)
             if will_lead:
                 changes.unfollow.append(replica.topic_partition)
             return
         if will_lead and self._doubtful.is_leaving(replica):
-            return  # It was elected for what it may lack; what follows from its loss is on the way.
+            return  # It was elected for records that it may lack. The pending LOST report triggers a new election.
         high_watermark = partition.high_watermark
         change = partition.apply(
             replica.registration,
@@ -416,9 +416,9 @@ class ReplicaManager:
         self._replicas.in_sync_set_changed(replica, high_watermark)
 
     def _correct_assignment(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """Report to the controller where the replica is, if it believes something else."""
+        """Report the replica's directory to the controller if the metadata names another one."""
         if not handle.log_dir.is_online:
-            return  # Its end is on the way to :meth:`mark_offline`.
+            return  # :meth:`mark_offline` will handle the failure.
         if replica.is_assigned_by_move:
             self._assignments.assign_moving(replica)
             return
@@ -436,20 +436,23 @@ class ReplicaManager:
     def prefer_directory(
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
-        """A replica that is not here yet shall be made in ``directory_id``; None forgets that."""
+        """Request ``directory_id`` for a replica that does not exist here yet; None cancels the
+        request."""
         self._maker.prefer_directory(topic_partition, directory_id)
 
     def promoted(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """The future copy has taken the place of the replica's log, which is the same otherwise.
+        """Attach the future copy, which has replaced the replica's log and has the same records.
 
-        Its move has stopped fetching for it, and begins again by the role of then.
+        The move stopped the replica's fetching before, and restarts it according to the role
+        afterwards.
         """
         if not self._replicas.is_current(replica):
-            return  # It left meanwhile; its log is about to be removed.
+            return  # The replica left this broker meanwhile; its log is about to be removed.
         if not handle.log_dir.is_online:
             self._lose(replica, handle.log_dir)
         elif replica.is_offline:
-            # Its old directory died over this, and took it offline; but it has all of it.
+            # The old directory failed meanwhile and took the replica offline, but this copy is
+            # complete.
             replica.led_in = LeaderEpoch(-1)
             changes = ReplicaChanges()
             self._open(replica, handle, changes)
@@ -464,20 +467,21 @@ class ReplicaManager:
     # --- logs ------------------------------------------------------------------------------------
 
     async def create_log(self, replica: HostedReplica) -> ReplicaChanges:
-        """Make the log of a new replica; what is to be followed then."""
+        """Create the log of a new replica; return the work that follows."""
         changes = ReplicaChanges()
         handle = await self._maker.make(replica)
         if handle is not None:
             self._open(replica, handle, changes)
-            # Its directory may have come while the log was made.
+            # A directory with its future copy may have been attached meanwhile.
             self._resume_move(replica, handle, changes)
         return changes
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write what is committed to each directory's checkpoint.
+        """Write the high watermarks to each directory's checkpoint.
 
-        What is not to be here by the metadata, and is not, is forgotten: a topic to come may have
-        the name, and would be taken for one that has lost its log.
+        Entries of replicas that neither the metadata nor the disk has here are removed. Otherwise a
+        new
+        topic with the same name would look like one that lost its log.
         """
         await self._logs.checkpoint_high_watermarks(
             {
@@ -491,16 +495,16 @@ class ReplicaManager:
     # --- directories -----------------------------------------------------------------------------
 
     def mark_offline(self, log_dir: LogDir) -> list[HostedReplica]:
-        """The directory died: its replicas end here, and everything that waits for them."""
+        """Take the replicas of a failed directory offline and end all waits for them."""
         lost = self._replicas_in(log_dir)
         for replica in lost:
             self._lose(replica, log_dir)
         return lost
 
     def note_dir_state(self, log_dir: LogDir) -> list[HostedReplica]:
-        """The directory is impaired, or is all right again: its replicas, and who reads them.
+        """Apply a directory's impairment or recovery to its replicas, and wake their readers.
 
-        Produces that wait for replication go on waiting: their records are written.
+        Produces that wait for replication continue to wait: their records are written.
         """
         replicas = self._replicas_in(log_dir)
         for replica in replicas:
@@ -526,10 +530,12 @@ class ReplicaManager:
         self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def leads_in(self, directory_id: DirectoryId, lost: Collection[TopicPartition]) -> bool:
-        """Whether metadata has this broker lead, by now, a replica that died with a directory.
+        """Return whether this broker still is leader of a replica in a failed directory by the
+        metadata.
 
-        ``lost`` were in it when it died; others may have been given to it since by a controller
-        that does not know. One that has another log by now is led from there.
+        ``lost`` were in the directory when it failed. A controller without knowledge of the failure
+        may
+        have assigned others to it since. Replicas with another log now do not count.
         """
         return any(
             replica.registration.leader == self._broker_id
@@ -552,7 +558,7 @@ class ReplicaManager:
         return TopicPartition(self._cache.state.topics[key.topic_id].name, key.partition)
 
     def _present_copy(self, topic_partition: TopicPartition) -> LogHandle | None:
-        """The log that is here and may be used; one in a dying directory counts as gone."""
+        """Return the usable log on this broker; a log in a failing directory does not count."""
         if topic_partition in self._removals or topic_partition in self._maker:
             return None
         handle = self._logs.get(topic_partition)

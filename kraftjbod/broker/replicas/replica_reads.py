@@ -42,48 +42,48 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 
-#: The isolation level of who wants nothing of open and aborted transactions.
+#: The isolation level ``read_committed``.
 READ_COMMITTED: Final = 1
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
-#: With everything on local disks (KIP-405 is not here) the same as the earliest of all.
+#: The same as EARLIEST, because all records are on local disks (no tiered storage, KIP-405).
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
-#: Of what was, or is to be, moved to remote storage: there is no such record (KIP-1005, KIP-1023).
+#: Timestamps for tiered storage: no record matches (KIP-1005, KIP-1023).
 LATEST_TIERED_TIMESTAMP: Final = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 
-#: A consumer is read on to where there are records again; so many reads are made for that.
+#: Maximum number of reads that skip empty batches for a consumer.
 _READS_FOR_RECORDS: Final = 32
 
 
 class FetchedData(NamedTuple):
-    """What is answered for one partition: records, or an error, or where logs diverge."""
+    """The result of a fetch for one partition: records, an error, or the point of divergence."""
 
     code: ErrorCode = ErrorCode.NONE
     records: Buffer = b""
     high_watermark: int = NO_OFFSET
     log_start_offset: int = NO_OFFSET
     diverging: tuple[int, int] | None = None
-    """Epoch and end offset: the last point up to which the follower may agree with us."""
+    """Epoch and end offset of the last point up to which both logs may agree."""
     is_in_memory: bool = True
-    """False: there are records, but they have to be read from the disk."""
+    """False: there are records, but they must be read from the disk."""
     is_left_out: bool = False
     """There are records, but the request has no bytes left for them."""
     is_held_up: bool = False
-    """Left out for a throttle, not for want of bytes."""
+    """Left out because of a quota, not for lack of bytes."""
     may_have_gaps: bool = False
-    """For followers: compaction may have taken offsets away between batches."""
+    """For followers: compaction may have removed offsets between batches."""
     last_stable_offset: int = NO_OFFSET
     aborted: Sequence[AbortedTransaction] | None = None
-    """For who reads what is committed: transactions whose batches are to be passed over."""
+    """For ``read_committed``: aborted transactions whose batches the consumer must skip."""
     preferred: BrokerId = NO_LEADER
-    """Who shall be asked in place of the leader (KIP-392)."""
+    """The preferred read replica (KIP-392)."""
 
 
 class FoundOffset(NamedTuple):
-    """An offset and its record's timestamp and leader epoch, as far as known."""
+    """An offset with the timestamp and the leader epoch of its record, if known."""
 
     timestamp_ms: int
     offset: int
@@ -100,22 +100,26 @@ class ReplicaReads:
         damage_met: Callable[[HostedReplica], None],
         lets_followers_serve: bool = False,
     ) -> None:
-        """:param lets_followers_serve: consumers may read any replica that is in sync."""
+        """Create the reader.
+
+        :param follower_caught_up: called for fetches of followers outside the ISR.
+        :param damage_met: called when a read finds damage in the log.
+        :param lets_followers_serve: consumers may read any in-sync replica.
+        """
         self._replicas = replicas
         self._clock = clock
-        #: Called with fetches of followers that are not in the ISR.
         self._follower_caught_up = follower_caught_up
-        #: Called whenever a read comes upon damage of a log that is led here.
         self._damage_met = damage_met
         self._lets_followers_serve = lets_followers_serve
 
     # --- fetch -----------------------------------------------------------------------------------
 
     def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_read: bool) -> FetchedData:
-        """What can be answered without waiting; never raises an :class:`OperatingError`.
+        """Read what is available without waiting. Never raises an :class:`OperatingError`.
 
-        ``is_first_read`` is False when a fetch that waited reads again: a follower's progress is
-        noted once per request.
+        :param is_first_read: False when a fetch that waited reads again, because a follower's
+            progress is
+            noted once per request.
         """
         try:
             return self._read(wanted, min_one_batch, is_first_read)
@@ -123,7 +127,8 @@ class ReplicaReads:
             return self._refused(wanted, e)
 
     def nearest(self, wanted: FetchFrom, rack: str, listener_name: str) -> FetchedData | None:
-        """Who reads it for a consumer in ``rack``; None if that is the leader, or nobody."""
+        """Return a redirect to the nearest replica for a consumer in ``rack``; None to read from
+        the leader."""
         try:
             _, partition, handle = self._readable(wanted)
         except OperatingError:
@@ -138,7 +143,7 @@ class ReplicaReads:
         return None if chosen is None else _answer(partition, handle)._replace(preferred=chosen)
 
     async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
-        """As :meth:`read`, for what was not in memory; waits for the directory's thread."""
+        """Read data that :meth:`read` found not in memory; waits for the directory's thread."""
         try:
             _, partition, handle = self._readable(wanted)
             start, end = wanted.fetch_offset, self._end_for(wanted, partition, handle)
@@ -244,7 +249,7 @@ class ReplicaReads:
                 return FetchedData(error.code)
 
     def _impaired(self, wanted: FetchFrom, error: LogDirImpairedError) -> FetchedData:
-        """The directory does not give its records out now; that ends by itself."""
+        """Answer for a directory that cannot be read at present; it recovers automatically."""
         replica = self._replicas.get(wanted.topic_partition)
         if wanted.replica_id >= 0 or replica is None:
             return FetchedData(error.code)
@@ -253,7 +258,7 @@ class ReplicaReads:
         except OperatingError as e:
             return FetchedData(e.code)
         if self._lets_followers_serve and not partition.is_leader:
-            # There is news elsewhere.
+            # The leader may have new records.
             return FetchedData(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return _answer(partition, handle)
 
@@ -263,7 +268,8 @@ class ReplicaReads:
             self._damage_met(replica)
 
     def _with_range(self, wanted: FetchFrom, error: OperatingError) -> FetchedData:
-        """An error with the leader's range: a follower needs to know it to start anew."""
+        """Return an error with the leader's offset range, which a follower needs to restart its
+        log."""
         replica = self._replicas.get(wanted.topic_partition)
         if replica is None or replica.partition is None or replica.handle is None:
             return FetchedData(error.code)
@@ -304,12 +310,15 @@ class ReplicaReads:
         current_leader_epoch: int,
         is_committed_only: bool = False,
     ) -> FoundOffset:
-        """The offset for a timestamp, or for one of the special ones; -1 fields if there is none.
+        """Return the offset for a timestamp or a special timestamp; all fields are -1 if there is
+        none.
 
-        Nobody hears of more than what is replicated, or stable if that is asked for.
+        The offset is below the high watermark, or below the last stable offset with
+        ``read_committed``.
 
-        :raises OperatingError: if this broker does not lead, or does not know yet what is
-            committed (KIP-207).
+        :raises OperatingError: if this broker does not lead, or does not know the high watermark
+            yet
+            (KIP-207).
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
@@ -342,9 +351,9 @@ class ReplicaReads:
     def end_of_epoch(
         self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int
     ) -> tuple[int, int]:
-        """The largest epoch up to ``leader_epoch`` and where it ends; (-1, -1) if unknown.
+        """Return the largest epoch up to ``leader_epoch`` and its end offset; (-1, -1) if unknown.
 
-        :raises OperatingError: if this broker does not lead, or in another epoch.
+        :raises OperatingError: if this broker does not lead, or leads in another epoch.
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
         return _end_of_epoch(leader_epoch, partition, handle)
@@ -361,7 +370,7 @@ def _answer(
     may_have_gaps: bool = False,
     aborted: Sequence[AbortedTransaction] | None = None,
 ) -> FetchedData:
-    """What is answered without an error, and where the log stands."""
+    """Return a result without an error, with the offsets of the log."""
     return FetchedData(
         records=records,
         high_watermark=partition.high_watermark,
@@ -376,7 +385,7 @@ def _answer(
 
 
 def _readable_end(partition: Partition, handle: LogHandle, *, is_committed_only: bool) -> int:
-    """Where a consumer's view of the log ends."""
+    """Return the end of a consumer's view of the log."""
     if is_committed_only:
         return handle.view.last_stable_offset(partition.high_watermark)
     return partition.high_watermark
@@ -385,7 +394,8 @@ def _readable_end(partition: Partition, handle: LogHandle, *, is_committed_only:
 def _aborted_cached(
     handle: LogHandle, start: int, result: ReadResult
 ) -> Sequence[AbortedTransaction] | None:
-    """Of what was read from ``start`` on; None if the disk has to be asked."""
+    """Return the aborted transactions of a read from ``start``; None if they must be read from the
+    disk."""
     if not handle.view.may_hold_aborted(start):
         return ()
     upper = end_of_batches(result.records)
@@ -393,10 +403,11 @@ def _aborted_cached(
 
 
 def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[int, int]:
-    """The largest epoch up to ``epoch`` and where it ends.
+    """Return the largest epoch up to ``epoch`` and its end offset.
 
-    The log learns of an epoch with its first record; the one that this broker leads in counts
-    from its start.
+    The log has an epoch from its first record on. The epoch in which this broker leads counts from
+    its
+    start.
     """
     if handle.latest_epoch < epoch <= partition.leader_epoch:
         if epoch == partition.leader_epoch:
@@ -407,7 +418,7 @@ def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[
 
 
 def _epoch_of_start(partition: Partition, handle: LogHandle) -> int:
-    """The epoch in which the first record of the log was written, or is going to be."""
+    """Return the leader epoch of the first record of the log, or of the first one to be written."""
     start, epochs = handle.log_start_offset, handle.view.epochs
     if not epochs:
         is_next = partition.leader_epoch_start_offset <= start
@@ -418,7 +429,7 @@ def _epoch_of_start(partition: Partition, handle: LogHandle) -> int:
 def _divergence(
     wanted: FetchFrom, partition: Partition, handle: LogHandle
 ) -> tuple[int, int] | None:
-    """Where the follower's log leaves ours, if it does (KIP-595)."""
+    """Return the point where the follower's log diverges from the leader's, if it does (KIP-595)."""
     epoch, end_offset = _end_of_epoch(wanted.last_fetched_epoch, partition, handle)
     if epoch == NO_EPOCH or wanted.fetch_offset < handle.log_start_offset:
         raise OffsetOutOfRangeError(
@@ -437,9 +448,9 @@ def _require_in_range(offset: int, handle: LogHandle) -> None:
 
 
 def _offset_after_empty(wanted: FetchFrom, result: ReadResult) -> int | None:
-    """Where to read on for a consumer who would get batches without any record.
+    """Return the next offset to read for a consumer that would get only batches without records.
 
-    Compaction leaves such batches; librdkafka takes an answer of nothing else for one that is
-    too small. Followers need them: producers are known by them.
+    Compaction leaves such batches, and librdkafka treats a response with nothing else as too small.
+    Followers need these batches for the producer state.
     """
     return offset_after_empty(result.records) if wanted.replica_id == CONSUMER else None

@@ -1,8 +1,8 @@
-"""LOOP. ``ReplicaRemovals``: taking logs out of service that nobody wants here any more.
+"""LOOP. ``ReplicaRemovals``: removes logs that the metadata does not want on this broker.
 
-* Of one name there is one removal at a time, and what takes over the name waits for it.
-* A removal that a dead directory spoils is only logged: what lies there is seen to when it comes
-  back.
+* One removal per name is in progress at a time, and a new log of that name waits for it.
+* A removal that fails with its directory is only logged: the copy is handled when the directory
+  returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kraftjbod.storage.replicas.stray_mark import StrayReason
 
 
 class ReplicaRemovals:
-    """``begin`` at once, then one of ``delete`` and ``set_aside`` in a task of its own."""
+    """Call ``begin`` at once, then ``delete`` or ``set_aside`` in a separate task."""
 
     def __init__(
         self, *, logs: LogManager, cache: MetadataCache, backoff: ExponentialBackoff
@@ -27,7 +27,7 @@ class ReplicaRemovals:
         self._logs = logs
         self._cache = cache
         self._backoff = backoff
-        #: Logs on their way out; set when they are.
+        #: Logs being removed; the event is set when the removal has ended.
         self._leaving: dict[TopicPartition, asyncio.Event] = {}
         self._log = get_logger(component="replica_removals")
 
@@ -35,15 +35,15 @@ class ReplicaRemovals:
         return topic_partition in self._leaving
 
     def begin(self, topic_partition: TopicPartition) -> None:
-        """What is here under the name counts as gone from now on."""
+        """Treat the copies with this name as gone from now on."""
         self._leaving[topic_partition] = asyncio.Event()
 
     def under_way(self, topic_partition: TopicPartition) -> asyncio.Event | None:
-        """Set when the name is free; None if it is."""
+        """Return an event that is set when the name is free; None if it is free now."""
         return self._leaving.get(topic_partition)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
-        """Its topic is gone, or the replica lives on another broker: both copies go."""
+        """Delete both copies: the topic was deleted, or the replica moved to another broker."""
         try:
             is_building = self._logs.future(topic_partition) is not None
             if self._logs.get(topic_partition) is not None or not is_building:
@@ -53,7 +53,7 @@ class ReplicaRemovals:
             self._leaving.pop(topic_partition).set()
 
     async def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Rename a stray; it is kept, but never served."""
+        """Rename the log to a stray, which is kept but not served."""
         self._log.warning("stray_replica_set_aside", partition=str(topic_partition))
         try:
             await self.remove(topic_partition, is_wanted_nowhere=True)
@@ -61,7 +61,7 @@ class ReplicaRemovals:
             self._leaving.pop(topic_partition).set()
 
     async def drop_future(self, topic_partition: TopicPartition) -> None:
-        """Remove the copy that a move was building, if there is one; its dir may be busy first."""
+        """Remove the future copy of a move, if there is one; retry while its directory is busy."""
         future, failures = self._logs.future(topic_partition), 0
         while future is not None and self._logs.future(topic_partition) is future:
             try:
@@ -76,7 +76,7 @@ class ReplicaRemovals:
                 return
 
     async def remove(self, topic_partition: TopicPartition, *, is_wanted_nowhere: bool) -> None:
-        """Take the log that is here out of service; once more where its dir is busy or stalled."""
+        """Remove the log; retry while its directory is busy or stalled."""
         failures = 0
         while True:
             try:
@@ -95,7 +95,7 @@ class ReplicaRemovals:
             return
 
     async def _keep(self, topic_partition: TopicPartition) -> None:
-        """As a stray, which remembers by which metadata it is one. Raises as ``rename_stray``."""
+        """Keep the log as a stray that records the metadata log id. Raises as ``rename_stray``."""
         state, handle = self._cache.state, self._logs.get(topic_partition)
         is_known = handle is not None and handle.topic_id in state.topics
         reason = StrayReason.NOT_A_REPLICA if is_known else StrayReason.TOPIC_UNKNOWN
