@@ -1,1 +1,1 @@
-"""Fetching from leaders: one loop per leader and log directory."""
+"""Replication from leaders: one fetch loop per leader and log directory."""

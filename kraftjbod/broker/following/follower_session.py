@@ -1,9 +1,9 @@
-"""LOOP. ``FollowerSession``: what the leader of a fetch loop knows, and what it has still to
-hear of.
+"""LOOP. ``FollowerSession``: the replicas that the leader knows of, and those to name in the next
+fetch.
 
-The follower's end of a fetch session (KIP-227), whose other end is fetch_sessions.py: the first
-fetch names every replica, later ones only those that are new or moved, and those to be forgotten.
-Asks nobody and waits for nothing; that is replica_fetcher.py's part.
+The follower's end of an incremental fetch session (KIP-227); fetch_sessions.py is the leader's
+end. The first fetch names every replica. Later fetches name only new, changed and removed
+replicas. This class does no I/O; replica_fetcher.py sends the requests.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Followed:
         self.replica = replica
         self.handle: LogHandle = replica.handle
         self.leader_epoch = replica.partition.leader_epoch
-        #: The log is known to agree with the leader's up to its end.
+        #: The log is known to match the leader's up to its end.
         self.is_aligned = False
-        #: Everything that was committed when the leader answered last is here.
+        #: All records that were committed at the leader's last response are here.
         self.has_caught_up = False
         self.failures = 0
         self.not_before_ms = 0
@@ -48,7 +48,7 @@ class Followed:
 
 
 class FetchLimits:
-    """What one loop may ask for."""
+    """The limits of the requests of one fetch loop."""
 
     __slots__ = ("max_bytes", "max_partition_bytes", "max_wait_ms", "min_bytes", "timeout_ms")
 
@@ -73,11 +73,11 @@ class FollowerSession:
         self._broker_id = broker_id
         self._limits = limits
         self._followed: dict[TopicPartition, Followed] = {}
-        #: Those of them that the next fetch has to name: new, or moved since they were named.
+        #: Replicas that the next fetch must name: new, or changed since they were last named.
         self._unreported: dict[TopicPartition, Followed] = {}
-        #: What the leader's session holds.
+        #: The replicas in the leader's session.
         self._reported: dict[TopicIdPartition, Followed] = {}
-        #: What it holds and shall forget.
+        #: Replicas that the next fetch removes from the leader's session.
         self._left: dict[TopicIdPartition, None] = {}
         self._session_id = 0
         self._session_epoch = 0
@@ -91,7 +91,7 @@ class FollowerSession:
 
     @property
     def has_reported(self) -> bool:
-        """Whether the leader knows of anything that it could answer about."""
+        """Whether the leader's session has any replicas."""
         return bool(self._reported)
 
     # --- what is followed ------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class FollowerSession:
         return self._followed.get(topic_partition)
 
     def named(self, key: TopicIdPartition) -> Followed | None:
-        """The replica that an answer about ``key`` is for."""
+        """Return the replica that a response about ``key`` is for."""
         one = self._reported.get(key)
         return one if one is not None and self.is_followed(one) else None
 
@@ -127,17 +127,18 @@ class FollowerSession:
             self._unreported[one.topic_partition] = one
 
     def name_last(self, one: Followed) -> None:
-        """Name the replica after all that wait to be named now."""
+        """Name the replica after all others that wait to be named."""
         self._unreported.pop(one.topic_partition, None)
         self.name(one)
 
     def leave(self, one: Followed) -> None:
-        """Let the leader forget the replica, unless it is named again first."""
+        """Remove the replica from the leader's session, unless it is named again first."""
         if self._reported.pop(one.replica.key, None) is not None:
             self._left[one.replica.key] = None
 
     def begin_anew(self) -> None:
-        """Name everything in the next fetch; the leader closes the old session then."""
+        """Open a new session, naming all replicas, in the next fetch. The leader then closes the
+        old one."""
         self._session_epoch = 0
         for one in self._reported.values():
             self.name(one)
@@ -150,7 +151,8 @@ class FollowerSession:
     def request(
         self, ready: Sequence[Followed], *, broker_epoch: BrokerEpoch, wait_ms: int
     ) -> FetchRequest:
-        """The next fetch: ``ready`` is named, what was left is forgotten."""
+        """Return the next fetch request. It names ``ready`` and removes the replicas that were
+        left."""
         naming: dict[TopicId, list[Followed]] = defaultdict(list)
         forgetting: dict[TopicId, list[int]] = defaultdict(list)
         for one in ready:

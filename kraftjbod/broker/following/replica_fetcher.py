@@ -1,19 +1,19 @@
-"""LOOP. ``ReplicaFetcher``: follows one leader into one local log directory.
+"""LOOP. ``ReplicaFetcher``: replicates from one leader into one local log directory.
 
-One coroutine per (leader, directory), so that a directory that hangs holds up no other:
+Each (leader, directory) has one coroutine, so that a hung directory blocks no other:
 
-1. a replica that begins to follow in a new leader epoch truncates its log before any damage, asks
-   the leader where its own last epoch ended there, and truncates at the last point of agreement
-   (KIP-101, KIP-279);
-2. then it joins the fetch session of this loop (KIP-227), in which only what changed is named;
-   what comes is appended as it came;
-3. a leader that finds a divergence later says so in the fetch itself (KIP-595).
+1. A replica that begins to follow in a new leader epoch truncates its log before any damage. It
+asks the leader for the end offset of its own last epoch, and truncates to the last point at which
+both logs agree (KIP-101, KIP-279).
+2. Then it joins the incremental fetch session of this loop (KIP-227) and appends the batches that
+it receives unchanged.
+3. A leader that finds a divergence later reports it in the fetch response (KIP-595).
 
-* Nothing is held against a leader that is only new: the first failures wait shortly, and a change
-  of what is followed ends every wait.
-* One replica's error pauses that replica only, and so does a throttle (KIP-73). The pause grows
-  until a whole answer was used: an answer that cannot be appended counts as a failure.
-* After every ``await`` a replica is looked up again; one that was taken away gets nothing more.
+* A leader that has just been elected may not be ready: the first retries wait only shortly, and a
+  change of the followed replicas ends every wait.
+* An error or a throttle (KIP-73) pauses one replica only. The pause grows until a response was used
+  completely: a response that cannot be appended counts as a failure.
+* After every ``await`` a replica is looked up again. A removed replica gets no more appends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NONE = -1
 _SESSION_LOST = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
-#: New replicas interrupt a long poll together, not one by one.
+#: New replicas interrupt a long poll together, not one at a time.
 _INTERRUPT_AFTER_S = 0.01
 
 
@@ -68,8 +68,11 @@ class ReplicaFetcher:
         damage_met: Callable[[HostedReplica], None],
         committed: Callable[[HostedReplica], None],
     ) -> None:
-        """``damage_met`` hears of a damaged replica that others count on still, ``committed`` of
-        each whose high watermark has moved."""
+        """Create a fetch loop.
+
+        :param damage_met: called for a damaged replica that the ISR still counts.
+        :param committed: called for each replica whose high watermark has moved.
+        """
         self._broker_id = broker_id
         self._leader = leader
         self._connector = connector
@@ -85,7 +88,7 @@ class ReplicaFetcher:
             quota, max_turns=max(1, limits.max_bytes // limits.max_partition_bytes)
         )
         self._connection: KafkaConnection | None = None
-        #: Of the leader.
+        #: Failures of the leader.
         self._outage = Outage()
         #: Set when there is something new to fetch.
         self._changed = asyncio.Event()
@@ -115,7 +118,8 @@ class ReplicaFetcher:
         self._session.drop(topic_partition)
 
     def _interrupt(self) -> None:
-        """End a long poll that does not know of what is new; its answer would be fetched again."""
+        """End a long poll that does not name the new replicas. Its records will be fetched
+        again."""
         if self._is_polling:
             self._disconnect()
         else:
@@ -151,11 +155,11 @@ class ReplicaFetcher:
             self._log.info("replica_fetch_resumed", lasted_ms=lasted_ms)
 
     async def _round(self) -> bool:
-        """One fetch of everything that may be fetched now, or a wait for that.
+        """Fetch all replicas that may be fetched now, or wait until some may be.
 
-        Whether the leader was there; False if nothing was to be asked.
+        Return whether a request was sent.
 
-        :raises OperatingError: it was not.
+        :raises OperatingError: the leader could not be reached or refused.
         """
         self._changed.clear()
         now_ms = self._clock.now_ms()
@@ -181,7 +185,8 @@ class ReplicaFetcher:
         return True
 
     def _admit(self, asking: Sequence[Followed], now_ms: int) -> list[Followed]:
-        """Those of ``asking`` that no throttle holds up; the rest leaves the session for now."""
+        """Return those of ``asking`` that no throttle delays; the others leave the session for
+        now."""
         if self._quota.wait_ms(now_ms) > 0:
             for topic_partition in self._turns.end_all():
                 one = self._session.get(topic_partition)
@@ -197,7 +202,8 @@ class ReplicaFetcher:
         return admitted
 
     def _may_be_held_up(self, one: Followed) -> bool:
-        """In-sync replicas never are, see replication_quotas.py."""
+        """Whether a throttle may delay the replica. In-sync replicas are exempt
+        (replication_quotas.py)."""
         return (
             not one.has_caught_up
             and self._quota.is_throttled(one.topic_partition)
@@ -226,7 +232,7 @@ class ReplicaFetcher:
         self._session.begin_anew()
 
     def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
-        """This replica failed: ask again later, the others go on."""
+        """Pause this replica after a failure. The others continue."""
         self._turns.end(one.topic_partition)
         self._session.name(one)
         self._session.leave(one)
@@ -243,7 +249,7 @@ class ReplicaFetcher:
     # --- alignment -------------------------------------------------------------------------------
 
     async def _align(self, connection: KafkaConnection, unaligned: Sequence[Followed]) -> None:
-        """Truncate what the leader does not have, before the first fetch of an epoch."""
+        """Truncate records that the leader does not have, before the first fetch of an epoch."""
         by_topic: dict[str, list[Followed]] = defaultdict(list)
         for one in unaligned:
             by_topic[one.topic_partition.topic].append(one)
@@ -276,7 +282,7 @@ class ReplicaFetcher:
         await asyncio.gather(*truncations)
 
     async def _truncate_damage(self, one: Followed) -> None:
-        """A log that was found damaged ends where it is sound, once nobody counts on the rest."""
+        """Truncate a damaged log before the damage, once the replica does not count as in sync."""
         offset = one.handle.damaged_from
         if offset is None:
             return
@@ -294,7 +300,7 @@ class ReplicaFetcher:
             self._delay(one, ErrorCode(end.error_code), "where its last epoch ended is not known")
             return
         if end.end_offset == _NONE:
-            # The leader knows no epoch that old: only what is committed is sure to be its own.
+            # The leader has no epoch that old: only committed records are certain to match.
             assert one.replica.partition is not None, one.replica
             truncated = self._truncate(one, one.replica.partition.high_watermark)
         else:
@@ -308,13 +314,15 @@ class ReplicaFetcher:
         return await self._truncate(one, keep)
 
     async def _truncate(self, one: Followed, offset: int) -> bool:
-        """Truncate the log at ``offset``; whether that worked, and the replica is followed still.
+        """Truncate the log at ``offset``; return whether that worked and the replica is still
+        followed.
 
-        An append of our own past as leader that is still on its way to the disk comes to light in
-        the next fetch: the leader finds the divergence then.
+        An append as former leader may still be queued for the disk. The leader then finds the
+        divergence in
+        the next fetch.
         """
         if not self._session.is_followed(one):
-            return False  # It may lead since this was decided.
+            return False  # It may have become leader since.
         try:
             end_before = one.handle.log_end_offset
             await one.handle.truncate_to(offset)
@@ -370,7 +378,7 @@ class ReplicaFetcher:
             await asyncio.gather(*writing)
 
     def _take(self, one: Followed, data: FetchResponse.PartitionData) -> asyncio.Future[Any] | None:
-        """Begin what one partition's answer asks for; None if that is done already."""
+        """Start the operation that one partition's response requires; None if there is none."""
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return asyncio.ensure_future(self._start_anew(one, data.log_start_offset))
         if data.error_code != ErrorCode.NONE:
@@ -398,7 +406,7 @@ class ReplicaFetcher:
             await one.handle.append_as_follower(records, may_have_gaps=data.may_have_gaps)
         except OperatingError as e:
             if not one.handle.log_dir.is_online:
-                # Whoever handles that takes this replica away.
+                # The handler of the failed directory removes this replica.
                 self.remove(one.topic_partition)
                 return
             one.is_aligned = False
@@ -417,7 +425,7 @@ class ReplicaFetcher:
                 one.failures = 0
 
     async def _follow_start(self, one: Followed, leader_log_start: int) -> None:
-        """The leader let go of its oldest records (KIP-107): so do we, as far as we know them."""
+        """Advance the log start to the leader's (KIP-107), up to the local high watermark."""
         try:
             await one.handle.start_at(min(leader_log_start, one.handle.high_watermark))
             await one.handle.keep_log_start()
@@ -445,7 +453,8 @@ class ReplicaFetcher:
             self._committed(one.replica)
 
     async def _start_anew(self, one: Followed, leader_log_start: int) -> None:
-        """The leader has nothing left of where we are: begin where its log begins."""
+        """Restart the log at the leader's log start, because the leader has none of the next
+        offsets."""
         if not self._session.is_followed(one):
             return
         self._log.warning(
@@ -464,5 +473,6 @@ class ReplicaFetcher:
             return
         self._note_truncated(one)
         if self._session.is_followed(one):
-            # What the leader let go of was committed; else the next alignment would go below it.
+            # Records below the leader's log start were committed. Without this, the next alignment
+            # would go below it.
             self._note_committed(one, leader_log_start)

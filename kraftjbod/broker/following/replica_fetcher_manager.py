@@ -1,9 +1,8 @@
 """LOOP. ``ReplicaFetcherManager``: the fetch loops of this broker, one per (leader, log directory).
 
-The metadata publisher says what to follow, and the handler of the directories' states what died or
-came back.
-A loop without replicas ends.
-A replica in an impaired directory is not followed; it is given here again once that has recovered.
+The metadata publisher passes the replicas to follow. The handler of directory states reports
+directories that failed or recovered. A loop without replicas ends. A replica in an impaired
+directory is not followed, and is passed here again after the recovery.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ class _FetcherKey(NamedTuple):
 
 
 class ReplicaFetcherManager:
-    """``make_fetcher`` builds the loop for a leader and a directory's path."""
+    """Starts and stops fetch loops; ``make_fetcher`` creates one for a leader and a directory's
+    path."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class ReplicaFetcherManager:
         metrics.gauge("ReplicaFetcherCount", lambda: len(self._fetchers))
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
-        """Fetch these, each from its leader of now; a replica that is followed already moves."""
+        """Fetch the replicas from their present leaders; a replica that is already followed
+        changes its loop."""
         by_key: dict[_FetcherKey, list[HostedReplica]] = defaultdict(list)
         left: list[_FetcherKey] = []
         for replica in replicas:
@@ -66,7 +67,7 @@ class ReplicaFetcherManager:
         self._end_empty(left)
 
     def stop_in(self, log_dir: LogDir) -> None:
-        """The directory takes nothing: end every loop that writes there, without waiting for it."""
+        """Cancel every loop that writes to an unusable directory, without waiting for it."""
         for topic_partition, key in list(self._key_of.items()):
             if key.log_dir_path == log_dir.path:
                 del self._key_of[topic_partition]

@@ -1,16 +1,16 @@
-"""PURE. Replication throttles (KIP-73): how fast listed replicas may be copied between brokers.
+"""PURE. Replication throttles (KIP-73): limit the rate at which listed replicas are copied.
 
-A reassignment copies whole replicas; a throttle leaves bandwidth to clients meanwhile. Two sides,
-each with a rate of this broker and, per topic, a list of replicas:
+A reassignment copies whole replicas; a throttle leaves bandwidth for clients. There are two sides.
+Each has a rate for this broker and a list of replicas per topic:
 
-* *leader*: what followers on other brokers may fetch from here. Data of a listed partition is left
-  out of the answer while the quota is overdrawn, unless the follower is in sync.
-* *follower*: what this broker may fetch. A listed replica is not asked for while the quota is
-  overdrawn, unless it has caught up.
+* *leader*: limits fetches by followers on other brokers. While the quota is overdrawn, the response
+  omits records of a listed partition, unless the follower is in sync.
+* *follower*: limits fetches by this broker. While the quota is overdrawn, a listed replica is not
+  fetched, unless it has caught up.
 
-Bytes of listed replicas count whether they were held up or not, so that a rate means what it says.
-In-sync replicas are never held up: that would cost acknowledgements, not background work.
-A quota may be overdrawn by what one fetch brings; the debt is waited for afterwards.
+Bytes of listed replicas count even if they were exempt, so that the rate limits all of them.
+In-sync replicas are never delayed: that would delay acknowledgements, not background work.
+One fetch may overdraw a quota; later fetches wait until the debt is paid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 
 class ReplicationQuota:
-    """One side. ``listed`` gives a topic's list."""
+    """One side. ``listed`` returns the list of a topic."""
 
     def __init__(
         self, *, broker_id: BrokerId, listed: Callable[[str], ThrottledReplicas], now_ms: int
@@ -38,27 +38,27 @@ class ReplicationQuota:
         return f"<ReplicationQuota {self._bucket!r}>"
 
     def set_rate(self, bytes_per_second: int, now_ms: int) -> None:
-        """:data:`MAX_LONG` stands for no throttle."""
+        """Set the rate; :data:`MAX_LONG` means no throttle."""
         self._bucket.set_rate(bytes_per_second, now_ms)
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether the replica counts, and may have to wait."""
+        """Return whether the replica counts against the quota and may be delayed."""
         if self._bucket.bytes_per_second == MAX_LONG:
             return False
         topic, partition = topic_partition
         return self._listed(topic).holds(partition, self._broker_id)
 
     def spend(self, size_bytes: int, now_ms: int) -> None:
-        """So many bytes of throttled replicas were copied."""
+        """Count ``size_bytes`` of throttled replicas."""
         self._bucket.spend(size_bytes, now_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long throttled replicas have to wait; 0 if they need not."""
+        """Return the milliseconds that throttled replicas must wait; 0 if none."""
         return self._bucket.wait_ms(now_ms)
 
 
 class ReplicationQuotas:
-    """Both sides of this broker. ``topic_config`` gives what holds for a topic now."""
+    """Both sides of this broker. ``topic_config`` returns the present configuration of a topic."""
 
     def __init__(
         self, *, broker_id: BrokerId, topic_config: Callable[[str], TopicConfig], now_ms: int
@@ -80,22 +80,24 @@ class ReplicationQuotas:
 
 
 class FetchTurns:
-    """Who of the throttled replicas of one fetch loop may be fetched: they take turns.
+    """Turns of the throttled replicas in one fetch loop.
 
-    At most ``max_turns`` have one at a time, so that one answer overdraws the quota by a bounded
-    number of bytes; a turn ends with the bytes that it brought. While the quota is overdrawn,
-    nobody has one.
+    At most ``max_turns`` replicas have a turn at a time, so that one response overdraws the quota
+    by a
+    bounded number of bytes. A turn ends with the bytes that it fetched. While the quota is
+    overdrawn,
+    no replica has a turn.
     """
 
     def __init__(self, quota: ReplicationQuota, max_turns: int) -> None:
         assert max_turns >= 1, max_turns
         self._quota = quota
         self._max_turns = max_turns
-        #: In the order in which they came to it.
+        #: In the order in which the turns began.
         self._having: dict[TopicPartition, None] = {}
 
     def begin(self, topic_partition: TopicPartition, now_ms: int) -> bool:
-        """Whether a throttled replica has a turn from now on, or has one already."""
+        """Return whether a throttled replica has a turn, new or old."""
         if self._quota.wait_ms(now_ms) > 0:
             return False
         if topic_partition not in self._having and len(self._having) >= self._max_turns:
@@ -104,10 +106,10 @@ class FetchTurns:
         return True
 
     def end(self, topic_partition: TopicPartition) -> None:
-        """The replica was fetched, caught up, or is not followed any more."""
+        """End the turn: the replica was fetched, caught up, or is no longer followed."""
         self._having.pop(topic_partition, None)
 
     def end_all(self) -> list[TopicPartition]:
-        """Take every turn away; those that had one."""
+        """End all turns; return the replicas that had one."""
         had, self._having = list(self._having), {}
         return had

@@ -1,13 +1,13 @@
-"""LOOP. ``SaturatedFollowers``: replicas in full directories hear where their leaders' logs begin.
+"""LOOP. ``SaturatedFollowers``: asks leaders for the log starts of replicas in full directories.
 
-Nothing is fetched into a directory that takes no records, so the replicas there would not learn of
-a deletion of records (KIP-107), which may be the only thing that frees space for them (KIP-928).
-Their leaders are asked instead, from time to time, until the directory has free space again.
+A replica in a full directory does not fetch, so it would not learn of a deletion of records
+(KIP-107), which may be the only way to free space (KIP-928). So this broker asks the leaders at
+intervals until the directory has free space again.
 
-* A replica follows as far as it knows its own records to be committed. One that ends where its
-  leader begins, or before, has nothing left that counts, and starts anew there.
-* What is below the new start goes at once, by retention.
-* What could not be asked or done now is asked and done next time.
+* A replica advances its log start up to its own high watermark. If its log ends at or before the
+  leader's log start, it has no records of use and restarts its log there.
+* Retention deletes segments below the new start at once.
+* Requests and operations that failed are repeated at the next interval.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INTERVAL_S: Final = 3.0
 
 
 class _Asking(NamedTuple):
-    """A replica and what it was when its leader was asked."""
+    """A replica with its state when its leader was asked."""
 
     replica: HostedReplica
     partition: Partition
@@ -41,7 +41,7 @@ class _Asking(NamedTuple):
 
 
 class SaturatedFollowers:
-    """One coroutine, :meth:`run`."""
+    """Runs as one coroutine, :meth:`run`."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class SaturatedFollowers:
         self._log = get_logger(component="saturated_followers")
 
     async def run(self) -> None:
-        """Ask from time to time until cancelled."""
+        """Ask at intervals until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             await self.check()
 
     async def check(self) -> None:
-        """Ask once, all leaders at the same time."""
+        """Ask all leaders once, concurrently."""
         by_leader: dict[BrokerId, list[_Asking]] = defaultdict(list)
         for replica in self._replicas:
             asking = _asking(replica)
@@ -118,7 +118,7 @@ class SaturatedFollowers:
         if leader_log_start <= handle.log_start_offset:
             return
         if not self._replicas.is_current(asked.replica) or _asking(asked.replica) != asked:
-            return  # It is fetched again, or it is another one by now.
+            return  # It fetches again, or it was replaced.
         try:
             if leader_log_start <= handle.high_watermark:
                 await handle.start_at(leader_log_start)
@@ -137,7 +137,7 @@ class SaturatedFollowers:
 
 
 def _asking(replica: HostedReplica) -> _Asking | None:
-    """The replica as it is now, if its leader is to be asked."""
+    """Return the replica's present state, if its leader should be asked."""
     if replica.state is not ReplicaState.SATURATED:
         return None  # Checked first, because most clusters have no saturated replica.
     partition, handle = replica.partition, replica.handle

@@ -54,7 +54,8 @@ class ConsumerSessionLimits:
 
 
 class _Part:
-    """One partition of a session: the consumer's last request and the offsets last reported to it."""
+    """One partition of a session: the consumer's last request and the offsets last reported to
+    it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "topic", "wanted")
 

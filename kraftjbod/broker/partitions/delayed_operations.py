@@ -205,7 +205,8 @@ class FetchPurgatory:
     """
 
     def __init__(self, *, max_waiting: int = 10_000, max_partitions: int = 1_000_000) -> None:
-        """Create a purgatory; ``max_partitions`` limits the partitions named by all waits together."""
+        """Create a purgatory; ``max_partitions`` limits the partitions named by all waits
+        together."""
         self._max_waiting = max_waiting
         self._max_partitions = max_partitions
         self._named = 0

@@ -61,7 +61,8 @@ class FetchFrom(NamedTuple):
 
 
 class SessionPart:
-    """One partition of a session: the follower's last request and the offsets last reported to it."""
+    """One partition of a session: the follower's last request and the offsets last reported to
+    it."""
 
     __slots__ = ("reported_high_watermark", "reported_log_start_offset", "wanted")
 
@@ -176,7 +177,8 @@ class FetchSession:
 
 
 class FetchSessions:
-    """All sessions of followers on this broker. A session idle for ``max_idle_ms`` can be removed."""
+    """All sessions of followers on this broker. A session idle for ``max_idle_ms`` can be
+    removed."""
 
     def __init__(
         self,

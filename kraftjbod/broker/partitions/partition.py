@@ -564,7 +564,8 @@ class Partition:
         own_broker_epoch: BrokerEpoch,
         metadata_offset: int = -1,
     ) -> IsrChange:
-        """Make ``isr`` the pending ISR. The high watermark waits for its new members from now on."""
+        """Make ``isr`` the pending ISR. The high watermark waits for its new members from now
+        on."""
         assert self.role is Role.LEADER and self.pending_isr_change is None, self
         assert self.broker_id in isr, (isr, self)
         change = IsrChange(

@@ -301,7 +301,8 @@ class HostedReplicas:
     def log_end_moved(
         self, replica: HostedReplica, size_bytes: int, *, has_committed: bool
     ) -> None:
-        """Notify waiters that the leader appended ``size_bytes``, which may already be committed."""
+        """Notify waiters that the leader appended ``size_bytes``, which may already be
+        committed."""
         replica.unread_bytes += size_bytes
         for session in replica.watchers:
             session.moved(replica.key, size_bytes)

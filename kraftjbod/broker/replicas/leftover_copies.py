@@ -110,7 +110,8 @@ class LeftoverCopies:
             self._log.warning("deleted_replica_kept", partition=str(tp), path=orphan.directory)
 
     def _is_of_topic(self, orphan: Orphan) -> bool:
-        """Return whether the copy belongs to the present topic of that name, not to an earlier one."""
+        """Return whether the copy belongs to the present topic of that name, not to an earlier
+        one."""
         topic = self._cache.state.topic(orphan.topic_partition.topic)
         return topic is not None and topic.topic_id == orphan.topic_id
 

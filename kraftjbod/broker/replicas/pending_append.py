@@ -101,7 +101,7 @@ class PendingAppend(Completion[AppendOutcome]):
 
     @classmethod
     def refused(cls, topic_partition: TopicPartition, outcome: AppendOutcome) -> PendingAppend:
-        """One that is not even begun."""
+        """Return a completed append that was refused before it began."""
         pending = cls(topic_partition)
         pending.set_result(outcome)
         return pending
@@ -121,9 +121,9 @@ class TransactionClaim(NamedTuple):
 
     transactional_id: str
     supports_epoch_bump: bool
-    """The client knows KIP-890: its partitions are added by asking, not only verified."""
+    """The client knows KIP-890: the partition is added to the transaction, not only verified."""
     refusal_of: Callable[[ErrorCode], ErrorCode] = lambda code: code
-    """What the client is answered for what the coordinator said."""
+    """Maps the coordinator's error to the error for the client."""
     is_from_coordinator: bool = False
     """A group coordinator writes for the producer, without sequence numbers."""
     still_holds: Callable[[], ErrorCode] = lambda: ErrorCode.NONE

@@ -61,9 +61,9 @@ class ReplicaMaker:
         self._backoff = backoff
         self._next_step = next_step
         self._stay_offline = stay_offline
-        #: Logs being made; one for a topic that took over the name waits for that.
+        #: Logs being created. A creation for a new topic of the same name waits for the event.
         self._making: dict[TopicPartition, asyncio.Event] = {}
-        #: Where replicas shall be made that are not here yet.
+        #: Requested directories of replicas that do not exist here yet.
         self._wishes: dict[TopicPartition, DirectoryId] = {}
         self._log = get_logger(component="replica_maker")
 
@@ -166,7 +166,8 @@ class ReplicaMaker:
         return None if named in cordoned else named
 
     def _stray_instead(self, replica: HostedReplica, step: Create | CreateChosen) -> Stray | None:
-        """Return a stray in a suitable directory: it has at least as many records as an empty log."""
+        """Return a stray in a suitable directory: it has at least as many records as an empty
+        log."""
         wanted = self._directory_for(replica.topic_partition, step)
         fit = [
             stray

@@ -211,7 +211,8 @@ class ReplicaManager:
         return changes
 
     def _reconcile_copies(self, changes: ReplicaChanges) -> None:
-        """Set aside unwanted copies, and resume moves that the failure of their target interrupted."""
+        """Set aside unwanted copies, and resume moves that the failure of their target
+        interrupted."""
         for handle in self._logs.handles():
             tp = handle.topic_partition
             if self._replicas.get(tp) is None and self._present_copy(tp) is not None:
@@ -275,7 +276,8 @@ class ReplicaManager:
         self._settle(replica, changes)
 
     def _settle(self, replica: HostedReplica, changes: ReplicaChanges) -> None:
-        """Open the replica's existing log, queue the creation of one, or leave the replica offline."""
+        """Open the replica's existing log, queue the creation of one, or leave the replica
+        offline."""
         topic_partition = replica.topic_partition
         handle = self._present_copy(topic_partition)
         for action in self._reconcile(replica, handle):

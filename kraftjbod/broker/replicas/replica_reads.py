@@ -429,7 +429,8 @@ def _epoch_of_start(partition: Partition, handle: LogHandle) -> int:
 def _divergence(
     wanted: FetchFrom, partition: Partition, handle: LogHandle
 ) -> tuple[int, int] | None:
-    """Return the point where the follower's log diverges from the leader's, if it does (KIP-595)."""
+    """Return the point where the follower's log diverges from the leader's, if it does
+    (KIP-595)."""
     epoch, end_offset = _end_of_epoch(wanted.last_fetched_epoch, partition, handle)
     if epoch == NO_EPOCH or wanted.fetch_offset < handle.log_start_offset:
         raise OffsetOutOfRangeError(
