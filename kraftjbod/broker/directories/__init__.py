@@ -1,1 +1,1 @@
-"""What the broker does about its log directories: states, cordons, scrubs, orders of operators."""
+"""Log directories at run time: states, cordons, scrubs and operator commands."""

@@ -1,7 +1,7 @@
-"""PURE. What a broker checks of a change of ``cordoned.log.dirs`` before it goes to the controller.
+"""PURE. The broker's checks of a change of ``cordoned.log.dirs`` before the controller gets it.
 
-Only the broker knows its ``log.dirs`` and what a relative path means there (KIP-1066), so what goes
-on is spelt as ``log.dirs`` is: absolute, without ``.`` and trailing slashes.
+Only the broker knows its ``log.dirs`` and can resolve a relative path (KIP-1066). The forwarded
+value is spelled like ``log.dirs``: absolute, without ``.`` and trailing slashes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from kraftjbod.protocol.rpc_config_messages import ConfigChange
 def checked_cordons(
     change: ConfigChange, config: BrokerConfig, known_dirs: Collection[str], *, is_own: bool
 ) -> ConfigChange:
-    """``change`` as the controller may take it.
+    """Return ``change`` in the form for the controller.
 
     :param known_dirs: the directories that may be cordoned.
-    :param is_own: it is this broker's own value, whose file counts while nothing was set.
-    :raises OperatingError: INVALID_REQUEST, in Kafka's words.
+    :param is_own: the change is for this broker alone, so the value in its file applies until one
+        is
+        set.
+    :raises OperatingError: INVALID_REQUEST with Kafka's message.
     """
     if change.value is None:
         return change

@@ -1,9 +1,9 @@
-"""LOOP. ``CordonLift``: a directory that is forgotten takes its cordon along.
+"""LOOP. ``CordonLift``: removes a forgotten directory from ``cordoned.log.dirs``.
 
-``cordoned.log.dirs`` names paths (KIP-1066), and all of them have to be directories of the broker.
-One that is given up is taken out of it: else what is mounted at that path next would be cordoned
-from its first moment, and nobody would know why. The value that counts from then on is the
-broker's own, whether it was set for it, for all brokers, or stands in its file.
+``cordoned.log.dirs`` contains paths (KIP-1066), each of a directory of this broker. If the path of
+a forgotten directory stayed there, a new disk mounted at that path would be cordoned from the
+start, without an obvious reason. The reduced value is set for this broker, even if the previous
+value was set for all brokers or in the broker's file.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ class CordonLift:
         self._log = get_logger(component="cordon_lift")
 
     async def lift(self, path: str) -> str:
-        """Let ``path`` be cordoned no more; the answer for the operator, empty if it was not.
+        """Remove ``path`` from the cordoned directories.
 
-        A controller that cannot be asked is no reason to keep a directory that is gone.
+        Return a message for the operator, empty if ``path`` was not cordoned. An unreachable
+        controller
+        does not prevent the removal of the directory.
         """
         cordoned = self._dynamic_configs.current.cordoned_log_dirs
         if ALL_LOG_DIRS in cordoned:

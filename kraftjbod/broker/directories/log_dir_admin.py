@@ -1,15 +1,15 @@
-"""LOOP. ``LogDirAdmin``: directories come back, come, and go for good while this broker runs.
+"""LOOP. ``LogDirAdmin``: reattaches, adds and forgets directories while this broker runs.
 
-* Reattach: a directory that is OFFLINE is opened and recovered beside the old one, registered by
-  the same incarnation, and takes the old one's place; its replicas are compared with the metadata
-  of today, follow their leaders, and join the in-sync sets again.
-* Add: the same with a disk that is new to the node, which remembers it before the cluster does.
-* Forget: the cluster releases a directory that is gone, or empty; its replicas are made anew in
-  the other directories from their peers, never from nothing unless the operator insists.
+* Reattach: an OFFLINE directory is opened and recovered beside the old object, registered in the
+  same incarnation of the broker, and replaces the old object. Its replicas are compared with the
+  present metadata, follow their leaders and rejoin the ISR.
+* Add: the same with a disk that is new to the node. The node records it before the cluster does.
+* Forget: the cluster releases a directory that is gone or empty. Its replicas are recreated in the
+  other directories from other replicas. They start empty only if the operator uses ``--force``.
 
-Of one directory there is one operation at a time. What has begun goes on, whoever waits for it:
-only the broker's end interrupts it, and a start finds either the old state or the new one.
-A directory that dies on the way is OFFLINE as before, and nothing else has changed.
+One operation per directory runs at a time. An operation continues if its caller stops waiting: only
+a stop of the broker interrupts it, and the next start finds the old or the new state.
+A directory that fails during an operation is OFFLINE as before, and nothing else has changed.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.replicas.dir_loading import LoadedDir, LoadProgress
 
 _PROGRESS_EVERY_LOGS: Final = 500
-#: How many partitions a refusal names.
+#: Limit of the partitions that a refusal names.
 _NAMED_PARTITIONS: Final = 20
 
 
 class LogDirOperation(IntEnum):
-    """Values are those of AlterLogDirs."""
+    """Operations with their codes in AlterLogDirs."""
 
     REATTACH = 0
     ADD = 1
@@ -64,7 +64,8 @@ class LogDirOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirOutcome:
-    """What was done; ``state`` is empty for a directory that this broker has no more."""
+    """The result of an operation; ``state`` is empty if this broker does not have the directory
+    any more."""
 
     directory_id: DirectoryId
     state: str
@@ -72,7 +73,8 @@ class LogDirOutcome:
 
 
 class LogDirAdmin:
-    """``perform`` on request; ``run`` for the life of the broker; ``close`` at its end."""
+    """Call ``perform`` per request, ``run`` once for the broker's lifetime, and ``close`` at its
+    end."""
 
     def __init__(
         self,
@@ -110,18 +112,19 @@ class LogDirAdmin:
         self._reattach_interval_ms = reattach_interval_ms
         self._registration_timeout_ms = registration_timeout_ms
         self._tasks = BackgroundTasks(jobs)
-        #: Paths of directories that something is done with.
+        #: Operations in progress by the path of their directory.
         self._under_way: dict[str, LogDirOperation] = {}
-        #: Copies and moves of several directories are not sorted out at once.
+        #: Copies and moves of one directory at a time are reconciled.
         self._settling = asyncio.Lock()
-        #: Why the loop could not have a directory back, as it was logged last.
+        #: The last logged reason why the loop could not reattach a directory.
         self._reported: dict[str, str] = {}
         self._log = get_logger(component="log_dir_admin")
 
     def log_unknown(self) -> None:
-        """Warn of replicas whose directory this broker was started without, before it acts on it.
+        """Warn of replicas whose directory is missing in ``log.dirs``, before the broker acts on
+        it.
 
-        A disk that is taken out of ``log.dirs`` takes its replicas along.
+        The replicas of a disk that was removed from ``log.dirs`` are missing with it.
         """
         ours = {log_dir.directory_id for log_dir in self._logs.dirs()}
         unknown: Counter[DirectoryId] = Counter()
@@ -139,7 +142,8 @@ class LogDirAdmin:
             )
 
     async def run(self) -> None:
-        """Try directories that are OFFLINE again, if that is configured, until cancelled."""
+        """Reattach OFFLINE directories at the configured interval, if there is one, until
+        cancelled."""
         if self._reattach_interval_ms is None:
             return
         while True:
@@ -160,12 +164,14 @@ class LogDirAdmin:
     async def perform(
         self, operation: LogDirOperation, target: str, *, force: bool, timeout_ms: int
     ) -> LogDirOutcome:
-        """Do it, and wait for its end for ``timeout_ms``.
+        """Perform the operation and wait up to ``timeout_ms`` for its end.
 
         :param target: an absolute path, or ``dirid:`` and an id.
-        :raises OperatingError: why it is refused or failed, and what to do: LOG_DIR_NOT_FOUND,
-            INVALID_REQUEST, REASSIGNMENT_IN_PROGRESS, KAFKA_STORAGE_ERROR, or what the controller
-            said; REQUEST_TIMED_OUT: it goes on.
+        :raises OperatingError: the operation was refused or failed: LOG_DIR_NOT_FOUND,
+            INVALID_REQUEST,
+            REASSIGNMENT_IN_PROGRESS, KAFKA_STORAGE_ERROR, or the controller's error.
+            REQUEST_TIMED_OUT:
+            the operation continues.
         """
         match operation:
             case LogDirOperation.REATTACH:
@@ -194,13 +200,13 @@ class LogDirAdmin:
     def _begin(
         self, operation: LogDirOperation, path: str, work: Coroutine[object, object, LogDirOutcome]
     ) -> asyncio.Future[LogDirOutcome]:
-        """A task of its own, of which nobody has to hear.
+        """Start the operation in a separate task; the result may be ignored.
 
         :raises OperatingError: REASSIGNMENT_IN_PROGRESS.
         """
         running = self._under_way.get(path)
         if operation is LogDirOperation.ADD and operation in self._under_way.values():
-            running = operation  # One new disk at a time, wherever it is.
+            running = operation  # Only one disk is added at a time, at any path.
         if running is not None:
             work.close()
             raise OperatingError(
@@ -227,7 +233,7 @@ class LogDirAdmin:
         except OperatingError as e:
             log.info("log_dir_operation_refused", code=e.code.name, reason=e.message)
             outcome.set_exception(e)
-            outcome.exception()  # Logged; whoever waited may have gone.
+            outcome.exception()  # Logged above; the caller may have stopped waiting.
         except asyncio.CancelledError:
             outcome.cancel()
             raise
@@ -256,12 +262,12 @@ class LogDirAdmin:
             )
         log_dir = await self._attacher.reopen(dead)
         replicas = await self._take_in(log_dir, replaces=dead)
-        # A disk that nobody could name at the start has said who it is.
+        # An offline disk without a known id at startup is now identified.
         await self._attacher.remember(log_dir, is_added=False)
         return self._outcome(log_dir, f"is back at {log_dir.path} with {replicas} replicas")
 
     async def _take_in(self, log_dir: LogDir, *, replaces: LogDir | None) -> int:
-        """Load a dir that is on trial, and have it among ours; how many replicas came with it."""
+        """Load a directory on trial and put it into service; return the number of its replicas."""
         try:
             loaded = await self._logs.arrivals.load(log_dir, self._log_progress)
         except BaseException as e:
@@ -273,15 +279,16 @@ class LogDirAdmin:
             except BaseException as e:
                 self._attacher.dismiss(log_dir, e)
                 raise
-            # Nothing is awaited between the controller's word and the service that it is for.
+            # No ``await`` between the registration and the installation.
             await self._install(loaded, replaces)
         return len(loaded.handles)
 
     async def _register(self, log_dir: LogDir) -> None:
-        """Have the controller know it; a dir that dies over this is reported dead again.
+        """Register the directory with the controller; report it as failed again if it fails
+        meanwhile.
 
-        :raises KafkaStorageError: it died.
-        :raises OperatingError: the controller refuses it, or could not be asked in time.
+        :raises KafkaStorageError: the directory failed.
+        :raises OperatingError: the controller refuses it, or did not respond in time.
         """
         uid, timeout_ms = log_dir.directory_id, self._registration_timeout_ms
         attaching = asyncio.ensure_future(
@@ -294,7 +301,7 @@ class LogDirAdmin:
                 raise log_dir.offline_error()
             await attaching
         except (KafkaStorageError, RequestTimedOutError) as e:
-            # It may be registered all the same, and nobody serves it.
+            # It may be registered nevertheless, but this broker does not serve it.
             self._lifecycle.report_offline(uid, leads=lambda: self._leads_in(uid))
             if isinstance(e, KafkaStorageError):
                 raise
@@ -319,7 +326,8 @@ class LogDirAdmin:
             self._publisher.reconcile_again(offline_too=True)
 
     def _is_taken(self, topic_partition: TopicPartition) -> bool:
-        """The replica is served, or about to be, whatever else turns up."""
+        """Return whether the replica is served or being created, so that no other copy may
+        replace it."""
         replica = self._replicas.get(topic_partition)
         is_ours = replica is not None and (
             replica.handle is not None or replica.state is ReplicaState.MAKING
@@ -327,7 +335,8 @@ class LogDirAdmin:
         return is_ours or self._logs.maker.is_making(topic_partition)
 
     def _disowned_by(self, topic_id: TopicId) -> Uuid | None:
-        """The metadata log, if the topic is not in it: deleted, maybe for another of its name."""
+        """Return the metadata log id if the metadata lacks the topic (a newer one may have its
+        name)."""
         state = self._cache.state
         return None if topic_id in state.topics else state.metadata_log_id
 
@@ -373,7 +382,10 @@ class LogDirAdmin:
         return self._outcome(log_dir, f"{what}; add it to log.dirs for the next start")
 
     def _require_place(self, path: str) -> None:
-        """:raises OperatingError: INVALID_REQUEST, if no directory of this node can be there."""
+        """Check that a directory of this node may be at the path.
+
+        :raises OperatingError: INVALID_REQUEST.
+        """
         if not path.startswith("/") or posixpath.normpath(path) != path:
             raise _refused(f"{path} is no absolute path in its plain form")
         for taken in (*(log_dir.path for log_dir in self._logs.dirs()), self._metadata_dir.path):
@@ -433,7 +445,8 @@ class LogDirAdmin:
             )
 
     async def _leave_empty(self, log_dir: LogDir) -> None:
-        """Nothing is put there any more; if the cluster keeps the directory, so do we."""
+        """Take the empty directory out of service, or put it back if the cluster does not
+        release it."""
         self._logs.arrivals.take_out(log_dir)
         try:
             await self._release(log_dir.directory_id)
@@ -442,7 +455,7 @@ class LogDirAdmin:
             if log_dir.is_online:
                 self._lifecycle.keep(log_dir.directory_id, log_dir.path)
             raise
-        # Readers of replicas that left it a moment ago are no reason to keep its files open.
+        # Do not keep its files open for readers of replicas that just left it.
         log_dir.put_on_trial()
         try:
             await log_dir.leave()
@@ -450,12 +463,12 @@ class LogDirAdmin:
             self._log.info("forgotten_log_dir_not_closed", log_dir=log_dir.path, reason=e.message)
 
     async def _release(self, uid: DirectoryId) -> None:
-        """Have the cluster forget it.
+        """Make the cluster forget the directory.
 
-        :raises OperatingError: the controller refuses, or could not be asked in time.
+        :raises OperatingError: the controller refuses, or did not respond in time.
         """
         if uid == LOST_DIR:
-            return  # Nobody ever knew who it was.
+            return  # Its id was never known, so the cluster never had it.
         timeout_ms = self._registration_timeout_ms
         try:
             await self._lifecycle.forget(uid, timeout_ms=timeout_ms)
@@ -466,7 +479,10 @@ class LogDirAdmin:
             ) from e
 
     def _require_no_last_copy(self, log_dir: LogDir, *, force: bool) -> None:
-        """:raises OperatingError: INVALID_REQUEST, naming partitions that would be lost."""
+        """Check that no partition would lose its last in-sync replica.
+
+        :raises OperatingError: INVALID_REQUEST, naming such partitions.
+        """
         last = [
             tp
             for tp, registration in self._assigned_to(log_dir.directory_id)
@@ -491,7 +507,7 @@ class LogDirAdmin:
     def _assigned_to(
         self, directory_id: DirectoryId
     ) -> Iterator[tuple[TopicPartition, PartitionRegistration]]:
-        """Our replicas that metadata names the directory for."""
+        """Yield this broker's replicas in the directory by the metadata."""
         for key, registration in self._cache.state.partitions():
             if registration.directory_of(self._broker_id) == directory_id:
                 name = self._cache.state.topics[key.topic_id].name

@@ -1,11 +1,11 @@
-"""LOOP. ``LogDirCordons``: which directories of this broker take no new replicas now (KIP-1066).
+"""LOOP. ``LogDirCordons``: marks the directories of this broker that are cordoned (KIP-1066).
 
-``cordoned.log.dirs`` of the broker's file holds from the start; what the metadata says wins over
-it from the moment that it is replayed. Both take effect in one place: the directories themselves,
-which placement, moves and descriptions go by; the controller hears of it by a heartbeat at once.
+``cordoned.log.dirs`` in the broker's file applies from the start. A value in the metadata has
+precedence as soon as it is replayed. Both set a flag on the directories, which placement, moves and
+descriptions use. A heartbeat reports a change to the controller at once.
 
-A committed path that is none of this broker's directories is logged and passed over: it may have
-been set for all brokers, or have left ``log.dirs`` since.
+A path that is no directory of this broker is logged and ignored: it may have been set for all
+brokers, or have been removed from ``log.dirs`` since.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from kraftjbod.storage.manager.log_manager import LogManager
 
 
 class LogDirCordons:
-    """``take(config)`` for each change of the configuration; ``renew()`` when directories came."""
+    """Call ``take(config)`` for each change of the configuration and ``renew()`` for new
+    directories."""
 
     def __init__(
         self,
@@ -31,18 +32,21 @@ class LogDirCordons:
         metrics: Metrics,
         on_lifted: Callable[[], None],
     ) -> None:
-        """:param on_lifted: called when a directory takes new replicas again."""
+        """Create it from the present directories.
+
+        :param on_lifted: called when a directory accepts new replicas again.
+        """
         self._logs = logs
         self._on_lifted = on_lifted
         self._lifecycle = lifecycle
         self._cordoned: tuple[str, ...] = ()
-        #: What was or will be reported to the controller; at first, what the registration says.
+        #: Directories last reported to the controller; initially those in the registration.
         self._reported = {d.directory_id for d in logs.online_dirs() if d.is_cordoned}
         self._log = get_logger(component="log_dir_cordons")
         metrics.gauge("CordonedLogDirectoryCount", lambda: len(self._cordoned_dirs()))
 
     def take(self, config: DynamicBrokerConfig) -> None:
-        """Cordon exactly what ``config`` says."""
+        """Cordon exactly the directories in ``config``."""
         changed = config.cordoned_log_dirs != self._cordoned
         self._cordoned = config.cordoned_log_dirs
         known = {ALL_LOG_DIRS, *(log_dir.path for log_dir in self._logs.dirs())}
@@ -52,7 +56,7 @@ class LogDirCordons:
         self.renew()
 
     def renew(self) -> None:
-        """Go through all directories again: one was added, or has an id now."""
+        """Update the flags of all directories: a directory was added, or its id became known."""
         for log_dir in self._logs.dirs():
             log_dir.is_cordoned = ALL_LOG_DIRS in self._cordoned or log_dir.path in self._cordoned
         cordoned = self._cordoned_dirs()

@@ -1,11 +1,11 @@
-"""LOOP. ``LogDirMetrics``: every figure that this broker has of its log directories.
+"""LOOP. ``LogDirMetrics``: all metrics of this broker's log directories.
 
-Names are Kafka's where it has one (``LogDirectoryOffline,logDirectory="/d1"``: a name and a tag, as
-Kafka's MBeans have it), and in that manner where it has none. Sizes are in bytes, times in
-milliseconds, counters begin at 0 when the directory is opened. A bucket of a latency histogram
-holds what took less than ``le`` milliseconds, all buckets below it included.
+Names are Kafka's where Kafka has one (``LogDirectoryOffline,logDirectory="/d1"``: a name and a tag,
+as in Kafka's MBeans), and similar otherwise. Sizes are in bytes and times in milliseconds. Counters
+start at 0 when the directory is opened. A bucket of a latency histogram counts operations that
+took less than ``le`` milliseconds, including all lower buckets.
 
-Read when the figures are asked for; directories that come and go are found or missed by that.
+Values are computed on request, so they cover the directories that exist then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Figures = Iterator[tuple[str, float]]
 
 
 class LogDirMetrics:
-    """``unacknowledged`` gives the failed directories that the controller does not know of yet."""
+    """Registers the metrics.
+
+    ``unacknowledged`` returns the failed directories that the controller does not know yet.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class LogDirMetrics:
         self._scrubs = scrubs
         self._unacknowledged = unacknowledged
         self._clock = clock
-        #: Since when each failure is seen to be unacknowledged.
+        #: Time in milliseconds at which each failure was first seen to be unacknowledged.
         self._failed_since_ms: dict[DirectoryId, int] = {}
         metrics.gauge("ImpairedLogDirectoryCount", lambda: self._count(*IMPAIRED))
         metrics.gauge("SaturatedLogDirectoryCount", lambda: self._count(LogDirState.SATURATED))
@@ -61,7 +64,8 @@ class LogDirMetrics:
         return sum(log_dir.state in states for log_dir in self._logs.dirs())
 
     def _oldest_failure_ms(self) -> int:
-        """For how long a failure has waited to be heard; 0 if none does."""
+        """Return the milliseconds that the oldest failure has been unacknowledged; 0 if there is
+        none."""
         now_ms, waiting = self._clock.now_ms(), set(self._unacknowledged())
         for directory_id in self._failed_since_ms.keys() - waiting:
             del self._failed_since_ms[directory_id]
@@ -81,7 +85,7 @@ class LogDirMetrics:
         yield "Stalled", int(log_dir.state is LogDirState.STALLED)
         yield "Cordoned", int(log_dir.is_cordoned)
         if not log_dir.is_online:
-            return  # Of what it was like nothing is true any more.
+            return  # The other values are outdated.
         space = log_dir.space
         seconds = self._monitor.seconds_until_full(log_dir)
         yield "TotalBytes", space.total_bytes
@@ -127,12 +131,13 @@ def _of_operations(log_dir: LogDir) -> Figures:
 
 
 def register_cleaner_figures(logs: LogManager, metrics: Metrics) -> None:
-    """Figures of log compaction, by the names that they have in Kafka's LogCleaner.
+    """Register the metrics of log compaction, with the names of Kafka's LogCleaner.
 
-    Per directory: how many replicas cannot be cleaned, and how many bytes they have. Such a replica
-    is left alone until it is truncated or made anew, or the broker restarts. Of the whole broker:
-    how dirty the dirtiest log was at the last pass, and how much of what passes read they wrote
-    again, both in percent.
+    Per directory: the number and size of replicas that cannot be cleaned. Such a replica is not
+    cleaned
+    until it is truncated or recreated, or the broker restarts. For the broker: the dirty ratio of
+    the
+    dirtiest log at the last pass, and the ratio of written to read bytes, both in percent.
     """
     metrics.gauge("max-dirty-percent", lambda: logs.cleaner.max_dirty_percent)
     metrics.gauge("cleaner-recopy-percent", lambda: logs.cleaner.recopy_percent)

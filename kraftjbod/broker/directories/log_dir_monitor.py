@@ -1,16 +1,17 @@
-"""LOOP. ``LogDirMonitor``: checks every log directory once a second, and says what an operator
-needs.
+"""LOOP. ``LogDirMonitor``: checks every log directory once a second and reports problems to
+operators.
 
-* How full its disk is, and how fast its logs grow and the disk fills, which are two things where
-  others use the disk too: ``log_dir_filling_up`` once per time that less than
-  ``log.dir.warn.free.percent`` is free. Nothing else follows from it: log.dir.min.free.bytes and
-  ENOSPC are the directory's own business.
-* A copy that comes or goes as a whole, by a move or a start, is no growth; what is written is.
-* Whether it is slow beside the others (storage/log_dirs/slow_dirs.py judges): logged, and with
-  ``log.dir.slow.action=demote`` held for STALLED until it is faster. What is demoted serves
-  nothing and seems fast, so it is measured by writes of our own, each brought to the disk.
+* Free space, the growth of the logs and the growth of the disk, which differ if other programs use
+  the disk. ``log_dir_filling_up`` is logged once each time the free space falls below
+  ``log.dir.warn.free.percent``. It has no other effect: the directory itself handles
+  log.dir.min.free.bytes and ENOSPC.
+* A copy that appears or disappears as a whole, by a move or a start, does not count as growth.
+* Slowness compared with the other directories (judged in storage/log_dirs/slow_dirs.py). It is
+  logged, and with ``log.dir.slow.action=demote`` the directory counts as STALLED until it is
+  faster. A demoted directory has no load and would seem fast, so probe writes measure it, each
+  flushed to the disk.
 
-Directories come and go while the broker runs; they are looked up anew each time.
+Directories appear and disappear while the broker runs, so each check looks them up again.
 """
 
 from __future__ import annotations
@@ -44,28 +45,28 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 
 _CHECK_INTERVAL_S: Final = 1.0
-#: Sizes are looked at less often: growth is an average over minutes.
+#: Sizes are measured less often: growth is an average over minutes.
 _CHECKS_PER_MEASUREMENT: Final = 5
-#: Copies, which takes far less than a slice of the loop's time.
+#: Number of copies, which takes far less than the time slice of the event loop.
 _MEASURED_AT_ONCE: Final = 200
 
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of one directory over time."""
+    """State of one directory over time."""
 
     mark: WarningMark
-    #: Of the directory's own logs, and of all that is on its file system.
+    #: Growth of the directory's own logs, and of all files in its file system.
     logs: SpaceTrend = field(default_factory=SpaceTrend)
     disk: SpaceTrend = field(default_factory=SpaceTrend)
-    #: What the last write of our own took, while it is demoted.
+    #: Duration of the last probe write, while it is demoted.
     probe_ms: float = 0.0
     probe: asyncio.Task[None] | None = None
     probe_began_ms: int = 0
 
 
 class LogDirMonitor:
-    """One coroutine, :meth:`run`, for the life of the broker."""
+    """Runs as one coroutine, :meth:`run`, for the broker's lifetime."""
 
     def __init__(
         self, *, logs: LogManager, clock: Clock, slow_dirs: SlowDirs, warn_free_percent: int
@@ -75,7 +76,7 @@ class LogDirMonitor:
         self._slow_dirs = slow_dirs
         self._warn_free_percent = warn_free_percent
         self._watched: dict[LogDir, _Watched] = {}
-        #: Of each copy when it was measured last, and what those of a directory have grown by.
+        #: Last measured size of each copy, and the growth per directory.
         self._sizes: dict[LogHandle | FutureReplica, int] = {}
         self._grown_bytes: defaultdict[LogDir, int] = defaultdict(int)
         self._doubts_clock = False
@@ -95,7 +96,7 @@ class LogDirMonitor:
                     watched.probe.cancel()
 
     async def measure(self) -> None:
-        """See how large all copies are by now."""
+        """Measure the sizes of all copies."""
         before, self._sizes = self._sizes, {}
         copies: list[LogHandle | FutureReplica] = [*self._logs.handles(), *self._logs.futures()]
         async for at in in_slices(range(0, len(copies), _MEASURED_AT_ONCE)):
@@ -106,7 +107,7 @@ class LogDirMonitor:
                     self._grown_bytes[copy.log_dir] += grown_bytes
 
     def check(self) -> None:
-        """Once at the clock, by which old records go, and at every directory."""
+        """Check the wall clock, which retention uses, and every directory once."""
         self._check_clock()
         present = [log_dir for log_dir in self._logs.dirs() if log_dir.is_online]
         for log_dir in self._watched.keys() - set(present):
@@ -134,17 +135,17 @@ class LogDirMonitor:
     # -- what is known ------------------------------------------------------------------------
 
     def growth_bytes_per_second(self, log_dir: LogDir) -> float:
-        """Of its logs."""
+        """Return the growth rate of the directory's logs."""
         watched = self._watched.get(log_dir)
         return 0.0 if watched is None else watched.logs.bytes_per_second
 
     def disk_growth_bytes_per_second(self, log_dir: LogDir) -> float:
-        """Of all that is on its file system."""
+        """Return the growth rate of all files in the directory's file system."""
         watched = self._watched.get(log_dir)
         return 0.0 if watched is None else watched.disk.bytes_per_second
 
     def seconds_until_full(self, log_dir: LogDir) -> float | None:
-        """By whichever grows faster, its logs or its disk; None if neither does."""
+        """Return the forecast by the faster growth, of the logs or the disk; None if none grows."""
         watched = self._watched.get(log_dir)
         if watched is None:
             return None
@@ -155,7 +156,7 @@ class LogDirMonitor:
         return min((seconds for seconds in forecasts if seconds is not None), default=None)
 
     def latency_ms(self, log_dir: LogDir) -> float:
-        """By which directories are compared."""
+        """Return the latency for the comparison of directories."""
         watched = self._watched.get(log_dir)
         if watched is None or self._slow_dirs.demoted != log_dir.directory_id:
             return log_dir.statistics.latency_ms
@@ -187,7 +188,7 @@ class LogDirMonitor:
     def _check_space(self, log_dir: LogDir, watched: _Watched) -> None:
         space = log_dir.space
         if not space.total_bytes:
-            return  # It was not looked at yet.
+            return  # Not measured yet.
         now_ms = self._clock.now_ms()
         watched.logs.note(self._grown_bytes[log_dir], now_ms)
         watched.disk.note(space.total_bytes - space.usable_bytes, now_ms)
@@ -248,7 +249,7 @@ class LogDirMonitor:
         try:
             await log_dir.run(OpKind.PROBE, lambda: write_probe(log_dir.vfs, log_dir.path))
         except OperatingError as e:
-            # What that says of the directory, the directory has judged.
+            # The directory itself has judged the error.
             self._log.info("log_dir_not_measured", log_dir=log_dir.path, reason=e.message)
             return
         watched.probe_ms = self._clock.now_ms() - began_ms

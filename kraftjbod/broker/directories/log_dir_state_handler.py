@@ -1,21 +1,18 @@
-"""LOOP. ``LogDirStateHandler``: what happens on this broker when a log directory changes its state.
+"""LOOP. ``LogDirStateHandler``: reacts to changes of log directory states on this broker.
 
-Takes each changed directory from the channel, takes the state that it is in *now*, and works
-through one method from the top to the bottom:
+It takes each changed directory from the channel, reads its *present* state, and runs one method
+from top to bottom:
 
-* :meth:`_offline`: stop fetching into it, stop moving from and to it, stop serving from it, forget
-  its logs, publish that they are not led here any more, report it;
-* :meth:`_impaired` (KIP-928, SATURATED; and STALLED): stop fetching into it, give back the space
-  that moves into a full one took, take back what was reported of moves of a hung one,
-  report it. Its replicas keep their logs, for what is there can be read, and the directory itself
-  refuses what it cannot take;
-* :meth:`_recovered`: follow again, let those that wait for free space have their logs, report it.
+* :meth:`_offline`: stop fetching into the directory, cancel moves from and to it, take its replicas
+  offline, drop its logs, publish the lost leaderships, report it.
+* :meth:`_impaired` (SATURATED and STALLED, KIP-928): stop fetching into the directory. Cancel moves
+  into a full one, to free space, or withdraw the reported moves of a hung one. Report it. Its
+  replicas keep their logs, which can be read, and the directory refuses other operations itself.
+* :meth:`_recovered`: follow again, create the logs that waited for free space, report it.
 
-A broker of which every directory is impaired lives on: retention, deletions and moves are what
-makes space free. The last directory that is not OFFLINE, or the one with the broker's own metadata,
-cannot be lost: then the broker stops.
-The handler never dies: what goes wrong with one directory is logged and followed by the next one; a
-broker that cannot handle a directory's state stops.
+A broker with only impaired directories keeps running: retention, deletions and moves free space.
+The broker stops when the last directory that is not OFFLINE, or the one with the broker's own
+metadata, fails. It also stops after an unexpected exception in the handling of a directory.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 
 
 class LogDirStateHandler:
-    """One coroutine, :meth:`run`, for the life of the broker."""
+    """Runs as one coroutine, :meth:`run`, for the broker's lifetime."""
 
     def __init__(
         self,
@@ -74,7 +71,7 @@ class LogDirStateHandler:
             try:
                 self._handle(log_dir)
             except Exception as e:
-                # Better no broker than one that goes on leading partitions it cannot serve.
+                # Stopping is better than leading partitions that the broker cannot serve.
                 self._log.error("log_dir_failure_unhandled", path=log_dir.path, exc_info=e)
                 self._stop_broker(
                     KafkaStorageError(
@@ -83,10 +80,10 @@ class LogDirStateHandler:
                 )
 
     async def lost(self) -> None:
-        """Return never; raise once the broker cannot go on.
+        """Wait until the broker must stop, then raise.
 
         :raises LastLogDirLostError: no directory is left.
-        :raises KafkaStorageError: the metadata directory is gone.
+        :raises KafkaStorageError: the metadata directory failed, or a state could not be handled.
         """
         await asyncio.shield(self._fatal)
 
@@ -124,7 +121,7 @@ class LogDirStateHandler:
                 leads=lambda: self._replicas.leads_in(directory_id, lost),
                 has_unreported_replicas=lambda: self._assignments.queued_into(directory_id) > 0,
             )
-            # A replica that waited for free space there waits for something else now.
+            # A replica that waited for free space there must be reconciled again.
             self._publisher.reconcile_again()
 
     def _impaired(self, log_dir: LogDir) -> None:

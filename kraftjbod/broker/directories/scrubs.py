@@ -1,11 +1,10 @@
-"""LOOP. ``Scrubs``: one scrub per log directory, and what becomes of the damage that they find.
+"""LOOP. ``Scrubs``: runs one scrub per log directory and passes on the damage that it finds.
 
-* A directory that comes while the broker runs gets one, one that went has none; polled from
-  time to time, so that nobody has to report them.
-* A damaged leader is damaged_replicas.py's. A damaged follower begins to follow anew, which
-  truncates its log where it is sound, out of the in-sync set first, and fetches the rest.
-* A directory is busy while its writes and flushes take ``log.dir.slow.min.ms``: then nobody is
-  served by reading more from it.
+* A poll starts a scrub for each new directory and stops that of each removed directory.
+* damaged_replicas.py handles a damaged leader. A damaged follower restarts its fetching: it leaves
+  the ISR, truncates its log before the damage, and fetches the rest again.
+* A directory is busy while its writes and flushes take ``log.dir.slow.min.ms`` or longer. Its scrub
+  then pauses.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _POLL_INTERVAL_S: Final = 1.0
 
 
 class Scrubs:
-    """One coroutine, :meth:`run`; no scrub while ``log.dir.scrub.enable`` is off."""
+    """Runs as one coroutine, :meth:`run`; no scrub runs while ``log.dir.scrub.enable`` is off."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class Scrubs:
         if replica is None or replica.handle is not handle or replica.partition is None:
             return
         if replica.gate.is_closed or replica.is_assigned_by_move:
-            return  # The copy that takes its place is checked in its own directory.
+            return  # A scrub of its own directory checks the replacing copy.
         if replica.partition.is_leader:
             self._damaged.met(replica)
         elif replica.should_follow:

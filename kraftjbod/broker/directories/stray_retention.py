@@ -1,19 +1,19 @@
-"""LOOP. ``StrayRetention``: strays that nobody can need any more go, after
-``log.stray.retention.ms``.
+"""LOOP. ``StrayRetention``: deletes strays that are not needed after ``log.stray.retention.ms``.
 
-A stray is purged only if all of this is so:
+A stray is purged only under all of these conditions:
 
-* the metadata that set it aside is the metadata that is followed now, and does not name the
-  replica, or names it and another copy of it is served: its topic was deleted, maybe while its
-  directory was offline, or it moved away;
-* that long ago, by the time that its mark names, and this process has known it for a while: a
-  clock that jumped by a year has not aged it.
+* The metadata log that set it aside is the present metadata log. The metadata either lacks the
+  replica (its topic was deleted, perhaps while its directory was offline, or the replica moved
+  away), or has it while another copy is served.
+* The time in its mark is older than the retention time, and this process has known the stray for a
+  while, so that a jump of the clock does not age it.
 
-One that a full disk did not let be marked before a crash is marked when it is found, if its name
-says that it was the present metadata.
-What a crash left of a replica's making, and holds no record, goes once it was known for a while.
-A stray of another life, one that does not say whose records it holds, and one from before there
-were marks stay until a person removes them: they may be all that there is.
+A stray that could not be marked before a crash because the disk was full is marked when it is
+found, if its name says that the present metadata set it aside.
+The remains of an interrupted creation, without records, are deleted once they were known for a
+while.
+Strays of another metadata log, with an unknown topic id, or from before marks stay until an
+operator deletes them: they may be the only copies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KNOWN_FOR_MS: Final = 3_600_000
 
 
 class StrayRetention:
-    """One coroutine, :meth:`run`; ``retention_ms`` -1 keeps everything."""
+    """Runs as one coroutine, :meth:`run`; ``retention_ms`` -1 keeps all strays."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class StrayRetention:
         self._log = get_logger(component="stray_retention")
 
     async def run(self) -> None:
-        """Check now and then, until cancelled."""
+        """Check at intervals, until cancelled."""
         while self._retention_ms >= 0:
             await asyncio.sleep(self._check_interval_ms / 1000)
             await self.purge_due()
 
     async def purge_due(self) -> None:
-        """Remove what is due; a directory that does not let go of it is asked again next time."""
+        """Delete the due strays; a failed deletion is tried again at the next check."""
         log_id = self._cache.state.metadata_log_id
         if log_id is not None:
             self._logs.strays.owe_lost_marks(log_id)
@@ -80,7 +80,7 @@ class StrayRetention:
                 )
 
     async def _discard_what_was_kept(self) -> None:
-        """Copies on their way out that might have been needed, and their topics are deleted."""
+        """Delete kept copies of deleted replicas whose topics were deleted meanwhile."""
         for orphan in self._logs.orphans:
             if orphan.topic_id in self._cache.state.topics:
                 continue

@@ -392,7 +392,7 @@ class ReplicaManager:
                 changes.unfollow.append(replica.topic_partition)
             return
         if will_lead and self._doubtful.is_leaving(replica):
-            return  # It was elected for records that it may lack. The pending LOST report triggers a new election.
+            return  # The pending LOST report triggers another election.
         high_watermark = partition.high_watermark
         change = partition.apply(
             replica.registration,
