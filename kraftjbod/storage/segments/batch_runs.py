@@ -1,8 +1,8 @@
-"""PURE. Walking over the batches of one segment in runs: a piece of the file at a time.
+"""PURE. Walking over the batches of one segment in runs, one piece of the file at a time.
 
-The rules for a sound batch are those of batch_walk.py, which walks batch by batch. A run costs a
-few Python calls for each piece of :data:`RUN_BYTES` and no object for a batch without a producer
-id: ``BatchScan`` (protocol/byte_scans.py) is compiled where that is possible.
+The rules for a sound batch are in batch_walk.py, which walks batch by batch. A run costs a few
+Python calls per :data:`RUN_BYTES`, and no object for a batch without a producer id: ``BatchScan``
+(protocol/byte_scans.py) is compiled if possible.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Final, NamedTuple
 from kraftjbod.protocol.record_scans import BatchScan
 from kraftjbod.storage.segments.batch_walk import OnProgress, ReadAt
 
-#: A few milliseconds of one thread that does not release the interpreter.
+#: About a few milliseconds of a thread that holds the interpreter lock.
 RUN_BYTES: Final = 512 * 1024
 
 
 class SoundRun(NamedTuple):
-    """Sound batches that follow one another.
+    """Consecutive sound batches.
 
-    They are the first ``size_bytes`` of ``data``, which begins in its file at ``position``.
+    They are the first ``size_bytes`` of ``data``, which starts at ``position`` in the file.
     """
 
     position: int
     data: bytes
     size_bytes: int
-    #: Lists what is in the run, until the next one is read.
+    #: Lists the content of the run. Valid until the next run is read.
     scan: BatchScan
 
     @property
     def end(self) -> int:
-        """Where the next batch begins in the file."""
+        """Position of the next batch in the file."""
         return self.position + self.size_bytes
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch, until the next run is read."""
+        """The offset after the last batch. Valid until the next run is read."""
         return self.scan.next_offset
 
 
@@ -51,7 +51,7 @@ def sound_runs(
 ) -> Iterator[SoundRun]:
     """Yield the batches from ``position`` up to the first that is not sound, or to ``end``.
 
-    ``on_progress`` is called for each read, with the size of the run.
+    :param on_progress: called for each read, with the size of the run in bytes.
     """
     want = run_bytes
     while position < end:

@@ -1,12 +1,13 @@
-"""PURE. Walking over the batches of one segment: which are sound, and where sound ones go on.
+"""PURE. Walking over the batches of one segment: finding sound batches and damage.
 
-A *sound* batch has a header that can be, holds the offset that is next, is whole and, where that
-is asked for, fits its CRC. Logs have no gaps: what begins after the next offset is not sound.
-Damage reaches from the first unsound batch to the next sound one.
-Only where compaction may have taken records away does a batch that begins later count as sound, as
-long as it ends in time.
+A *sound* batch has a plausible header, starts at the expected offset, is complete and, if
+requested, matches its CRC. Logs have no gaps, so a batch with a later offset than expected is not
+sound.
+Damage extends from the first unsound batch to the next sound one.
+If compaction may have removed records, a batch that starts later also counts as sound, provided
+that it ends below a given offset.
 
-Bytes come through a ``read_at``; what becomes of damage is decided elsewhere.
+The bytes come from a ``read_at`` function. The callers decide what to do about damage.
 """
 
 from __future__ import annotations
@@ -25,49 +26,49 @@ from kraftjbod.protocol.record_batch import (
     read_header,
 )
 
-#: Returns bytes for ``(position, size)``, fewer at the end of the file or of the trusted range, or
-#: None if they have to be read in another way.
+#: Returns bytes for ``(position, size)``. Fewer bytes mean the end of the file or of the trusted
+#: range. None means that the bytes must be read in another way.
 ReadAt = Callable[[int, int], Buffer | None]
 
-#: Gets how many bytes were read since the last time.
+#: Called with the number of bytes that were read since the last call.
 OnProgress = Callable[[int], None]
 
-#: What a segment spans at most; indexes hold offsets in 32 bits.
+#: Largest span of offsets in a segment: indexes store relative offsets in 32 bits.
 LARGEST_RELATIVE_OFFSET: Final = 2**31 - 1
 WALK_BYTES: Final = 4 * 1024 * 1024
-#: Headers are read this much at once; an index entry is seldom further away.
+#: Size of a read of headers. An index entry is seldom further away.
 _BLOCK_BYTES: Final = 4096
-#: Places at which a sound batch is looked for in one step; each may cost a seek.
+#: Positions that are tried per step in the search for a sound batch. Each may cost a disk seek.
 _TRIES_PER_STEP: Final = 16
 _EMPTY: Final = memoryview(b"")
 
 
 class WouldWait(Exception):
-    """The bytes are not in memory, and this reader must not wait."""
+    """The bytes are not in memory, and this reader must not wait for the disk."""
 
 
 def no_progress(_size_bytes: int) -> None:
-    """For whom progress does not matter."""
+    """Default for callers that ignore progress."""
 
 
 class Damage(NamedTuple):
-    """A stretch of a log that is not sound; it begins in its segment at ``position``."""
+    """A damaged part of a log. It starts at ``position`` of its segment."""
 
     offset: int
-    #: Of the first sound batch after it.
+    #: Offset of the first sound batch after the damage.
     next_offset: int
     position: int
 
 
 class Located(NamedTuple):
-    """A batch and where it begins in the file."""
+    """A batch and its position in the file."""
 
     position: int
     header: BatchHeader
 
     @property
     def end(self) -> int:
-        """Where the next batch begins in the file."""
+        """Position of the next batch in the file."""
         return self.position + self.header.size_bytes
 
     @property
@@ -77,11 +78,11 @@ class Located(NamedTuple):
 
 
 class Sound(Protocol):
-    """A sound batch, or some that follow one another."""
+    """One sound batch, or several consecutive ones."""
 
     @property
     def end(self) -> int:
-        """Where the next batch begins in the file."""
+        """Position of the next batch in the file."""
         ...
 
     @property
@@ -104,12 +105,13 @@ def sound_batches(
     chunk_bytes: int = WALK_BYTES,
     gaps_below: int | None = None,
 ) -> Iterator[Located]:
-    """Batches from ``position`` on, up to the first that is not sound, or to ``end``.
+    """Yield the batches from ``position`` up to the first that is not sound, or to ``end``.
 
-    The batch at ``position`` has to begin with ``next_offset``; with ``gaps_below``, any may begin
-    later and has to end below that offset. ``on_progress`` gets how many
-    bytes were read since the last time; that is after each ``chunk_bytes``, or after each
-    batch that is larger.
+    The batch at ``position`` has to start at ``next_offset``.
+
+    :param gaps_below: allows gaps; each batch may start later, but has to end below this offset.
+    :param on_progress: called with the number of bytes read since the last call, after each
+        ``chunk_bytes`` or larger batch.
     """
     want = chunk_bytes
     while position < end:
@@ -129,7 +131,7 @@ def sound_batches(
         on_progress(position - begin)
         is_stuck = position == begin and (want > end - begin or want <= len(chunk))
         if is_stuck or len(chunk) < asked:
-            return  # The segment, or its file, ends inside this batch.
+            return  # The segment or the file ends inside this batch.
 
 
 def around_damage(
@@ -144,11 +146,12 @@ def around_damage(
     chunk_bytes: int = WALK_BYTES,
     gaps_below: int | None = None,
 ) -> Iterator[Located | Damage]:
-    """Walk a segment in order: its sound batches, and the damage between and after them.
+    """Walk a segment in order: yield its sound batches, and the damage between and after them.
 
-    Missing offsets before ``end_offset``, where the segment should end, are damage too. ``known``
-    returns positions after a position at which batches begin according to an index; ``gaps_below``
-    is as in :func:`sound_batches`.
+    Missing offsets before ``end_offset``, the expected end of the segment, count as damage too.
+
+    :param known: returns the positions after a position where batches start, according to an index.
+    :param gaps_below: as in :func:`sound_batches`.
     """
     pieces = sound_around_damage(
         lambda position, next_offset: sound_batches(
@@ -179,10 +182,12 @@ def sound_around_damage(
     end_offset: int,
     known: Callable[[int], Iterable[int]],
 ) -> Iterator[S | Damage | None]:
-    """:func:`around_damage` with any walk over sound batches.
+    """Implement :func:`around_damage` with any walk over sound batches.
 
-    ``sound_from`` gets a position and its offset, and stops before the first unsound batch. None
-    comes after some tries to find a sound batch, so that a caller can proceed in steps.
+    It yields None after some failed tries to find a sound batch, so that a caller can work in
+    steps.
+
+    :param sound_from: gets a position and its offset, and stops before the first unsound batch.
     """
     position, next_offset = 0, begin_offset
     limit = min(end_offset, begin_offset + LARGEST_RELATIVE_OFFSET + 1)
@@ -192,7 +197,7 @@ def sound_around_damage(
             position, next_offset = sound.end, sound.next_offset
         if position >= end:
             if next_offset < end_offset:
-                yield Damage(next_offset, end_offset, position)  # A tail is lost, or all of it.
+                yield Damage(next_offset, end_offset, position)  # The end, or all, is lost.
             return
         offsets = range(next_offset + 1, limit)
         resumed = yield from _first_sound(read_at, position, known(position), end, offsets)
@@ -208,8 +213,8 @@ def _first_sound(
 ) -> Generator[None, None, Located | None]:
     """Return the first sound batch after the damage, with offsets in ``offsets``.
 
-    The position that follows from the header of the damaged batch is tried first, then the
-    ``known`` ones. No CRC covers the offset of a batch.
+    The first try is the end of the damaged batch according to its header, followed by the ``known``
+    positions. The offsets must be checked because the CRC does not cover them.
     """
     damaged = batch_at(read_at, damaged_at, end)
     following = [] if damaged is None else [damaged_at + damaged.header.size_bytes]
@@ -227,7 +232,7 @@ def _first_sound(
 
 
 def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
-    """The batch that begins at ``position``; None if its header cannot be, or it is not whole."""
+    """Return the batch at ``position``; None if its header is implausible or it is incomplete."""
     if end - position < HEADER_BYTES:
         return None
     try:
@@ -240,11 +245,12 @@ def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
 def sent_batches(
     data: Buffer, next_offset: int, *, may_have_gaps: bool, is_log_empty: bool = False
 ) -> list[BatchHeader]:
-    """Return the headers of a leader's batches for a log that ends at ``next_offset``.
+    """Return the headers of batches from a leader, for a log that ends at ``next_offset``.
 
-    A torn last batch is left out. An empty log takes a first batch that begins before
-    ``next_offset`` and holds it: DeleteRecords may have cut the leader's log inside that batch.
-    Batches beyond what one segment can hold are left out, too: they come with the next fetch.
+    The result omits an incomplete last batch. It also omits batches beyond the span of one segment,
+    which the next fetch returns again. An empty log accepts a first batch that starts before
+    ``next_offset`` and contains it: DeleteRecords may have moved the leader's log start inside that
+    batch.
 
     :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
     """
@@ -273,12 +279,13 @@ def sent_batches(
 
 
 def require_sound(data: Buffer, known: int, gaps_below: int | None = None) -> None:
-    """Check that ``data`` is whole, sound batches that follow one another.
+    """Check that ``data`` consists of complete, sound, consecutive batches.
 
-    The CRC does not cover offsets. So ``known`` says where the first batch belongs: it is its last
-    offset or the offset before it. ``gaps_below`` as in :func:`sound_batches`.
+    The CRC does not cover offsets, so the first batch is checked with ``known``: its last offset,
+    or the offset before the batch.
 
-    :raises CorruptRecordError: if not.
+    :param gaps_below: as in :func:`sound_batches`.
+    :raises CorruptRecordError: ``data`` contains anything else.
     """
     end, next_offset = 0, known + 1
     for position, header in batches(data):
@@ -291,7 +298,7 @@ def require_sound(data: Buffer, known: int, gaps_below: int | None = None) -> No
 
 
 def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:
-    """The first batch from ``position`` on that ends with or after ``offset``."""
+    """Return the first batch from ``position`` on whose last offset is at least ``offset``."""
     block, begin = _EMPTY, position
     while position < limit:
         if position - begin + HEADER_BYTES > len(block):
@@ -304,10 +311,10 @@ def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located 
 
 
 def located_from(read_at: ReadAt, position: int, limit: int) -> Iterator[Located]:
-    """Yield the batches that begin from ``position`` up to ``limit``; only headers are read.
+    """Yield the batches that start from ``position`` up to ``limit``. Reads only headers.
 
-    :raises CorruptRecordError: what follows is no batch.
-    :raises WouldWait: the bytes end within a header.
+    :raises CorruptRecordError: the next bytes are not a batch.
+    :raises WouldWait: the bytes end inside a header.
     """
     block, begin = _EMPTY, position
     while position < limit:
@@ -319,7 +326,7 @@ def located_from(read_at: ReadAt, position: int, limit: int) -> Iterator[Located
 
 
 def last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int:
-    """Where the last batch ends that begins at ``position`` or later, and fits both limits."""
+    """Return the end of the last batch from ``position`` on that is within both limits."""
     block, begin = _EMPTY, position
     while position + HEADER_BYTES <= limit:
         if position - begin + HEADER_BYTES > len(block):

@@ -1,6 +1,6 @@
-"""DISK. Searching index files without loading them: some entries instead of megabytes.
+"""DISK. Searching index files without loading them, which reads some entries instead of megabytes.
 
-A largest timestamp counts only if it is that of a batch of the segment.
+A largest timestamp is used only if it matches a batch of the segment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kraftjbod.storage.segments.offset_index import (
 from kraftjbod.storage.vfs import Vfs, VfsFile
 
 _HALF: Final = OFFSET_ENTRY_BYTES // 2
-#: Entries that are read at once at the end of a search: one block of the disk.
+#: Entries of the last read of a search: one block of the disk.
 _ENTRIES_PER_BLOCK: Final = 4096 // OFFSET_ENTRY_BYTES
 
 
@@ -86,9 +86,9 @@ def _last_time_entry(vfs: Vfs, path: str, base_offset: int) -> TimeEntry | None:
 
 
 def _position_before(file: VfsFile, entries: int, relative_offset: int) -> int:
-    """The position in the last of the ``entries`` whose offset is not larger; 0 without one."""
+    """Return the position in the last entry at or below ``relative_offset``; 0 without one."""
     low, high = 0, entries
-    probe = max(0, entries - _ENTRIES_PER_BLOCK)  # The largest timestamp is mostly near the end.
+    probe = max(0, entries - _ENTRIES_PER_BLOCK)  # The largest timestamp is usually near the end.
     while high - low > _ENTRIES_PER_BLOCK:
         entry = file.read_at(probe * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
         if int.from_bytes(entry[:_HALF], "big") <= relative_offset:

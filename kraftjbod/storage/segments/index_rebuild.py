@@ -2,7 +2,7 @@
 
 * A step reads about :data:`_STEP_BYTES`, so that other operations of the directory run between two
   steps. The walk keeps its position, so that any caller can run the next step.
-* A survey also checks the CRC of each batch. The indexes then lead around the damage.
+* A survey also checks the CRC of each batch. The rebuilt indexes then skip the damage.
 * While a survey runs, batches may be appended to the segment: the walk continues to its new end.
   A segment without indexes is not appended to.
 """
@@ -16,21 +16,21 @@ from kraftjbod.storage.segments.batch_runs import SoundRun, sound_runs
 from kraftjbod.storage.segments.batch_walk import Damage, sound_around_damage
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
 
-#: Some milliseconds of a disk and of the interpreter.
+#: A step of this size takes some milliseconds of disk and interpreter time.
 _STEP_BYTES: Final = 1024 * 1024
 
 
 class IndexRebuild:
-    """In the dir's thread, as long as the segment is in its log."""
+    """One rebuild. It runs in the directory's thread while the segment belongs to its log."""
 
     def __init__(self, unread: SegmentUnreadError) -> None:
         self.segment: LogSegment = unread.segment
         self.did_not_fit = unread.did_not_fit
         self.is_survey = unread.survey_end is not None
-        #: Where the segment ends, as far as it was read; only a survey knows it.
+        #: End offset of the segment as far as it was read; only a survey knows it.
         self.end_offset = NO_LIMIT if unread.survey_end is None else unread.survey_end
         self._limit_offset = self.end_offset
-        #: How much of the segment was read, once :meth:`step` is through.
+        #: Number of bytes that are read when :meth:`step` returns True.
         self.size_bytes = unread.size_bytes
         self._truncations = unread.truncations
         self.fresh = self.segment.fresh_indexes()
@@ -41,17 +41,17 @@ class IndexRebuild:
 
     @property
     def is_valid(self) -> bool:
-        """No step failed, and the segment was not truncated. For the dir's thread."""
+        """Whether no step failed and the segment was not truncated; in the directory's thread."""
         return not self._is_stepping and self.segment.truncations == self._truncations
 
     def is_for(self, unread: SegmentUnreadError) -> bool:
-        """Whether this does what ``unread`` asks for."""
+        """Return whether this rebuild satisfies ``unread``."""
         is_survey = unread.survey_end is not None
         is_its = self.segment is unread.segment and self._truncations == unread.truncations
         return is_its and self.is_survey == is_survey
 
     def step(self) -> bool:
-        """Read a little further; whether that was all."""
+        """Read the next part. Return whether the segment is complete."""
         self._is_stepping = True
         is_complete = self._step()
         self._is_stepping = False
@@ -73,7 +73,7 @@ class IndexRebuild:
         return True
 
     def run(self, beat: Callable[[], None]) -> None:
-        """All steps in one operation that reports progress, while the log is loaded."""
+        """Run all steps in one operation, while the log is loaded, and ``beat`` between them."""
         while not self.step():
             beat()
         self.segment.adopt(self.fresh)
@@ -90,7 +90,7 @@ class IndexRebuild:
         )
 
     def _runs_from(self, position: int, next_offset: int) -> Iterator[SoundRun]:
-        """Up to the first damage, or to where the segment ended at the last look."""
+        """Return the runs up to the first damage, or to the segment's end as last seen."""
         segment = self.segment
         self.fresh.lead_past_damage(next_offset, position)
         scan = self.fresh.indexes.batch_scan(

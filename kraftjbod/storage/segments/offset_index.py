@@ -1,11 +1,12 @@
 """DISK. Sparse indexes of one segment: offset to file position, and timestamp to offset.
 
-* Entries live in memory; the files are written as a whole when a segment is rolled or closed,
-  in Kafka's formats (8 and 12 bytes an entry, big-endian, offsets relative to the base).
+* Entries are kept in memory. The files are written as a whole when a segment is rolled or closed,
+  in Kafka's formats (8 and 12 bytes per entry, big-endian, offsets relative to the base).
 * Parsing runs in C: a segment of 1 GiB has 262,144 entries at the default interval.
-* They can be rebuilt from the segment, so a file is never trusted: what does not fit is dropped.
-* The dir's thread appends while the loop searches. Each lookup takes the arrays once, positions
-  are appended before offsets, and shortening makes new arrays, so a reader sees a whole past.
+* The indexes can be rebuilt from the segment, so a file that does not fit is dropped.
+* The directory's thread appends while the event loop searches. Each lookup takes the arrays once,
+  positions are appended before offsets, and truncation creates new arrays. So a reader sees a
+  consistent earlier state.
 """
 
 from __future__ import annotations
@@ -26,40 +27,40 @@ TIME_ENTRY_BYTES: Final = 12
 
 
 class OffsetIndex:
-    """Last offset of some batches, and where those batches begin in the file."""
+    """Last offsets of some batches, and the positions of those batches in the file."""
 
     __slots__ = ("_base_offset", "_entries")
 
     def __init__(self, base_offset: int) -> None:
         self._base_offset = base_offset
-        #: Relative offsets and positions, both strictly rising.
+        #: Relative offsets and positions, both strictly increasing.
         self._entries: tuple[array[int], array[int]] = (array("I"), array("I"))
 
     def __len__(self) -> int:
         return len(self._entries[0])
 
     def append(self, last_offset: int, position: int) -> None:
-        """The batch that ends with ``last_offset`` begins at ``position``."""
+        """Add the batch that ends with ``last_offset`` and starts at ``position``."""
         offsets, positions = self._entries
         positions.append(position)
         offsets.append(last_offset - self._base_offset)
 
     def position_before(self, offset: int) -> int:
-        """Where a walk that searches for ``offset`` begins: at or before its batch."""
+        """Return where to start a walk for ``offset``: at or before the position of its batch."""
         offsets, positions = self._entries
         at = bisect_right(offsets, offset - self._base_offset)
         return positions[at - 1] if at > 0 else 0
 
     def position_at_most(self, limit: int) -> int:
-        """The last known beginning of a batch that is not after the position ``limit``."""
+        """Return the last indexed batch position that is not after ``limit``."""
         _, positions = self._entries
         at = bisect_right(positions, limit)
         return positions[at - 1] if at > 0 else 0
 
     def offset_at(self, position: int) -> int | None:
-        """The offset in the entry for ``position``; None without such an entry.
+        """Return the offset of the entry for ``position``; None without such an entry.
 
-        It is the last offset of the batch there or, after damage, the offset before that batch.
+        This is the last offset of the batch there or, after damage, the offset before that batch.
         """
         offsets, positions = self._entries
         at = bisect_left(positions, position)
@@ -67,24 +68,24 @@ class OffsetIndex:
         return self._base_offset + offsets[at] if is_known else None
 
     def offset_below(self, position: int) -> int:
-        """An offset such that all batches below it end before the file position ``position``."""
+        """Return an offset such that all batches below it end before ``position``."""
         offsets, positions = self._entries
-        # The last batch known to begin there; where it begins shows that those before it end.
+        # The second last batch is used: the position of the last one is the end of those before it.
         at = bisect_right(positions, position) - 2
         return self._base_offset + (offsets[at] + 1 if at >= 0 else 0)
 
     def positions_after(self, position: int) -> Sequence[int]:
-        """Known beginnings of batches after ``position``, rising."""
+        """Return the indexed batch positions after ``position``, in rising order."""
         _, positions = self._entries
         return positions[bisect_right(positions, position) :]
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """Last offset and position of each known batch, rising."""
+        """Yield last offset and position of each indexed batch, in rising order."""
         for offset, position in zip(*self._entries, strict=True):
             yield self._base_offset + offset, position
 
     def last_position(self) -> int:
-        """The last known beginning of a batch; 0 without entries."""
+        """Return the last indexed batch position; 0 without entries."""
         _, positions = self._entries
         return positions[-1] if positions else 0
 
@@ -107,7 +108,7 @@ class OffsetIndex:
     def from_bytes(
         cls, base_offset: int, data: Buffer, *, segment_bytes: int
     ) -> OffsetIndex | None:
-        """The index in ``data``, or None if it cannot belong to a segment of that size."""
+        """Parse ``data``; None if it cannot be the index of a segment of that size."""
         if len(data) % OFFSET_ENTRY_BYTES:
             return None
         flat = array("I", bytes(data))
@@ -129,7 +130,7 @@ class TimeEntry(NamedTuple):
 
 
 class TimeIndex:
-    """The largest timestamp up to some points of a segment, and the offset that had it."""
+    """The largest timestamp up to some points of a segment, and the offset that has it."""
 
     __slots__ = ("_base_offset", "_entries")
 
@@ -141,7 +142,7 @@ class TimeIndex:
         return len(self._entries[0])
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Kept only if it says more than the last entry."""
+        """Add an entry if ``timestamp`` is larger than that of the last entry."""
         timestamps, offsets = self._entries
         if timestamps and timestamp <= timestamps[-1]:
             return
@@ -155,13 +156,13 @@ class TimeIndex:
         return TimeEntry(timestamps[-1], self._base_offset + offsets[-1])
 
     def offset_before(self, timestamp: int) -> int:
-        """Where a walk begins that searches for the first record not older than ``timestamp``."""
+        """Return where to start a walk for the first record not older than ``timestamp``."""
         timestamps, offsets = self._entries
         at = bisect_left(timestamps, timestamp)
         return self._base_offset + (offsets[at - 1] if at > 0 else 0)
 
     def entries(self) -> Iterator[TimeEntry]:
-        """Every one, rising."""
+        """Yield all entries, in rising order."""
         for timestamp, offset in zip(*self._entries, strict=True):
             yield TimeEntry(timestamp, self._base_offset + offset)
 
@@ -183,7 +184,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: Buffer) -> TimeIndex | None:
-        """The index in ``data``, or None if it cannot be one."""
+        """Parse ``data``; None if it cannot be a time index."""
         if len(data) % TIME_ENTRY_BYTES:
             return None
         words = array("I", bytes(data))

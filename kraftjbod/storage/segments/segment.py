@@ -1,18 +1,17 @@
 """DISK. ``LogSegment``: one ``.log`` file of whole batches, with its indexes.
 
-* ``size_bytes`` counts what was written whole; bytes after it, left by a write that failed,
-  are truncated at once, and at the latest before anything is written after them or the segment is
-  sealed.
-* What fails for lack of space leaves a segment that goes on: see :meth:`retire` and
-  :meth:`truncate` for the order that this takes.
+* ``size_bytes`` counts only complete writes. Bytes of a failed write are truncated at once, or at
+  the latest before the next write or the sealing of the segment.
+* After a failure for lack of space the segment stays usable. :meth:`retire` and :meth:`truncate`
+  describe the order that ensures this.
 * File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
-  Index files are written when a segment is rolled or closed. Where they are absent or don't fit,
-  index_rebuild.py makes both from the batches; what goes into them is segment_indexes.py's part.
-* Damage of the file does not shorten the segment: only recovery and truncation do that.
-* What may be read from memory without a check is trusted_bytes.py's part. Every read of the file
-  that may wait for the disk goes through :meth:`read_at`.
-* Everything runs in the dir's thread, except :meth:`read` with a ``read_at`` that never waits:
-  it touches nothing but the indexes and the bytes below the limit it is given.
+  Index files are written when a segment is rolled or closed. If they are missing or do not fit,
+  index_rebuild.py rebuilds both. segment_indexes.py defines their content.
+* Damage of the file does not shorten the segment. Only recovery and truncation do.
+* trusted_bytes.py tracks which bytes may be read from memory without a check. Every read of the
+  file that may wait for the disk goes through :meth:`read_at`.
+* Methods run in the directory's thread. The exception is :meth:`read` with a ``read_at`` that never
+  waits: it uses only the indexes and the bytes below its limit.
 """
 
 from __future__ import annotations
@@ -66,32 +65,32 @@ from kraftjbod.storage.segments.trusted_bytes import TrustedBytes
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
 
 _EMPTY: Final = memoryview(b"")
-#: A ``max_offset`` that excludes nothing.
+#: A ``max_offset`` without effect.
 NO_LIMIT: Final = 2**63 - 1
 
 
 class Scanned(NamedTuple):
-    """How far a walk over a segment found whole, sound batches."""
+    """Size and end of the complete, sound batches at the start of a segment."""
 
     valid_bytes: int
     next_offset: int
 
 
 class SegmentUnreadError(Exception):
-    """An operation needs indexes that only all of ``segment`` says: IndexRebuild makes them."""
+    """An operation needs indexes that must be rebuilt from all of ``segment`` (IndexRebuild)."""
 
     def __init__(
         self, segment: LogSegment, *, did_not_fit: bool = False, survey_end: int | None = None
     ) -> None:
         """
-        :param did_not_fit: index files were there, and were not the segment's.
-        :param survey_end: where the segment ends, if it has to be checked for damage: each CRC.
+        :param did_not_fit: the index files exist and do not fit the segment.
+        :param survey_end: end offset of the segment, if every CRC has to be checked.
         """
         super().__init__(f"{segment.path} has to be read as a whole")
         self.segment = segment
         self.did_not_fit = did_not_fit
         self.survey_end = survey_end
-        #: As they are now; more may be appended until the segment was read.
+        #: The present size. Batches may be appended until the segment was read.
         self.size_bytes = segment.size_bytes
         self.truncations = segment.truncations
 
@@ -132,32 +131,32 @@ class LogSegment:
         has_transaction_index: bool = False,
     ) -> None:
         self._vfs = vfs
-        #: Compaction, here or on a leader, may have taken offsets away.
+        #: Compaction, here or on a leader, may have removed offsets.
         self.may_have_gaps = may_have_gaps
-        #: Changes when the replica's directory is renamed; only names not opened yet need it.
+        #: Changes when the replica's directory is renamed. Open files are not affected.
         self.directory = directory
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         #: Is notified when the file is opened or indexes are loaded; None until the log is served.
         self.cache: SegmentCache[LogSegment] | None = None
-        #: Since the cache looked last; set by readers, in any thread.
+        #: Whether the segment was read since the cache last checked; set by readers in any thread.
         self.was_read = False
-        #: What may be read from memory without a check.
+        #: The bytes that may be read from memory without a check.
         self.trusted = TrustedBytes(size_bytes)
-        #: None until first needed. The loop reads through it, and never opens it.
+        #: None until first needed. The event loop reads through the file, and never opens it.
         self.file: VfsFile | None = None
         self._index_interval_bytes = index_interval_bytes
-        #: None until first needed; replaced as a whole, because the loop reads by it.
+        #: None until first needed. Replaced as a whole, because the event loop reads it.
         self._indexes: SegmentIndexes | None = None
-        #: As the indexes say it; None until first needed, or while they are loaded.
+        #: Largest timestamp while the indexes are not loaded; None until first needed.
         self._largest: TimeEntry | None = None
-        #: The index files say the same, or will do for a segment whose files were not read yet.
+        #: The index files are up to date, or assumed to be until they are read.
         self._indexes_on_disk = size_bytes > 0
         if size_bytes == 0:
             self._indexes = SegmentIndexes(base_offset, index_interval_bytes)
-        #: None while it is in its file alone; replaced as a whole, or appended to.
+        #: None if only in its file. Replaced as a whole, or appended to.
         self.transactions = None if has_transaction_index else TransactionIndex()
-        #: The file says the same.
+        #: The file of aborted transactions is up to date.
         self._transactions_on_disk = True
         self._first_timestamp: int | None = None
         self._tail_is_torn = False
@@ -175,7 +174,7 @@ class LogSegment:
         *,
         has_transaction_index: bool = False,
     ) -> LogSegment:
-        """One whose file is there, or made next, for a topic of that configuration."""
+        """Create the object for an existing or new file, with the topic's configuration."""
         return cls(
             vfs=vfs,
             directory=directory,
@@ -194,18 +193,18 @@ class LogSegment:
 
     @property
     def has_indexes(self) -> bool:
-        """They are in memory. For the loop too."""
+        """Return whether the indexes are in memory; also for the event loop."""
         return self._indexes is not None
 
     @property
     def is_ready(self) -> bool:
-        """File and index are open: the loop may try to read."""
+        """Return whether file and indexes are open, so that the event loop may read."""
         return self.file is not None and self._indexes is not None
 
     # -- writing ----------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the empty file; what lay under that name is gone. If it fails there is none."""
+        """Create the empty file, replacing an existing one. If this fails, no file is left."""
         with Undoing(self._uncreate):
             self.open(OpenMode.CREATE).truncate(0)
 
@@ -214,7 +213,7 @@ class LogSegment:
         self._vfs.unlink_if_exists(self.path)
 
     def append(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Write ``buffers``, the batches of ``headers``, at the end."""
+        """Write ``buffers``, which hold the batches of ``headers``, at the end."""
         file = self.open()
         indexes = self.indexes()
         if self._tail_is_torn:
@@ -232,9 +231,9 @@ class LogSegment:
             self._first_timestamp = headers[0].max_timestamp
 
     def truncate_torn_tail(self) -> bool:
-        """Truncate what a write that failed has left; nothing may ever stand after that.
+        """Truncate the bytes of a failed write, which no later batch may follow.
 
-        Return whether there was something.
+        Returns whether there were such bytes.
         """
         was_torn = self._tail_is_torn
         if was_torn:
@@ -243,12 +242,12 @@ class LogSegment:
         return was_torn
 
     def write_indexes(self, *, sync: bool = False) -> bool:
-        """Bring the indexes to their files, unless these say the same; whether that was needed.
+        """Write the index files if they are not up to date. Return whether that was necessary.
 
-        Each is the old one or the new one, never a part. Loading trusts the files of a segment
-        below the recovery point, so they have to be synced before that passes: without ``sync``
-        it is the caller's part. Of a time index that was not, a power cut may leave a part, which
-        looks like a whole one that ends with an earlier time, and retention goes by it.
+        Each file is replaced atomically. Loading trusts the files of segments below the recovery
+        point, so they must be synced before the recovery point passes the segment. Without ``sync``
+        that is up to the caller. After a power failure an unsynced time index may be truncated. It
+        would look complete with an earlier last timestamp, which retention would use.
         """
         is_needed = not self._indexes_on_disk
         if is_needed:
@@ -262,18 +261,18 @@ class LogSegment:
 
     @property
     def index_paths(self) -> tuple[str, str]:
-        """Of the index files that :meth:`write_indexes` writes."""
+        """Paths of the files that :meth:`write_indexes` writes."""
         return self._path(INDEX_SUFFIX), self._path(TIME_INDEX_SUFFIX)
 
     def truncate(self, size_bytes: int, end_offset: int) -> None:
-        """Truncate the file to ``size_bytes``, the beginning of a batch; certain once this returns.
+        """Truncate the file to ``size_bytes``, the start of a batch, durably.
 
-        What is left ends at ``end_offset``. What was truncated may not come back after a crash,
-        after or below what is appended next. The index files go first: if that fails, or the
-        truncation does, the segment is what it was.
+        The rest ends at ``end_offset``. The fsync ensures that truncated batches do not reappear
+        after a crash, beside batches appended later. The index files are removed first. If that or
+        the truncation fails, the segment is unchanged.
 
-        Cost: the indexes, if they are not loaded, and one index interval. Where the interval is
-        damaged, the segment has no indexes afterwards.
+        Cost: loading the indexes, and one index interval. If the interval is damaged, the segment
+        has no indexes afterwards.
         """
         file = self.open()
         indexes = self._indexes_below(size_bytes, end_offset)
@@ -288,7 +287,7 @@ class LogSegment:
         self.trusted.truncate(size_bytes)
         self._tail_is_torn = False
         self._first_timestamp = None
-        # Absent ones count as in their files: these are absent, too.
+        # Missing indexes count as up to date, because their files are missing too.
         self._indexes, self._indexes_on_disk, self._largest = indexes, indexes is None, None
         if indexes is not None:
             self._note_loaded()
@@ -298,7 +297,7 @@ class LogSegment:
             file.sync()
 
     def _indexes_below(self, size_bytes: int, end_offset: int) -> SegmentIndexes | None:
-        """Indexes for :meth:`truncate`; None if they do not lead to batches."""
+        """Return the indexes for :meth:`truncate`; None if they do not point to batches."""
         if size_bytes == 0:
             return SegmentIndexes(self.base_offset, self._index_interval_bytes)
         try:
@@ -307,11 +306,12 @@ class LogSegment:
             return None
 
     def retire(self, *, at_once: bool = False) -> None:
-        """Take the names away; readers may finish, :meth:`purge` does the rest later.
+        """Rename the files to ``.deleted``; :meth:`purge` frees the space when readers are done.
 
-        The log's own name goes last: until then the segment can be read, and this be repeated.
-        The index of transactions, which nobody can make anew, goes afterwards: it is the caller's.
-        Another name may need space. ``at_once`` leaves none; what is open can still be read.
+        The log file is renamed last: until then the segment can be read and this can be repeated.
+        The index of transactions cannot be rebuilt, so the caller removes it afterwards.
+        A new name may need space. With ``at_once`` the files are unlinked instead; open files can
+        still be read.
         """
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             path = self._path(suffix)
@@ -321,10 +321,10 @@ class LogSegment:
                 self._vfs.rename(path, path + DELETED_SUFFIX)
 
     def reborn(self, base_offset: int) -> LogSegment:
-        """The same file as an empty segment at ``base_offset``; nothing is left of this one.
+        """Reuse the file for an empty segment at ``base_offset``; this segment ceases to exist.
 
-        Needs no space. What the file holds still is a torn tail of the new segment; no batch of it
-        may look like one that can stand there, because a crash may come before it is truncated.
+        Needs no space. The old content counts as a torn tail of the new segment. A crash may come
+        before it is truncated, so no old batch may have offsets that are valid in the new segment.
         """
         file = self.open()
         fresh = LogSegment(
@@ -346,13 +346,13 @@ class LogSegment:
         return fresh
 
     def remove(self) -> None:
-        """Take files and space away at once; nobody knows of this segment. No name is made."""
+        """Unlink all files of a segment that no log contains. Creates no names."""
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             self._vfs.unlink_if_exists(self._path(suffix))
         self.close()
 
     def purge(self) -> None:
-        """Give the space back. Nobody may read any more."""
+        """Unlink the ``.deleted`` files. No reader may use the segment any more."""
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._vfs.unlink_if_exists(self._path(suffix) + DELETED_SUFFIX)
         self.close()
@@ -365,7 +365,7 @@ class LogSegment:
             self.cache.closed(self)
 
     def detach_file(self) -> VfsFile | None:
-        """Give up the open file for the caller to close later; None if its tail is torn."""
+        """Detach the open file for the caller to close later; None if its tail is torn."""
         if self._tail_is_torn:
             return None
         file, self.file = self.file, None
@@ -386,7 +386,7 @@ class LogSegment:
             cache.joined(self, index_bytes, is_open=self.file is not None)
 
     def drop_indexes(self) -> bool:
-        """Forget the indexes if their files say the same; False if not."""
+        """Drop the indexes if their files are up to date; False if not."""
         if self._indexes is None or not self._indexes_on_disk:
             return False
         self._largest, self._indexes = self._indexes.largest, None
@@ -408,14 +408,14 @@ class LogSegment:
         return self.file
 
     def read_at(self, position: int, size: int) -> bytes | bytearray:
-        """Read from the file, and from the disk if need be; nothing of it is trusted afterwards."""
+        """Read from the file, possibly from the disk. The bytes are not trusted afterwards."""
         file = self.open()
         self.trusted.doubt(position, size, self.size_bytes)
         return file.read_at(position, size)
 
     @contextmanager
     def _reader(self) -> Iterator[ReadAt]:
-        """:meth:`read_at`, without a file that stays open: the loop reads through :attr:`file`."""
+        """Yield :meth:`read_at`, without leaving a file open for the event loop to read through."""
         if self.file is not None:
             yield self.read_at
             return
@@ -431,7 +431,7 @@ class LogSegment:
             file.close()
 
     def indexes(self) -> SegmentIndexes:
-        """Both, from their files; raises as :meth:`load_indexes`."""
+        """Return both indexes, loaded if necessary. Raises as :meth:`load_indexes`."""
         if self._indexes is None:
             self.load_indexes()
         assert self._indexes is not None
@@ -462,11 +462,11 @@ class LogSegment:
                 self._indexes = indexes
                 self._note_loaded()
                 return
-        # One file without the other is what a stop between the two leaves.
+        # A stop between the two writes leaves one file without the other.
         raise SegmentUnreadError(self, did_not_fit=is_there)
 
     def _fits(self, indexes: SegmentIndexes) -> bool:
-        """Do the last entries of both speak of batches of this segment?"""
+        """Return whether the last entries of both indexes match batches of this segment."""
         index, largest = indexes.offsets, indexes.largest
         assert largest is not None, "files without any are not believed"
         position = index.position_at_most(self.size_bytes)
@@ -488,7 +488,7 @@ class LogSegment:
         return self._path(TRANSACTION_INDEX_SUFFIX)
 
     def load_transactions(self) -> bool:
-        """Have :attr:`transactions` ready; False if the file cannot be this segment's."""
+        """Load :attr:`transactions` if necessary; False if the file does not fit this segment."""
         if self.transactions is None:
             with FailsAs(OpKind.INDEX):
                 data = self._vfs.read_if_exists(self.transactions_path)
@@ -497,20 +497,23 @@ class LogSegment:
         return self.transactions is not None
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
-        """The marker that was appended last has ended that one."""
+        """Add a transaction that the last appended marker has aborted."""
         assert self.transactions is not None, self
         self._transactions_on_disk = False
         self.transactions.append(aborted)
 
     def take_transactions(self, transactions: TransactionIndex) -> None:
-        """Go on by an index that was made from the log."""
+        """Use an index that was rebuilt from the log."""
         self._transactions_on_disk = False
         self.transactions = transactions
 
     def write_transactions(self, *, sync: bool = False, suffix: str = "") -> None:
-        """Bring the index to its file, unless that says the same; where it is empty there is none.
+        """Write the transaction index to its file unless it is up to date.
 
-        With ``suffix``, be it empty, to one that gets the name later. Recovery trusts the file.
+        An empty index has no file.
+
+        With ``suffix`` the index is always written, even if empty, to a file that is renamed later.
+        Recovery trusts the file.
         """
         transactions = self.transactions
         if transactions is None or (self._transactions_on_disk and not suffix):
@@ -535,9 +538,11 @@ class LogSegment:
     ) -> Scanned:
         """Walk all batches, rebuild the indexes, and stop before the first that is not sound.
 
-        ``size_bytes`` is what was valid then; the file itself is left as it is.
-        With ``least_epoch`` a batch with a lower leader epoch than one before it is not sound.
-        ``on_progress`` gets how many bytes were read since the last time.
+        Sets ``size_bytes`` to the size of the sound batches. The file itself is not changed.
+
+        :param least_epoch: if given, a batch with a lower leader epoch than an earlier one is not
+            sound.
+        :param on_progress: called with the number of bytes read since the last call.
         """
         fresh, valid_bytes = self.fresh_indexes(), 0
         scan = fresh.indexes.batch_scan(
@@ -560,7 +565,7 @@ class LogSegment:
         return Scanned(valid_bytes, scan.next_offset if valid_bytes else self.base_offset)
 
     def adopt(self, fresh: FreshIndexes) -> None:
-        """Go on by indexes that were made from the whole segment as it is now."""
+        """Use indexes that were rebuilt from the whole segment as it is now."""
         self._first_timestamp = fresh.first_timestamp
         self._indexes = fresh.indexes
         self._indexes_on_disk = False
@@ -576,9 +581,10 @@ class LogSegment:
         on_progress: OnProgress = no_progress,
         chunk_bytes: int = WALK_BYTES,
     ) -> Iterator[Located | Damage]:
-        """Everything that stands here, in order, by any reader of the file, from any thread.
+        """Walk the batches and the damage in order, with any reader of the file, in any thread.
 
-        ``known`` gives positions after one where batches are said to begin. Changes nothing.
+        Changes nothing. ``known`` returns the positions after a position where batches should
+        start.
         """
         return around_damage(
             read_at,
@@ -593,29 +599,29 @@ class LogSegment:
         )
 
     def gaps_below(self, end_offset: int) -> int | None:
-        """For walks: None if batches follow one another without gaps, as they mostly do."""
+        """Return the ``gaps_below`` of walks: None if batches follow one another without gaps."""
         if not self.may_have_gaps:
             return None
         return min(end_offset, self.base_offset + LARGEST_RELATIVE_OFFSET + 1)
 
     def fresh_indexes(self) -> FreshIndexes:
-        """Empty ones that a :meth:`walk` over all of the segment fills."""
+        """Return empty indexes, to be filled by a :meth:`walk` over the whole segment."""
         return FreshIndexes(self.base_offset, self._index_interval_bytes)
 
     def known_positions(self, position: int) -> Iterable[int]:
-        """Positions after ``position`` where batches begin, by the index if it is in memory."""
+        """Return the indexed batch positions after ``position``, if the index is in memory."""
         return () if self._indexes is None else self._indexes.offsets.positions_after(position)
 
     def offset_below(self, position: int) -> int:
-        """An offset such that all of the segment's batches below it end before ``position``.
+        """Return an offset such that all batches below it end before ``position``.
 
-        A low one while the index is not loaded. For the loop too.
+        While the index is not loaded, this is the base offset. Also for the event loop.
         """
         indexes = self._indexes
         return self.base_offset if indexes is None else indexes.offsets.offset_below(position)
 
     def next_offset(self, limit: int) -> int:
-        """The offset after the last batch that begins below the position ``limit``."""
+        """Return the offset after the last batch that starts below the position ``limit``."""
         position, found = self.indexes().offsets.position_at_most(limit - 1), self.base_offset
         while position < limit:
             header = read_header(self.read_at(position, HEADER_BYTES))
@@ -623,12 +629,12 @@ class LogSegment:
         return found
 
     def sound_end(self, on_progress: Callable[[int], None], *, suffix: str = "") -> int | None:
-        """The offset after the last batch; None if the file does not end with a sound batch.
+        """Return the offset after the last batch; None if the file does not end with a sound batch.
 
-        For loading: it reads the last entry of the index file and the batches from there on, or the
-        whole file if it has no index, and leaves no file open.
+        Used for loading. Reads the last entry of the index file and the batches from there on, or
+        the whole file if it has no index. Leaves no file open.
 
-        :param suffix: of the names of a retired segment, ``.deleted``.
+        :param suffix: suffix of a retired segment's files, ``.deleted``.
         """
         with FailsAs(OpKind.INDEX):
             begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX) + suffix)
@@ -636,7 +642,7 @@ class LogSegment:
             self.file = self._vfs.open(self.path + suffix, OpenMode.READ)
             first = batch_at(self.read_at, begin, self.size_bytes)
             if first is None:
-                # The index is wrong, or the file was cut: only the whole of it can tell.
+                # The index is wrong or the file was cut, so the whole file has to be read.
                 begin = 0
                 first = batch_at(self.read_at, begin, self.size_bytes)
             if begin == 0 and self.size_bytes > RUN_BYTES:
@@ -659,7 +665,7 @@ class LogSegment:
         return next_offset if end == self.size_bytes else None
 
     def _sound_end_of_all(self, on_progress: OnProgress) -> int | None:
-        """:meth:`sound_end` of a segment without an index, which is made by the way."""
+        """Implement :meth:`sound_end` without an index file; rebuilds the indexes."""
         size_bytes = self.size_bytes
         scanned = self.scan(check_crc_of_each=True, on_progress=on_progress)
         if scanned.valid_bytes == size_bytes:
@@ -668,7 +674,7 @@ class LogSegment:
         return None
 
     def position_of(self, offset: int) -> Located | None:
-        """The first batch that ends with or after ``offset``, or None."""
+        """Return the first batch that ends at or after ``offset``, or None."""
         position = self.indexes().offsets.position_before(offset)
         return walk_to(self.read_at, position, self.size_bytes, offset)
 
@@ -683,17 +689,17 @@ class LogSegment:
         min_one: bool,
         is_checked: bool = False,
     ) -> memoryview | None:
-        """Whole batches from the one that holds ``start_offset`` on, below ``max_offset``.
+        """Read complete batches below ``max_offset``, starting with that of ``start_offset``.
 
-        Reads bytes below the position ``limit`` only. At most ``max_bytes``, except for the
-        first batch if ``min_one``. Empty if there is nothing to give; None if ``read_at`` could
-        not say, or the index is not loaded while reading for the loop.
+        Reads only bytes below the position ``limit``. Returns at most ``max_bytes``, except for the
+        first batch if ``min_one``. Returns empty bytes if no batch fits. Returns None if
+        ``read_at`` returned None or too little, or if the indexes are not loaded.
 
-        With ``is_checked``, in the dir's thread, each batch is verified and trusted from then on,
-        as are those before it that the index leads over.
+        With ``is_checked``, in the directory's thread, each batch is verified and trusted
+        afterwards, including the batches that the walk from the index entry passes.
 
-        :raises CorruptRecordError: where the index points, or on the way from there, is no batch,
-            the batch of ``start_offset`` is not to be found, or one to be checked is not sound.
+        :raises CorruptRecordError: the walk from the index entry meets no batch, the batch of
+            ``start_offset`` is missing, or a checked batch is not sound.
         """
         indexes = self._indexes
         if indexes is None:
@@ -730,16 +736,16 @@ class LogSegment:
             return None
         view = memoryview(data)
         if len(view) < end - first.position:
-            # The trusted range ends within the bytes: return whole batches, or leave the read to
-            # the dir's thread.
+            # The trusted range ends inside the bytes. Return the complete batches, or None so that
+            # the directory's thread reads them.
             view = view[: whole_bytes(view)]
             return view or None
         return view
 
     def _read_checked(self, index: OffsetIndex, begin: int, position: int, end: int) -> memoryview:
-        """Return the batches from ``position`` to ``end``; from ``begin`` on all are verified.
+        """Return the batches from ``position`` to ``end``; all from ``begin`` on are verified.
 
-        Readers from memory go the same way from ``begin``, where the index leads them.
+        Reads from memory also start at ``begin``, the position from the index.
         """
         data = self.read_at(begin, end - begin)
         if len(data) < end - begin:
@@ -755,11 +761,11 @@ class LogSegment:
 
     @property
     def is_largest_known(self) -> bool:
-        """:meth:`largest_timestamp` reads nothing."""
+        """Return whether :meth:`largest_timestamp` needs no read."""
         return self._indexes is not None or self._largest is not None
 
     def largest_timestamp(self) -> TimeEntry | None:
-        """The largest timestamp and an offset that has it; None if there are no batches.
+        """Return the largest timestamp and an offset that has it; None if there are no batches.
 
         Cost, once: the last entry of the time index, a binary search for its batch in the offset
         index, and one index interval. Raises as :meth:`load_indexes`.
@@ -771,7 +777,7 @@ class LogSegment:
         return self._largest if self._indexes is None else self._indexes.largest
 
     def _read_largest(self) -> TimeEntry | None:
-        """The last entry of the time index file; None if it does not name a batch."""
+        """Read the last entry of the time index file; None if it does not match a batch."""
         with self._reader() as read_at, FailsAs(OpKind.INDEX):
             return read_largest_entry(
                 self._vfs,
@@ -782,7 +788,7 @@ class LogSegment:
             )
 
     def first_timestamp(self) -> int | None:
-        """Of the first batch; the age that rolling by time goes by. None if it cannot be read."""
+        """Return the first batch's timestamp, for ``segment.ms``; None if it cannot be read."""
         if self._first_timestamp is None:
             with self._reader() as read_at:
                 first = batch_at(read_at, 0, self.size_bytes)

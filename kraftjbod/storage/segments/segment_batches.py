@@ -16,9 +16,9 @@ from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnre
 def batches_from(
     segment: LogSegment, offset: int, beat: Callable[[], None] = lambda: None
 ) -> Iterator[Located]:
-    """Yield all batches that end with or after ``offset``, damaged ones left out.
+    """Yield all batches that end at or after ``offset``, except damaged ones.
 
-    ``beat`` reports progress while an index is made, where there is none.
+    :param beat: reports progress while a missing index is rebuilt.
     """
     begin = offset
     try:
@@ -36,7 +36,7 @@ def batches_from(
 
 
 def _sound_from(segment: LogSegment, offset: int) -> Iterator[Located]:
-    """:func:`batches_from` where a header cannot be: a walk around all damage."""
+    """Implement :func:`batches_from` after an invalid header, by a walk around all damage."""
     for found in segment.walk(
         segment.read_at,
         known=segment.known_positions,

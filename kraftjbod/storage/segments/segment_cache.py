@@ -1,11 +1,11 @@
-"""DISK. ``SegmentCache``: indexes in memory and open files of the segments of one log dir, limited.
+"""DISK. ``SegmentCache``: limits the indexes in memory and the open files of one log directory.
 
-* Indexes that are over the limit are dropped at once, the ones that were loaded first before
-  others; one that was read since has a second chance. What their files do not say stays.
-* Files are only named here, in :meth:`choose_idle`: closing one is the loop's part, because the
-  loop reads through it and a flush may sync it (log_handle.py, ``close_idle``).
-* Segments report what they open and close, in the dir's thread. Only :meth:`SegmentCache.joined`
-  and the figures are for the loop, too: it drops nothing, because the thread may be using it.
+* Indexes over the limit are dropped at once, the first loaded ones first. An index that was read
+  since gets a second chance. Indexes with entries that are not in their files stay.
+* This cache only chooses files to close, in :meth:`choose_idle`. The event loop closes them,
+  because it reads through them and a flush may sync them (log_handle.py, ``close_idle``).
+* Segments report opened and closed files in the directory's thread. The event loop may only call
+  :meth:`SegmentCache.joined` and read the figures, because the thread may be using an index.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import threading
 from collections import OrderedDict
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-#: Files that one step of the loop's has closed at most.
+#: Most files that one step of the event loop closes.
 _FILES_PER_STEP: Final = 256
 
 
 class CacheLimits(NamedTuple):
-    """Of one log dir."""
+    """Limits of one log directory."""
 
     index_bytes: int = 256 * 1024 * 1024
     open_segments: int = 100_000
@@ -29,12 +29,12 @@ DEFAULT_CACHE_LIMITS: Final = CacheLimits()
 
 
 class CachedSegment(Protocol):
-    """What the cache asks of a segment."""
+    """The part of a segment that the cache uses."""
 
     was_read: bool
 
     def drop_indexes(self) -> bool:
-        """Forget the indexes if their files say the same; False if not."""
+        """Drop the indexes if their files are up to date; False if not."""
         ...
 
 
@@ -42,20 +42,20 @@ S = TypeVar("S", bound=CachedSegment)
 
 
 class SegmentCache(Generic[S]):
-    """Of one log dir."""
+    """The cache of one log directory."""
 
     def __init__(self, limits: CacheLimits) -> None:
         self._limits = limits
-        #: Size of the indexes in memory, least recently loaded first.
+        #: Size of the indexes in memory, in bytes; first loaded first.
         self._indexed: OrderedDict[S, int] = OrderedDict()
         self._opened: OrderedDict[S, None] = OrderedDict()
-        #: All indexes in memory.
+        #: Size of all indexes in memory.
         self.index_bytes = 0
         self._mutex = threading.RLock()
 
     @property
     def open_segments(self) -> int:
-        """How many files are open."""
+        """Number of open files."""
         return len(self._opened)
 
     @property
@@ -63,9 +63,10 @@ class SegmentCache(Generic[S]):
         return len(self._opened) > self._limits.open_segments
 
     def joined(self, segment: S, index_bytes: int | None, *, is_open: bool) -> None:
-        """Count what ``segment`` has in memory, None if no indexes, and whether its file is open.
+        """Add ``segment``, from any thread.
 
-        From any thread.
+        :param index_bytes: size of its indexes in memory; None if they are not loaded.
+        :param is_open: whether its file is open.
         """
         with self._mutex:
             if index_bytes is not None:
@@ -74,14 +75,14 @@ class SegmentCache(Generic[S]):
                 self._opened[segment] = None
 
     def left(self, segment: S) -> None:
-        """Nothing of ``segment`` is to be limited any more. From any thread."""
+        """Remove ``segment`` from the cache, from any thread."""
         self.unloaded(segment)
         self.closed(segment)
 
     # -- indexes ----------------------------------------------------------------------------
 
     def loaded(self, segment: S, index_bytes: int) -> None:
-        """``segment`` has indexes of that size in memory, other ones than before."""
+        """Record that ``segment`` loaded or changed its indexes, and drop others over the limit."""
         with self._mutex:
             self._count(segment, index_bytes)
             for _ in range(len(self._indexed) - 1):
@@ -94,7 +95,7 @@ class SegmentCache(Generic[S]):
                     self._indexed.move_to_end(segment)
 
     def unloaded(self, segment: S) -> None:
-        """``segment`` has no indexes in memory any more."""
+        """Record that ``segment`` has no indexes in memory any more."""
         with self._mutex:
             self.index_bytes -= self._indexed.pop(segment, 0)
 
@@ -113,9 +114,9 @@ class SegmentCache(Generic[S]):
             self._opened.pop(segment, None)
 
     def choose_idle(self) -> list[S]:
-        """Segments whose files should be closed, least recently opened first.
+        """Return segments whose files should be closed, least recently opened first.
 
-        One that was read since it was opened, or chosen last, has a second chance.
+        A segment that was read since it was opened or last considered gets a second chance.
         """
         idle: list[S] = []
         with self._mutex:

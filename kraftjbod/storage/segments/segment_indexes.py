@@ -1,11 +1,11 @@
-"""DISK. ``SegmentIndexes``: the two indexes of one segment, kept in step with its batches.
+"""DISK. ``SegmentIndexes``: the offset and time index of one segment, updated with its batches.
 
-* An entry of both comes with the first batch after ``index.interval.bytes``.
-* They are loaded together, or not at all: one that fits says nothing without the other.
-* :class:`FreshIndexes` makes both anew from a walk over the whole segment, damage included, while
-  readers go on by those that are there.
+* Both get an entry with the first batch after ``index.interval.bytes``.
+* Both are loaded together or not at all, because one is useless without the other.
+* :class:`FreshIndexes` rebuilds both by a walk over the whole segment, damage included. Readers use
+  the present indexes meanwhile.
 
-Only values: what lies in files is read, written and held against the segment in segment.py.
+This module holds only values. segment.py reads, writes and verifies the files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from kraftjbod.storage.segments.offset_index import (
 )
 
 LARGEST_OFFSET: Final = 2**63 - 1
-#: Below each leader epoch that a batch can have.
+#: Lower than every leader epoch of a batch.
 BELOW_EPOCHS: Final = -(2**32)
 
 
 class SegmentIndexes:
-    """Empty ones, of a segment without batches. The loop may search ``offsets``."""
+    """Both indexes, initially empty. The event loop may search ``offsets``."""
 
     __slots__ = (
         "_base_offset",
@@ -53,14 +53,14 @@ class SegmentIndexes:
         self._base_offset = base_offset
         self.offsets = OffsetIndex(base_offset)
         self.times = TimeIndex(base_offset)
-        #: The largest timestamp of all batches and an offset that has it; no entry yet, maybe.
+        #: The largest timestamp of all batches and an offset with it; may have no entry yet.
         self.largest: TimeEntry | None = None
         self._interval_bytes = interval_bytes
         self._bytes_since_entry = 0
 
     @property
     def size_bytes(self) -> int:
-        """What the entries take, in memory as in files."""
+        """Size of the entries in bytes, in memory as in the files."""
         return OFFSET_ENTRY_BYTES * len(self.offsets) + TIME_ENTRY_BYTES * len(self.times)
 
     @classmethod
@@ -73,9 +73,9 @@ class SegmentIndexes:
         times: Buffer,
         segment_bytes: int,
     ) -> SegmentIndexes | None:
-        """Those in the files, or None if they cannot belong to a segment of that size.
+        """Parse the files; None if they cannot belong to a segment of that size.
 
-        One that has batches has an entry for their times: a file without any was never whole.
+        A segment with batches has at least one time entry, so an empty time index is incomplete.
         """
         offset_index = OffsetIndex.from_bytes(base_offset, offsets, segment_bytes=segment_bytes)
         time_index = TimeIndex.from_bytes(base_offset, times)
@@ -84,12 +84,12 @@ class SegmentIndexes:
         indexes = cls(base_offset, interval_bytes)
         indexes.offsets, indexes.times = offset_index, time_index
         indexes.largest = time_index.last()
-        # A fresh entry for the next batch: how far away the last one is was not written down.
+        # The distance to the last entry is not stored, so the next batch gets an entry.
         indexes._bytes_since_entry = interval_bytes + 1
         return indexes
 
     def note(self, header: BatchHeader, position: int) -> int:
-        """Count the batch that comes next, and index it if it is time for an entry; its size."""
+        """Add the next batch, with an index entry if one is due. Return its size in bytes."""
         last_offset, size_bytes = header.last_offset, header.size_bytes
         if self.largest is None or header.max_timestamp > self.largest.timestamp:
             self.largest = TimeEntry(header.max_timestamp, last_offset)
@@ -109,10 +109,11 @@ class SegmentIndexes:
         end_offset: int = LARGEST_OFFSET,
         least_epoch: int | None = None,
     ) -> BatchScan:
-        """Return a scan of the batches from ``next_offset`` on, which :meth:`take_run` indexes.
+        """Return a scan of the batches from ``next_offset`` on, for :meth:`take_run`.
 
-        Where offsets may be absent, batches end below ``end_offset``. With ``least_epoch`` leader
-        epochs begin with that one or a higher one, and do not fall.
+        :param end_offset: if offsets may be missing, batches have to end below it.
+        :param least_epoch: if given, leader epochs have to start at or above it and must not
+            decrease.
         """
         limit = self._base_offset + LARGEST_RELATIVE_OFFSET + 1
         if may_have_gaps:
@@ -133,7 +134,7 @@ class SegmentIndexes:
         return scan
 
     def take_run(self, run: SoundRun) -> None:
-        """Index the batches of ``run``, of a scan that :meth:`batch_scan` made."""
+        """Index the batches of ``run``, which a scan of :meth:`batch_scan` produced."""
         scan = run.scan
         for last_offset, at, timestamp, timestamp_offset in scan.entries:
             self.offsets.append(last_offset, run.position + at)
@@ -143,7 +144,7 @@ class SegmentIndexes:
         self._bytes_since_entry = scan.bytes_since_entry
 
     def lead_past(self, next_offset: int, position: int) -> None:
-        """What lies before ``position`` is damaged: no walk to ``next_offset`` may begin there."""
+        """Add an entry after damage: no walk to ``next_offset`` starts before ``position``."""
         self.offsets.append(next_offset - 1, position)
         if self.largest is not None:
             self.times.append(*self.largest)
@@ -152,10 +153,10 @@ class SegmentIndexes:
     def below(self, read_at: ReadAt, size_bytes: int, end_offset: int) -> SegmentIndexes:
         """Return the indexes of the segment's first ``size_bytes``, which end at ``end_offset``.
 
-        Reads the headers after the last entry that stays: one index interval at most. Each entry
-        for an offset came with one for the largest timestamp up to that batch.
+        Reads the headers after the last remaining entry, at most one index interval. Each offset
+        entry has a time entry with the largest timestamp up to that batch.
 
-        :raises CorruptRecordError: the entry leads to no batch.
+        :raises CorruptRecordError: the entry does not point to a batch.
         :raises WouldWait: the file is shorter than ``size_bytes``.
         """
         kept = SegmentIndexes(self._base_offset, self._interval_bytes)
@@ -170,20 +171,20 @@ class SegmentIndexes:
         return kept
 
     def to_files(self) -> dict[str, bytes]:
-        """What the files say, by suffix, if they are to be complete for what stands here."""
+        """Add a last time entry and return the contents of both files, by suffix."""
         if self.largest is not None:
             self.times.append(*self.largest)
         return {INDEX_SUFFIX: self.offsets.to_bytes(), TIME_INDEX_SUFFIX: self.times.to_bytes()}
 
 
 class FreshIndexes:
-    """Indexes made anew, and what else a walk over all of a segment has shown."""
+    """Rebuilt indexes, and the other results of a walk over a whole segment."""
 
     __slots__ = ("damages", "first_timestamp", "indexes")
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self.indexes = SegmentIndexes(base_offset, interval_bytes)
-        #: Of the first sound batch.
+        #: Timestamp of the first sound batch.
         self.first_timestamp: int | None = None
         self.damages: list[Damage] = []
 
@@ -193,7 +194,7 @@ class FreshIndexes:
             self.indexes.lead_past(next_offset, position)
 
     def take(self, found: Located | SoundRun | Damage | None) -> None:
-        """What comes next in the segment."""
+        """Process the next result of the walk."""
         match found:
             case Located(position, header):
                 self.lead_past_damage(header.base_offset, position)

@@ -1,8 +1,7 @@
-"""DISK. When a segment is closed, and when it may go: what a topic's configuration says of
-segments.
+"""DISK. When a segment is rolled, and when retention may remove it, by the topic's configuration.
 
-Ages go by the timestamps of records. Segments are only judged here; who has them closes and
-removes them.
+Ages are computed from record timestamps. This module only judges. The log rolls and removes
+segments.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET
 from kraftjbod.storage.segments.offset_index import OFFSET_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import LogSegment
 
-#: Segments that retention removes in one operation; each takes some operations on names.
+#: Most segments that retention removes per operation; each costs several file operations.
 EXPENDABLE_PER_STEP: Final = 16
 _MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
 
@@ -26,9 +25,10 @@ _MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
 def must_roll(
     active: LogSegment, config: TopicConfig, headers: Sequence[BatchHeader], size_bytes: int
 ) -> bool:
-    """Whether the batches of ``headers``, ``size_bytes`` in all, belong in a new segment.
+    """Return whether the batches of ``headers``, ``size_bytes`` in all, need a new segment.
 
-    An empty one holds them: it begins at the log's end, and ``sent_batches`` limits their offsets.
+    An empty segment never needs one: it starts at the log end, and ``sent_batches`` limits the
+    span.
     """
     if active.size_bytes == 0:
         return False
@@ -37,7 +37,7 @@ def must_roll(
     if headers[-1].next_offset - active.base_offset > LARGEST_RELATIVE_OFFSET:
         return True
     interval_bytes = config.index_interval_bytes
-    # An entry per interval at most, so that few segments have to be asked how many there are.
+    # Upper bound of the entries, so that the exact number is seldom needed.
     most_bytes = OFFSET_ENTRY_BYTES * (active.size_bytes + 2 * interval_bytes)
     if (
         most_bytes > config.segment_index_bytes * interval_bytes
@@ -55,7 +55,7 @@ def must_roll(
 
 
 def _jitter_ms(active: LogSegment, most_ms: int) -> int:
-    """Always the same one for a segment, and another for others."""
+    """Return a jitter in ms that is constant for a segment and differs between segments."""
     name = f"{active.directory}/{active.base_offset}"
     return zlib.crc32(name.encode()) % (most_ms + 1)
 
@@ -70,16 +70,17 @@ def count_expendable(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """How many segments, from the oldest on, retention lets go (KIP-32, KIP-107).
+    """Return how many of the oldest segments retention may remove (KIP-32, KIP-107).
 
-    At most :data:`EXPENDABLE_PER_STEP`; ``size_bytes`` is the size of all. Cost: the largest
-    timestamp of each that goes, and of one more.
-
-    Raises as :meth:`LogSegment.largest_timestamp`.
-
-    Only those that end at or below ``high_watermark``; ``now_ms`` is the wall clock's. In a topic
-    that is compacted and no more, what is below the log's start goes, and nothing because of its
+    At most :data:`EXPENDABLE_PER_STEP`, and only segments that end at or below ``high_watermark``.
+    In a topic that is only compacted, segments below the log start are removed, and none because of
     age or size.
+
+    Cost: the largest timestamp of each removed segment, and of one more. Raises as
+    :meth:`LogSegment.largest_timestamp`.
+
+    :param size_bytes: size of all segments.
+    :param now_ms: wall clock time.
     """
     doomed = 0
     for at, segment in enumerate(segments[:EXPENDABLE_PER_STEP]):

@@ -1,15 +1,14 @@
-"""DISK. ``SegmentScrub``: reads one closed segment from the disk and checks all of it, step by
-step.
+"""DISK. ``SegmentScrub``: reads one closed segment from the disk and checks all of it, in steps.
 
-* It has a file of its own and changes nothing, so it may run in any thread beside the dir's.
-* What is in memory is no proof: the segment's pages are let go before the first step, and again
-  after each step, so that the disk is read, and what consumers read stays in memory instead.
-* Batches are walked as a survey does it, CRC included. The index files are held against them:
-  each entry has to point at a batch that begins and ends there. A file that is absent is none of
-  our business: whoever needs it makes it. Not so the index of aborted transactions: where some
-  have records and marker in the segment, it has to name them.
+* It has its own open file and changes nothing, so it may run beside the directory's thread.
+* The page cache proves nothing about the disk. So the segment's pages are dropped before the first
+  step and after each step. This also keeps the pages that consumers read in memory.
+* Batches are checked as in a survey, CRC included. Each entry of the index files has to point to
+  the start of a batch. A missing index file is no finding, because it is rebuilt when needed. The
+  index of aborted transactions must exist if an aborted transaction has records and marker in the
+  segment.
 
-What becomes of the findings is storage/scrubbing/scrub.py's part.
+storage/scrubbing/scrub.py handles the findings.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.vfs import Vfs, VfsFile
 
-#: What one step reads: little enough that nobody waits long for the disk or the interpreter.
+#: Bytes per step, few enough that other threads wait only briefly for disk and interpreter.
 STEP_BYTES: Final = 256 * 1024
 _PAGE_BYTES: Final = 4096
 
@@ -35,25 +34,26 @@ E = TypeVar("E")
 
 
 class SegmentScrub:
-    """:meth:`begin`, :meth:`step` until it returns 0, :meth:`close`; then read the findings."""
+    """Check of one segment: call :meth:`begin`, :meth:`step` until it returns 0, :meth:`close`."""
 
     def __init__(self, *, vfs: Vfs, file: VfsFile, segment: LogSegment, end_offset: int) -> None:
         """
-        :param file: the segment's, by :meth:`LogSegments.open_beside`; :meth:`close` closes it.
-        :param end_offset: where the segment's successor begins.
+        :param file: open file of the segment (:meth:`LogSegments.open_beside`); :meth:`close`
+            closes it.
+        :param end_offset: base offset of the next segment.
         """
         self._vfs = vfs
         self._file = file
         self.segment = segment
         self.end_offset = end_offset
-        #: As it was when the check began; a segment that is shorter now was truncated meanwhile.
+        #: Size when the check began. A segment that is shorter now was truncated meanwhile.
         self.size_bytes = segment.size_bytes
         self.fresh = segment.fresh_indexes()
-        #: An index file was there and does not fit.
+        #: An index file exists and does not fit the segment.
         self.is_index_wrong = False
-        #: The file of aborted transactions is not what the segment says.
+        #: The file of aborted transactions does not match the segment.
         self.is_transaction_index_wrong = False
-        #: What that file says, by the offset of the marker; each entry goes when it was met.
+        #: Entries of that file by marker offset. An entry is removed when its marker is found.
         self._aborted: dict[int, AbortedTransaction] = {}
         #: Producers with transactional records since their last marker in the segment.
         self._open: set[int] = set()
@@ -71,11 +71,11 @@ class SegmentScrub:
 
     @property
     def has_findings(self) -> bool:
-        """The log has to hear of it."""
+        """Return whether the log has to be notified."""
         return bool(self.damages) or self.is_index_wrong or self.is_transaction_index_wrong
 
     def begin(self) -> None:
-        """Before the first step."""
+        """Prepare the first step: drop cached pages and read the index files."""
         self._file.forget_cached(0, self.size_bytes)
         index, times = self._read_indexes()
         self._offsets = _Entries(iter(()) if index is None else index.entries())
@@ -89,7 +89,7 @@ class SegmentScrub:
         )
 
     def step(self) -> int:
-        """Check the next :data:`STEP_BYTES` or so; how many bytes were read, 0 at the end."""
+        """Check about :data:`STEP_BYTES`. Return the number of bytes read; 0 at the end."""
         before = self._read_bytes
         for found in self._walk:
             self.fresh.take(found)
@@ -114,7 +114,7 @@ class SegmentScrub:
     def _read_at(self, position: int, size: int) -> bytes | bytearray:
         self.segment.trusted.doubt(position, size, self.size_bytes)
         data = self._file.read_at(position, size)
-        # The last page is needed once more if a batch goes on after it.
+        # The last page is needed again if a batch continues after it.
         whole = (position + len(data)) // _PAGE_BYTES * _PAGE_BYTES
         begin = position // _PAGE_BYTES * _PAGE_BYTES
         if whole > begin:
@@ -139,7 +139,7 @@ class SegmentScrub:
         return index, times
 
     def _compare(self, position: int, header: BatchHeader) -> None:
-        """A sound batch: what the index files say of it has to be true."""
+        """Compare the index entries of a sound batch with the batch."""
         offset_entry = self._offsets.next
         if offset_entry is not None and offset_entry[1] <= position:
             self.is_index_wrong |= offset_entry != (header.last_offset, position)
@@ -160,7 +160,7 @@ class SegmentScrub:
             self._aborted = {entry.last_offset: entry for entry in index.entries}
 
     def _compare_transaction(self, position: int, header: BatchHeader) -> None:
-        """A sound transactional batch: a marker that aborts is an entry, and no other batch is."""
+        """Check that abort markers of transactions with records have entries, and only those."""
         if not header.is_control:
             self._open.add(header.producer_id)
             return
@@ -176,7 +176,7 @@ class SegmentScrub:
             self.is_transaction_index_wrong |= not is_its
 
     def _compare_end(self) -> None:
-        """Entries that are left point at no batch."""
+        """Report entries that are left over: they point to no batch."""
         if self._aborted:
             self.is_transaction_index_wrong = True
         if self._offsets.next is not None or self._times.next is not None:
@@ -184,7 +184,7 @@ class SegmentScrub:
 
 
 class _Entries(Generic[E]):
-    """An iterator that shows what comes next."""
+    """An iterator with access to its next element."""
 
     __slots__ = ("_rest", "next")
 

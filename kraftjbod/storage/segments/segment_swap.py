@@ -1,17 +1,21 @@
-"""DISK. ``SegmentSwap``: a compacted segment takes the places of those that it was made from.
+"""DISK. ``SegmentSwap``: replaces segments by the compacted segment that was made from them.
 
-The order, in which a crash leaves all of the old segments or all of the new one (Kafka's suffixes):
+After a crash at any point, either all old segments or the new one are used. The order, with Kafka's
+suffixes:
 
-1. the new segment is written to ``<base>.log.cleaned`` and synced: a leftover, if nothing follows,
-2. it becomes ``<base>.log.swap``, durably: from now on it is the log, and loading does the rest,
-3. the old ones become ``.deleted``, the newest first,
-4. it becomes ``<base>.log``.
+1. The new segment is written to ``<base>.log.cleaned`` and synced. Loading removes such a file.
+2. It is renamed to ``<base>.log.swap``, durably. From now on it is the log, and loading completes
+the remaining steps.
+3. The old segments get the suffix ``.deleted``, the newest first.
+4. The new segment becomes ``<base>.log``.
 
-The index of aborted transactions goes the same way, ahead of the segment at each step, and takes
-the place of the old one's: it cannot be made anew. There is one, maybe empty, wherever there was.
-The base is that of the oldest of the old ones. The new segment ends where the newest of them ended,
-because the last batch of a group is always kept, so the file itself says what it replaces.
-What fails for lack of space in 3 or 4 is asked for again by :meth:`SegmentSwap.finish`.
+The index of aborted transactions is renamed ahead of the segment at each step and replaces the old
+one, because it cannot be rebuilt. If an old segment had one, the new segment has one, possibly
+empty.
+The base offset is that of the oldest old segment. The new segment ends where the newest old one
+ended, because the last batch of a group is always kept. So the file itself tells which segments it
+replaces.
+If 3 or 4 fails for lack of space, call :meth:`SegmentSwap.finish` again.
 """
 
 from __future__ import annotations
@@ -39,13 +43,13 @@ _REMADE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class CleaningFiles(NamedTuple):
-    """What a cleaner's thread works with: names are the dir's thread's business."""
+    """Open files for a cleaner's thread. The directory's thread handles their names."""
 
-    #: One for each of the old segments.
+    #: Open files of the old segments.
     sources: tuple[VfsFile, ...]
-    #: Empty, and open on its ``.cleaned`` file.
+    #: Empty segment whose file is the ``.cleaned`` file.
     target: LogSegment
-    #: How often the log had been truncated: what was read before a truncation says nothing.
+    #: The log's number of truncations. Data read before a later truncation is invalid.
     truncations: int
 
     def close_sources(self) -> None:
@@ -54,13 +58,13 @@ class CleaningFiles(NamedTuple):
 
 
 def place_of(sources: Sequence[LogSegment], segments: Sequence[LogSegment]) -> int | None:
-    """Where ``sources`` stand among ``segments``, neighbours and closed; None if they do not."""
+    """Return the index of ``sources`` in ``segments``; None unless all are closed neighbours."""
     at = bisect_left(segments, sources[0].base_offset, key=lambda s: s.base_offset)
     return at if list(segments[at:-1][: len(sources)]) == list(sources) else None
 
 
 def open_sources(vfs: Vfs, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
-    """Open what is to be read by a cleaner, beside whoever reads it now."""
+    """Open the sources again for a cleaner, independently of other readers."""
     opened: list[VfsFile] = []
 
     def undo() -> None:
@@ -73,7 +77,7 @@ def open_sources(vfs: Vfs, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]
 
 
 def open_target(vfs: Vfs, target: LogSegment) -> None:
-    """Open what compacted segments go to; if that fails there is no such file."""
+    """Open the ``.cleaned`` file for the target; if that fails, no such file exists."""
     with Undoing(lambda: vfs.unlink_if_exists(target.path + CLEANED_SUFFIX)):
         target.file = vfs.open(target.path + CLEANED_SUFFIX, OpenMode.CREATE)
         with Undoing(target.close):
@@ -81,7 +85,7 @@ def open_target(vfs: Vfs, target: LogSegment) -> None:
 
 
 def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
-    """The pass is off: nothing of it is left."""
+    """Remove all files of a cancelled pass."""
     files.close_sources()
     files.target.close()
     vfs.unlink_if_exists(files.target.path + CLEANED_SUFFIX)
@@ -90,13 +94,13 @@ def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
 
 
 def write_target_transactions(sources: Sequence[LogSegment], target: LogSegment) -> None:
-    """Write the target's index of aborted transactions, synced, if it or the old ones need one."""
+    """Write the target's index of aborted transactions, synced, if any segment needs one."""
     if target.transactions or any(one.transactions is None or one.transactions for one in sources):
         target.write_transactions(sync=True, suffix=CLEANED_SUFFIX)
 
 
 class SegmentSwap:
-    """``target``, whole and synced, for ``sources``. In the dir's thread."""
+    """Replaces ``sources`` by the complete, synced ``target``, in the directory's thread."""
 
     def __init__(self, vfs: Vfs, sources: Sequence[LogSegment], target: LogSegment) -> None:
         assert target.base_offset == sources[0].base_offset, (sources, target)
@@ -105,7 +109,7 @@ class SegmentSwap:
         self.target = target
 
     def begin(self) -> None:
-        """Make it certain that the target is the log. If that fails, nothing has changed."""
+        """Make the target the log, durably (step 2). If this fails, nothing has changed."""
         self._rename_target(CLEANED_SUFFIX, SWAP_SUFFIX)
         with FailsAs(OpKind.FLUSH):
             sync_renamed(
@@ -120,12 +124,12 @@ class SegmentSwap:
                 self._vfs.rename(path + former, path + suffix)
 
     def finish(self) -> None:
-        """Give everything its name; may be asked for again if it fails."""
+        """Carry out steps 3 and 4. May be repeated after a failure."""
         path, transactions = self.target.path, self.target.transactions_path
         if self._vfs.exists(path + SWAP_SUFFIX):
             for source in reversed(self.sources):
                 source.retire()
-                if source is not self.sources[0]:  # Another one takes the place of the first.
+                if source is not self.sources[0]:  # The target's index replaces that of the first.
                     self._vfs.unlink_if_exists(source.transactions_path)
             if self._vfs.exists(transactions + SWAP_SUFFIX):
                 self._vfs.rename(transactions + SWAP_SUFFIX, transactions)
@@ -136,7 +140,7 @@ class SegmentSwap:
 
 
 def finish_swaps(vfs: Vfs, directory: str) -> None:
-    """When a replica is loaded: carry on with what a crash has interrupted between 2 and 4."""
+    """Complete the swaps that a crash interrupted after step 2, when a replica is loaded."""
     names = [entry.name for entry in vfs.list_dir(directory)]
     bases = [found[0] for name in names if (found := parse_offset_file(name)) is not None]
     for name in names:
@@ -156,7 +160,7 @@ def finish_swaps(vfs: Vfs, directory: str) -> None:
 
 
 def _end_of(vfs: Vfs, directory: str, name: str, base_offset: int) -> int:
-    """Where the log of a ``.swap`` file ends."""
+    """Return the end offset of a ``.swap`` file."""
     file = vfs.open(f"{directory}/{name}", OpenMode.READ)
     segment = LogSegment(
         vfs=vfs,

@@ -1,9 +1,9 @@
-"""PURE. ``TransactionIndex``: the aborted transactions whose markers stand in one segment.
+"""PURE. ``TransactionIndex``: the aborted transactions whose markers are in one segment.
 
-* Readers of committed records (KIP-98) are told by it which batches to pass over.
-* Entries live in memory; the file is written as a whole when a segment is rolled or closed, in
-  Kafka's format: 34 bytes an entry, big-endian, in the order of the markers.
-* The dir's thread appends while the loop collects; shortening makes another index.
+* Consumers with ``read_committed`` (KIP-98) learn from it which batches to skip.
+* Entries are kept in memory. The file is written as a whole when a segment is rolled or closed, in
+  Kafka's format: 34 bytes per entry, big-endian, in the order of the markers.
+* The directory's thread appends while the event loop collects. Truncation creates a new index.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ ENTRY_BYTES: Final = _ENTRY.size
 
 
 class AbortedTransaction(NamedTuple):
-    """One that had records here; offsets are inclusive."""
+    """An aborted transaction with records in this log; offsets are inclusive."""
 
     producer_id: int
     first_offset: int
-    #: Of the marker.
+    #: Offset of the abort marker.
     last_offset: int
-    #: Where the oldest transaction begins that was open beside it, or what follows the marker.
+    #: First offset of the oldest transaction that was open beside it, or the offset after the
+    #: marker.
     last_stable_offset: int
 
 
@@ -36,7 +37,7 @@ _last_offset = attrgetter("last_offset")
 
 
 class TransactionIndex:
-    """Entries in the order of their markers."""
+    """The aborted transactions of one segment, in the order of their markers."""
 
     __slots__ = ("_entries",)
 
@@ -57,13 +58,13 @@ class TransactionIndex:
         self._entries.append(aborted)
 
     def below(self, end_offset: int) -> TransactionIndex:
-        """What is left of it for a segment that ends there."""
+        """Return the index for a segment truncated to ``end_offset``."""
         return TransactionIndex(self._entries[: self._at(end_offset)])
 
     def collect(self, first_offset: int, end_offset: int, found: list[AbortedTransaction]) -> bool:
-        """Add what reaches into ``[first_offset, end_offset)`` to ``found``.
+        """Add the transactions that overlap ``[first_offset, end_offset)`` to ``found``.
 
-        False: no transaction that ended later does.
+        Returns False if no transaction that ended later can overlap.
         """
         for aborted in self._entries[self._at(first_offset) :]:
             if aborted.first_offset < end_offset:
@@ -80,7 +81,7 @@ class TransactionIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: Buffer) -> TransactionIndex | None:
-        """The index in ``data``, or None if it cannot belong to the segment with that base."""
+        """Parse ``data``; None if it cannot be the index of the segment with ``base_offset``."""
         if len(data) % ENTRY_BYTES:
             return None
         entries, least = [], base_offset

@@ -5,7 +5,7 @@
 * A reader that may wait for the disk calls :meth:`~TrustedBytes.doubt` before it reads. That covers
   the bytes of the read and those that the kernel may read ahead. So pages that left memory are not
   trusted when they come back. After a check the reader calls :meth:`~TrustedBytes.trust`.
-* A reader from memory calls :meth:`~TrustedBytes.end_from` after its read, too, because another
+* A reader from memory calls :meth:`~TrustedBytes.end_from` again after its read, because another
   thread may have read ahead meanwhile.
 * There are at most :data:`MAX_RANGES` ranges. A forgotten range only costs another check.
 """
@@ -81,7 +81,7 @@ class TrustedBytes:
 
 
 def _fewest(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """At most :data:`MAX_RANGES` of them, rising, without the shortest; the open one stays."""
+    """Keep the open range and the longest others, :data:`MAX_RANGES` in all, in rising order."""
     rising = sorted(ranges)
     while len(rising) > MAX_RANGES:
         rising.remove(min(rising[:-1], key=lambda found: found[1] - found[0]))
