@@ -1,7 +1,7 @@
-"""LOOP. ``CommitWaits``: who waits until an entry is committed, and what else lets them go.
+"""LOOP. ``CommitWaits``: callers that wait until an entry is committed.
 
-An entry that is waited for may never come: the leadership of this node went, and others decide what
-stands in its place, or this node stops.
+An awaited entry may never be committed: this node may lose the leadership, and the next leader may
+replace the entry, or this node stops. Such waits end early.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from kraftjbod.core.loop.timing import Clock
 
 
 class CommitWaits:
-    """For the loop's thread."""
+    """Waits for commits. All methods must be called in the event loop's thread."""
 
     def __init__(self, *, clock: Clock, committed_offset: Callable[[], int]) -> None:
         self._clock = clock
         self._committed_offset = committed_offset
-        #: Terms of leading that are over.
+        #: How often this node has lost the leadership.
         self._terms_lost = 0
         self._is_over = False
         self._progress = asyncio.Event()
 
     def stir(self) -> None:
-        """More is committed: whoever waits has another look."""
+        """Wake all waiters, because more entries are committed."""
         self._progress.set()
         self._progress = asyncio.Event()
 
     def lose_term(self) -> None:
-        """What this node proposed as a leader may not be so."""
+        """Note that this node lost the leadership: its uncommitted entries may be replaced."""
         self._terms_lost += 1
         self.stir()
 
     def end(self) -> None:
-        """Nothing more comes; whoever waits now or later is let go at once."""
+        """End all present and later waits at once, because no further entry will be committed."""
         self._is_over = True
         self._progress.set()
 
@@ -54,7 +54,11 @@ class CommitWaits:
                 return
 
     async def until(self, offset: int) -> bool:
-        """False if nobody can say any more that what is there is what was meant."""
+        """Wait until ``offset`` is committed.
+
+        Return False if this node lost the leadership or stops: another entry may stand at
+        ``offset``.
+        """
         terms_lost = self._terms_lost
         while self._committed_offset() < offset:
             if self._is_over or self._terms_lost != terms_lost:

@@ -1,11 +1,11 @@
-"""LOOP. ``CommittedLog``: the part of the log that is certain: given to its listener, and read.
+"""LOOP. ``CommittedLog``: the committed part of the metadata log: applied by a listener, and read.
 
-* Entries are given in the order of the log, each once, when the driver publishes them.
-* :meth:`reload` gives all of it anew, from the newest snapshot on, between other work of the loop;
-  what is committed meanwhile waits for its end.
-* A snapshot that is found damaged is not given to anyone; the one before it, and the log, do
-  without it until another one is made.
-* The newest entries stay in memory, within a limit, for those who follow the log.
+* Entries are passed to the listener in log order, each once, when the driver publishes them.
+* :meth:`reload` passes everything to the listener again, from the newest snapshot on. The event
+  loop does other work in between. Entries committed meanwhile wait for the end of the reload.
+* A snapshot that is found damaged is not used. The previous snapshot and the log replace it until
+  a new snapshot is written.
+* The newest entries are cached in memory, within a limit, for the replicas that follow the log.
 """
 
 from __future__ import annotations
@@ -34,48 +34,49 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 T = TypeVar("T")
 
-#: A snapshot of which a piece was read so recently is being sent to a controller or a broker.
+#: A snapshot counts as being sent for this long after a piece of it was read.
 _READ_WITHIN_MS: Final = 10_000
-#: A reader that takes longer for a snapshot has to start again with the newest one.
+#: A reader that needs longer for a snapshot has to start again with the newest snapshot.
 _LONGEST_READ_MS: Final = 600_000
-#: Snapshots that stay on the disk because they are being sent, beside the newest ones.
+#: Maximum number of snapshots kept, besides the newest ones, because they are being sent.
 _MAX_IN_USE: Final = 2
-#: While a quorum waits for answers: a mebibyte would hold up the loop for a third of a second.
+#: Small, because the quorum waits for answers meanwhile: 1 MiB would block the event loop for about
+#: a third of a second.
 _RELOADED_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 class RaftListener(Protocol):
-    """Who applies the log. Called on the loop, in the order of the log."""
+    """Applies the log. Its methods are called in the event loop's thread, in log order."""
 
     def on_reset(self) -> None:
-        """All that was given, or proposed, is void: the log comes again, or a newer snapshot."""
+        """Discard the whole state: the log follows again, or a newer snapshot."""
         ...
 
     def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
-        """Some of the whole state; only before the first entry, or after a reset."""
+        """Apply a piece of a snapshot; only before the first entry, or after a reset."""
         ...
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        """All pieces were given."""
+        """Complete the state: all pieces of ``snapshot`` were passed."""
         ...
 
     def on_snapshot_due(self) -> None:
-        """The newest snapshot is damaged: another one of the present state is needed."""
+        """Start a snapshot of the present state, because the newest snapshot is damaged."""
         ...
 
     def on_commit(self, entry: Entry) -> None: ...
 
     def on_leader(self, term: int) -> None:
-        """This node leads; everything committed before has been given to the listener already."""
+        """Become the leader of ``term``. Everything committed before was applied already."""
         ...
 
     def on_leader_lost(self) -> None:
-        """It does not any more; nothing may be built on what it proposed."""
+        """Stop leading. Entries proposed by this node may never be committed."""
         ...
 
 
 class CommittedLog:
-    """For the loop's thread."""
+    """The committed log. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -105,24 +106,24 @@ class CommittedLog:
         self._snapshot_damaged = snapshot_damaged
         #: Written entries, committed or not.
         self.cache = EntryCache(max_cached_bytes)
-        #: Given to the listener; -1 before the first.
+        #: Last offset that was passed to the listener; -1 before the first.
         self.offset = -1
-        #: By last offset of a snapshot, when a piece of it was read first and last.
+        #: Per last offset of a snapshot: times of the first and the last read of a piece of it.
         self._snapshot_reads: dict[int, tuple[int, int]] = {}
         self._reloading: asyncio.Task[None] | None = None
         self._is_left = False
 
     @property
     def is_reloading(self) -> bool:
-        """The listener's state is not that of :attr:`offset`, now or soon."""
+        """Whether the listener's state does not correspond to :attr:`offset` at present."""
         return self._reloading is not None or self._is_left
 
     # --- to the listener -------------------------------------------------------------------------
 
     async def begin(self, listener: RaftListener, snapshot: Snapshot | None) -> None:
-        """Give what a start begins with.
+        """Pass ``snapshot`` to the listener at a start.
 
-        :raises InconsistentStorageError: the snapshot was sound a moment ago, and is not any more.
+        :raises InconsistentStorageError: the snapshot, which was intact at loading, is damaged.
         """
         if snapshot is not None:
             self.offset = snapshot.last_offset
@@ -137,7 +138,11 @@ class CommittedLog:
         committed_offset: int,
         given: Callable[[int], None],
     ) -> bool:
-        """Give what is committed now, and say so entry by entry; whether there was any."""
+        """Pass newly committed entries to the listener.
+
+        :param given: called with the offset of each entry after the listener applied it.
+        :returns: whether there was such an entry.
+        """
         if committed_offset <= self.offset or self.is_reloading:
             return False
         for offset in range(self.offset + 1, committed_offset + 1):
@@ -149,7 +154,7 @@ class CommittedLog:
         return True
 
     def reload(self, listener: RaftListener) -> None:
-        """Give everything anew, as far as it was given, or is in the newest snapshot."""
+        """Pass everything to the listener again, up to :attr:`offset`, from the newest snapshot."""
         if self._reloading is not None:
             self._reloading.cancel()
         self._is_left = False
@@ -157,7 +162,8 @@ class CommittedLog:
         self._reloading.add_done_callback(self._note_end)
 
     async def leave(self) -> None:
-        """Give nothing until :meth:`reload`: a snapshot from elsewhere takes the log's place."""
+        """Pause until :meth:`reload`: a snapshot from another replica is about to replace the
+        log."""
         self._is_left = True
         await self.stop_reload()
 
@@ -185,7 +191,10 @@ class CommittedLog:
         self._log.info("metadata_reloaded", offset=given, took_ms=took_ms)
 
     async def _give_newest_snapshot(self, listener: RaftListener) -> int:
-        """Give the newest sound one, after a reset; its last offset, -1 if there is none."""
+        """Reset the listener and pass it the newest intact snapshot.
+
+        :returns: the snapshot's last offset, or -1 if there is no usable snapshot.
+        """
         while True:
             listener.on_reset()
             snapshot = await self._patiently(self.newest_snapshot)
@@ -194,7 +203,7 @@ class CommittedLog:
             try:
                 await self._give_snapshot(listener, snapshot, _RELOADED_AT_ONCE_BYTES)
             except CorruptRecordError:
-                continue  # It is forgotten; the one before it is the newest now.
+                continue  # The store dropped it; the previous snapshot is the newest now.
             return snapshot.last_offset
 
     async def _give_snapshot(
@@ -211,7 +220,8 @@ class CommittedLog:
         listener.on_snapshot(snapshot)
 
     async def _patiently(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """A disk that does not answer now may do so later; OFFLINE ends it."""
+        """Repeat ``read`` while the disk is impaired; an OFFLINE directory ends that by an
+        error."""
         while True:
             try:
                 return await read()
@@ -223,19 +233,18 @@ class CommittedLog:
             self._reloading = None
             self._reloaded(task.exception())
 
-    # --- to those who follow ---------------------------------------------------------------------
+    # --- to the replicas that follow -------------------------------------------------------------
 
     async def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
     ) -> Sequence[Entry]:
-        """Committed entries from ``from_offset`` on, about ``max_bytes`` and at least one.
+        """Return committed entries from ``from_offset`` on: at least one, about ``max_bytes``.
 
-        Most entries are small: it is their number that decides how long a reader is busy.
+        ``max_entries`` is a limit too, because the number of small entries decides how long a
+        reader is busy. The result is empty if there is no such entry, or if the log starts after
+        ``from_offset``; then :meth:`newest_snapshot` contains the entry.
 
-        Empty if there is none, or if the log does not reach back so far: see
-        :meth:`newest_snapshot`.
-
-        :raises KafkaStorageError: if the metadata dir fails.
+        :raises KafkaStorageError: the metadata dir fails.
         """
         if from_offset > self.offset:
             return ()
@@ -257,7 +266,7 @@ class CommittedLog:
         return found
 
     def _require_terms(self, entries: Sequence[Entry]) -> None:
-        """:raises CorruptRecordError: a term changed on the disk; its CRC may not cover that."""
+        """:raises CorruptRecordError: a term on the disk changed, which the CRC may not cover."""
         for entry in entries:
             if self._term_at(entry.offset) not in (None, entry.term):
                 raise CorruptRecordError(f"entry {entry.offset} has term {entry.term} on the disk")
@@ -268,9 +277,9 @@ class CommittedLog:
     async def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
     ) -> SnapshotPiece | None:
-        """A piece of that snapshot; None if it is gone.
+        """Return a piece of the snapshot that ends at ``last_offset``; None if it does not exist.
 
-        :raises CorruptRecordError: it is damaged, and gone from now on.
+        :raises CorruptRecordError: the snapshot is damaged; later reads find no such snapshot.
         """
         try:
             found = await self._log_dir.run(
@@ -287,10 +296,10 @@ class CommittedLog:
         return found
 
     def snapshots_in_use(self) -> frozenset[int]:
-        """Return the last offsets of snapshots that are being sent, and have to stay for that.
+        """Return the last offsets of snapshots that must be kept because they are being sent.
 
-        Otherwise a follower that takes longer for a snapshot than the leader takes for the next
-        ones never catches up: it would have to start again and again.
+        Without this, a follower that needs longer for a snapshot than the leader needs to write the
+        next ones would have to start again each time and never catch up.
         """
         now_ms = self._clock.now_ms()
         self._snapshot_reads = {

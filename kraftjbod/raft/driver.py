@@ -1,17 +1,19 @@
-"""LOOP. ``RaftDriver``: carries out what ``RaftCore`` asks on a metadata log dir, and beyond it.
+"""LOOP. ``RaftDriver``: runs ``RaftCore``: disk writes, messages, commits and snapshots.
 
-* one task persists term and vote, and sends what promises nothing but them; another one persists
-  entries (replica_work.py), so that a slow write holds up no message;
-* what is proposed while a sync runs shares the next one (group commit);
-* an entry is given to the listener, and its proposer answered, once it is committed, in order;
-* when the leadership goes, proposers of what is not committed hear NOT_CONTROLLER, though it may
-  still be; once another leader's entries take its place, the listener is given the log anew
-  (committed_log.py);
-* on a full disk log_space.py says what may still be proposed (KIP-928); a leader whose disk does
-  not take writes resigns if there are others, and stands again when it does;
-* any other failure to persist ends it: ``wait_failed`` raises, and every proposer hears it.
+* One task writes term and vote and then sends messages that depend on nothing else. Another task
+  writes entries (replica_work.py), so that a slow write delays no message.
+* Entries proposed while a sync runs share the next sync (group commit).
+* Committed entries are passed to the listener in order; then their proposers are answered.
+* When the leadership is lost, proposers of uncommitted entries receive NOT_CONTROLLER, although
+  their entries may still be committed. If another leader replaces these entries, the listener
+  loads the log again (committed_log.py).
+* On a full disk log_space.py decides which proposals are accepted (KIP-928). A leader whose disk
+  does not take writes resigns if there are other voters. It stands again once the disk does.
+* Any other failed write ends the driver: ``wait_failed`` raises, and every proposer receives the
+  error.
 
-One voter leads when :meth:`RaftDriver.start` returns; of several nobody knows who does by then.
+A single voter is the leader when :meth:`RaftDriver.start` returns. With several voters the leader
+may still be unknown then.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class RaftDriver:
-    """The metadata log of this node. All methods are for the loop's thread."""
+    """The metadata log of this node. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -75,13 +77,15 @@ class RaftDriver:
         election_timeout_ms: int = 1_000,
     ) -> None:
         """
-        :param voters: where neither the log nor its snapshot names any, by ``directory_id``.
-        :param kept_free_bytes: what is never used up of a full disk, but to start again.
-        :param retry_interval_ms: how often an impaired disk is tried again.
+        :param voters: used, with ``directory_id``, if neither the log nor its snapshot names
+            voters.
+        :param kept_free_bytes: space on a full disk that only a restart may use.
+        :param retry_interval_ms: interval between attempts on an impaired disk.
         :param start_timeout_ms: how long a start waits for an impaired disk.
-        :param transport: to the other voters, if there are some; with ``draw_below``, a random
-            number from 0 to below the given one.
-        :param election_timeout_ms: of silence after which others stand, and a leader gives up.
+        :param transport: to the other voters, if there are any.
+        :param draw_below: return a random number from 0 to below the argument.
+        :param election_timeout_ms: a follower that hears no leader for this long stands for
+            election; a leader that no majority answers for this long resigns.
         """
         self._log_dir = log_dir
         self._start_timeout_ms = start_timeout_ms
@@ -106,9 +110,9 @@ class RaftDriver:
         self.committed = self._make_committed(max_cached_bytes, retry_interval_ms)
         self._was_mute = False
         self._contradicted_by: ReplicaKey | None = None
-        #: Of the term that the listener knows this node to lead.
+        #: The term in which the listener knows this node to be the leader.
         self._led_term: int | None = None
-        #: End of what was proposed in an earlier leadership: the listener may be as far already.
+        #: The last entry proposed in an earlier leadership, which the listener may have applied.
         self._in_doubt: SnapshotId | None = None
         self._ticks = self._make_ticks(election_timeout_ms)
         self._work = asyncio.Event()
@@ -116,7 +120,7 @@ class RaftDriver:
         self._replica_work: ReplicaWork | None = None
         self._living: asyncio.Task[None] | None = None
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- start and stop --------------------------------------------------------------------------
 
     def _make_opener(
         self,
@@ -175,11 +179,12 @@ class RaftDriver:
         )
 
     async def start(self, listener: RaftListener, *, alone: VoterSet | None = None) -> None:
-        """Load, give the listener what is known to be committed, and lead if there is one voter.
+        """Load the log, pass the committed part to the listener, and lead if there is one voter.
 
-        :param alone: this node, if all other voters are to be left behind (left_alone.py).
-        :raises StartupError: if the log cannot be read, or not be written for want of free space.
-        :raises KafkaStorageError: if the metadata dir fails.
+        :param alone: the voter set of this node only, if an operator abandons all other voters
+            (left_alone.py).
+        :raises StartupError: the log cannot be read, or cannot be written because the disk is full.
+        :raises KafkaStorageError: the metadata dir fails.
         """
         try:
             stored = await self._opener.open(alone)
@@ -194,7 +199,8 @@ class RaftDriver:
         if self.is_alone:
             await self._lead(core)
         else:
-            # Where a leader lives it is heard of before, or nobody hears this node.
+            # A present leader's messages arrive before that; otherwise an election should start
+            # soon.
             core.stand_soon()
         self._replica_work = self._make_replica_work()
         self._living = asyncio.create_task(self._live(core))
@@ -215,15 +221,13 @@ class RaftDriver:
         )
 
     def release_waits(self) -> None:
-        """Those who wait for entries to come are answered now: there will be none.
-
-        A leader hands over to another voter, if there is one.
-        """
+        """Answer all waits for commits now, and transfer the leadership if there is another
+        voter."""
         self._waits.end()
         self.resign()
 
     async def stop(self) -> None:
-        """End what runs; proposals that are not committed yet fail."""
+        """Stop all tasks. Proposals that are not committed yet fail."""
         self.release_waits()
         await self._opener.stop()
         await self._maker.stop()
@@ -234,18 +238,18 @@ class RaftDriver:
         if self._replica_work is not None:
             await self._replica_work.stop()
         self._proposals.fail(NotControllerError("the controller is stopping"))
-        # Files of a disk that does not answer are left to the end of the process.
+        # On a disk that does not answer, files stay open until the process ends.
         answers = self._log_dir.state in (LogDirState.ONLINE, LogDirState.SATURATED)
         if self._core is not None and answers:
-            # One that dies or is full over this was logged, and nothing was left to be written but
-            # how far the log goes, which is only needed should its end rot until the next start.
+            # A failure here was logged by the directory. The close writes only the log end, which
+            # matters only if the end of the log rots before the next start.
             with suppress(KafkaStorageError, LogDirImpairedError):
                 committed = self._core.applicable_offset
                 close = partial(self._store.close, committed_offset=committed)
                 await self._log_dir.run(OpKind.CLOSE, close)
 
     async def wait_failed(self) -> None:
-        """Only ever raises.
+        """Wait until the driver fails; never returns normally.
 
         :raises KafkaStorageError: the metadata dir is lost.
         """
@@ -260,47 +264,50 @@ class RaftDriver:
 
     @property
     def is_alone(self) -> bool:
-        """There is no other voter."""
+        """Whether this node is the only voter, and its log is complete."""
         core = self._required_core()
         return len(core.log.voters) == 1 and core.is_voter and not core.is_mute
 
     @property
     def leads(self) -> bool:
-        """Whether nobody else can, as far as a clock proves it: a process that stood still may
-        have been voted out without having heard of it."""
+        """Whether this node leads and a valid lease excludes another leader.
+
+        The lease is needed because a paused process may have been voted out without noticing.
+        """
         if self._led_term is None:
             return False
         return self.is_alone or self._ticks.is_lease_valid(self._required_core())
 
     @property
     def leader(self) -> BrokerId | None:
-        """Who leads, as far as is known here."""
+        """The leader, if this node knows one."""
         core = self._core
         return None if core is None or core.leader is None else core.leader.node_id
 
     @property
     def voters(self) -> VoterSet:
-        """In force, committed or not; before the start those it was given."""
+        """The voters in force, committed or not; before the start those given to the
+        constructor."""
         return self._voters if self._core is None else self._core.log.voters
 
     @property
     def seeks_leader(self) -> bool:
-        """It hears of nobody who would give it the log."""
+        """Whether this node knows no leader that could send the log."""
         return self._core is not None and seeks_leader(self._core)
 
     @property
     def keeps_up(self) -> bool:
-        """Another one leads, and the listener has what that commits, as it comes, and no more."""
+        """Whether another node leads and the listener's state follows its commits exactly."""
         is_certain = self._in_doubt is None and not self.committed.is_reloading
         return is_certain and self._required_core().keeps_up
 
     @property
     def core(self) -> RaftCore:
-        """To be looked at from outside; None of it may be changed there."""
+        """The state machine, for inspection only. Callers must not change it."""
         return self._required_core()
 
     def receive(self, message: Message) -> None:
-        """Take what another voter says."""
+        """Process a message of another replica."""
         if self._living is not None and not self._living.done():
             core = self._required_core()
             core.step(message)
@@ -319,24 +326,24 @@ class RaftDriver:
         self._contradicted_by = leader
 
     def note_connection_lost(self, voter: BrokerId) -> None:
-        """The connection to a voter was closed, or refused."""
+        """Note that the connection to a voter was closed or refused."""
         core = self._core
         if core is not None and core.leader is not None and core.leader.node_id == voter:
             core.note_leader_gone()
 
     def resign(self) -> None:
-        """Lead no more; whoever has most of the log is asked to take over."""
+        """Resign, and ask the voter with the longest durable log to take over."""
         core = self._core
         if core is not None and core.leadership is not None and not self.is_alone:
             core.resign()
             self._note_change()
 
     def set_bytes_between_snapshots(self, size_bytes: int) -> None:
-        """From now on."""
+        """Set the number of log bytes after which a snapshot is due."""
         self._maker.bytes_between_snapshots = size_bytes
 
     def _note_change(self) -> None:
-        """The machine was told something: it may have work, and lead no more."""
+        """React to a change of the state machine: it may have work, or have lost the leadership."""
         core = self._required_core()
         lost = self._led_term is not None and (
             core.leadership is None or core.leadership.term != self._led_term
@@ -355,7 +362,7 @@ class RaftDriver:
             reason=why_lost(core, self._led_term),
         )
         led_term, self._led_term = self._led_term, None
-        # What is committed is answered as such: a leader that removed itself ends with that.
+        # Answer committed proposals as successful: a leader that removes itself ends with a commit.
         self._publish(core)
         self._proposals.fail(self.not_controller())
         self._listener.on_leader_lost()
@@ -375,7 +382,7 @@ class RaftDriver:
         return self._log_dir.state is LogDirState.STALLED or self._space.is_waiting
 
     def view(self) -> QuorumView:
-        """How the quorum is, as far as it is known here."""
+        """Return the state of the quorum as this node knows it."""
         return view_of(
             self._required_core(), wall_ms=self._clock.wall_ms(), tick_ms=self._ticks.tick_ms
         )
@@ -384,7 +391,7 @@ class RaftDriver:
 
     @property
     def term(self) -> int:
-        """Of the entries that are proposed now."""
+        """The term of entries proposed now."""
         return self._required_core().term
 
     @property
@@ -393,12 +400,13 @@ class RaftDriver:
         return self._required_core().last_offset + 1
 
     def propose(self, payload: bytes, *, grows: bool = False) -> Proposal:
-        """Append an entry; several may be in flight.
+        """Append an entry. Several proposals may be in flight.
 
-        :param grows: whether it takes space for good, which a full disk does not have.
-        :raises NotControllerError: if this node does not lead.
-        :raises OverloadedError: if too many are in flight.
-        :raises LogDirImpairedError: if the disk is full; the message says which one.
+        :param grows: whether the entry makes the metadata grow permanently, which a full disk
+            refuses.
+        :raises NotControllerError: this node does not lead.
+        :raises OverloadedError: too many proposals are in flight.
+        :raises LogDirImpairedError: the disk is full; the message names the disk.
         """
         self._require_open([payload], grows=grows)
         entry = self._required_core().propose(payload)
@@ -406,11 +414,11 @@ class RaftDriver:
         return self._proposals.add(entry)
 
     def change_voters(self, voters: VoterSet) -> Proposal:
-        """Add, remove or name a voter; in force at once, and certain when it is committed.
+        """Add, remove or name a voter: in force at once, permanent when committed.
 
-        :raises NotControllerError: if this node does not lead.
-        :raises RequestTimedOutError: not now, and why.
-        :raises LogDirImpairedError: if the disk is full.
+        :raises NotControllerError: this node does not lead.
+        :raises RequestTimedOutError: not possible now; the message has the reason.
+        :raises LogDirImpairedError: the disk is full.
         """
         self._require_open([voters.encode()], grows=False)
         entry = self._required_core().change_voters(voters)
@@ -419,12 +427,12 @@ class RaftDriver:
         return self._proposals.add(entry)
 
     def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
-        """Of controllers that were found elsewhere than in the own log."""
+        """Request the log from replicas ``of``, which the own log does not name."""
         self._required_core().ask_for_log(of)
         self._note_change()
 
     def require_may_propose(self, payloads: Sequence[bytes], *, grows: bool = False) -> None:
-        """Pass if :meth:`propose` takes all of ``payloads`` now; raises as that does."""
+        """Check that :meth:`propose` accepts all ``payloads`` now; raise the same errors if not."""
         self._require_open(payloads, grows=grows)
         if not self.leads:
             raise self.not_controller()
@@ -440,11 +448,11 @@ class RaftDriver:
 
     @property
     def committed_offset(self) -> int:
-        """Given to the listener; -1 before the first."""
+        """Last offset that was passed to the listener; -1 before the first."""
         return self.committed.offset
 
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
-        """Return when ``offset`` is committed, when this node leads no more, or after
+        """Return when ``offset`` is committed, when this node loses the leadership, or after
         ``timeout_ms`` at the latest."""
         await self._waits.wait_for(offset, timeout_ms)
 
@@ -456,13 +464,14 @@ class RaftDriver:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Enough was written since the last one, none is being made, and it finds space."""
+        """Whether enough was written since the last snapshot, none is being made, and there is
+        space."""
         return self._maker.is_due
 
     def start_snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
-        """Make a snapshot of the state after ``last_offset``, which may not be committed yet.
+        """Start a snapshot of the state after ``last_offset``, which may not be committed yet.
 
-        ``slices`` is drawn from piece by piece, between other work of the loop.
+        ``slices`` is consumed gradually, between other work of the event loop.
         """
         voters = self._required_core().log.voters_at(last_offset)
         named = b"" if voters.is_static or not len(voters) else voters.encode()
@@ -473,25 +482,26 @@ class RaftDriver:
         self._ask_for_snapshot()
 
     def _ask_for_snapshot(self) -> None:
-        """Have a snapshot made that is due without a new entry, once the listener has a state."""
+        """Request a snapshot that is due without a new entry, once the listener's state is
+        complete."""
         is_whole = self._living is not None and not self.committed.is_reloading
         if is_whole and self._maker.is_due:
             assert self._listener is not None
             self._listener.on_snapshot_due()
 
     async def _until_committed(self, snapshot: SnapshotId) -> bool:
-        """False if there will be none, or it is another entry."""
+        """Return whether ``snapshot`` names a committed entry, once that is certain."""
         is_known = await self._waits.until(snapshot.last_offset)
         return is_known and self._required_core().log.holds(*snapshot)
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- internal --------------------------------------------------------------------------------
 
     def _required_core(self) -> RaftCore:
         assert self._core is not None, "start() comes first"
         return self._core
 
     async def _lead(self, core: RaftCore) -> None:
-        """:raises StartupError: the disk is full or does not answer, and stays so."""
+        """:raises StartupError: the disk is full or does not answer until the start timeout."""
         core.campaign()
         try:
             async with asyncio.timeout(self._start_timeout_ms / 1000):
@@ -514,7 +524,7 @@ class RaftDriver:
         try:
             await first_failure(work.failed, self._run(core), work.run(core), self._ticks.run(core))
         except OperatingError as e:
-            # Whatever kept the entry from the disk, nobody may build on it any more.
+            # The entry may or may not be on the disk, so no later entry may follow it.
             lost = KafkaStorageError(f"the metadata log cannot be written: {e.message}")
             self._log.error("metadata_log_failed", reason=e.message)
             self._proposals.fail(lost)
@@ -546,7 +556,7 @@ class RaftDriver:
                 await self._append(ready.entries, ready.generation)
         else:
             if ready.entries:
-                # Before the slices: after a last one nothing is taken until it is installed.
+                # Before the slices: after the last slice nothing is accepted until it is installed.
                 work.write_later(Writable(ready.entries, ready.generation))
             for taken in ready.slices:
                 work.write_later(taken)
@@ -575,7 +585,7 @@ class RaftDriver:
         self._maker.note_written(size_bytes_of(entry))
 
     def _publish(self, core: RaftCore) -> None:
-        """Give the listener what is committed now; the waiters are answered after that."""
+        """Pass newly committed entries to the listener, then answer the waiters."""
         assert self._listener is not None
         self._forget_what_was_cut_off(core, self._listener)
         if not self.committed.publish(
@@ -588,7 +598,10 @@ class RaftDriver:
         self._waits.stir()
 
     def _forget_what_was_cut_off(self, core: RaftCore, listener: RaftListener) -> None:
-        """Where the log still ends as this node proposed it, all before is as well."""
+        """Reload the listener if another leader replaced entries that this node had proposed.
+
+        If the log still contains the last entry in doubt, it contains all entries before it too.
+        """
         if self._in_doubt is None:
             return
         if self._in_doubt.last_offset <= self.committed_offset:
@@ -598,7 +611,7 @@ class RaftDriver:
             self.committed.reload(listener)
 
     def _note_leading(self, core: RaftCore) -> None:
-        """Not before the first entry of the term was given to the listener."""
+        """Notify the listener of the leadership, after the first entry of the term was applied."""
         leadership = core.leadership
         if leadership is None or self._led_term is not None:
             return
@@ -607,10 +620,10 @@ class RaftDriver:
             self._led_term = core.term
             self._listener.on_leader(core.term)
 
-    # --- the log anew ----------------------------------------------------------------------------
+    # --- replacing the log by a snapshot ---------------------------------------------------------
 
     async def _leave_log(self) -> None:
-        """A snapshot from elsewhere is about to take its place."""
+        """Prepare for a snapshot of another replica that replaces the log."""
         await self._maker.stop()
         await self.committed.leave()
 

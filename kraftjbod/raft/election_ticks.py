@@ -1,9 +1,9 @@
-"""LOOP. ``ElectionTicks``: the time of a replica's machine, and whether it can be relied on.
+"""LOOP. ``ElectionTicks``: drives a replica's state machine by ticks, and checks a leader's lease.
 
-A leader may be voted out without a message reaching it. No other one can have been elected while a
-majority has answered what it sent within the last election time-out, by this node's clock: ticks
-may come late. Until then a leader decides and answers nothing. A disk that does not take writes is
-none to lead with: a leader with company gives up.
+A leader may be voted out without receiving a message. But no other leader can have been elected if
+a majority answered messages that this node sent within the last election timeout by its own clock.
+Ticks are no substitute for the clock, because they may come late. Without a valid lease a leader
+decides and answers nothing. A leader whose disk takes no writes resigns if there are other voters.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.leadership import Leadership
 
-#: Of an election time-out.
+#: Ticks per election timeout.
 ELECTION_TICKS: Final = 20
-#: Between two signs of a leader's life.
+#: Ticks between two heartbeats of a leader.
 HEARTBEAT_TICKS: Final = 2
 
 
 class ElectionTicks:
-    """For the loop's thread."""
+    """The ticks of one replica. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class ElectionTicks:
         changed: Callable[[], None],
     ) -> None:
         """
-        :param is_reading: the replica could not lead at once: its state is being read again.
+        :param is_reading: whether the listener's state is being reloaded, so that the replica could
+            not lead at once.
         :param changed: called after each tick.
         """
         self._clock = clock
@@ -50,7 +51,8 @@ class ElectionTicks:
         self._is_reading = is_reading
         self._changed = changed
         self._ticked_ms = clock.now_ms()
-        #: By tick of the leadership beside it: what that tick numbers was not sent before.
+        #: Time at which each recent tick of the leadership began: its messages were not sent
+        #: earlier.
         self._began_ms: dict[int, int] = {}
         self._timed: Leadership | None = None
 
@@ -59,15 +61,16 @@ class ElectionTicks:
         return self._election_timeout_ms / ELECTION_TICKS
 
     def is_lease_valid(self, core: RaftCore) -> bool:
-        """Return whether ``core`` leads, and its clock proves that the voters which follow it wait.
+        """Return whether ``core`` leads and the clock excludes another leader.
 
-        Each of a majority received a message of the last election time-out and waits as long
-        before it votes for another candidate, unless its connection to the leader was closed.
+        Each voter of a majority answered a message sent within the last election timeout. Such a
+        voter waits that long before it votes for another candidate, unless its connection to the
+        leader was closed.
         """
         leadership = core.leadership
         if leadership is None:
             return False
-        # A leadership without a tick so far began after the last tick of this node.
+        # Before the first tick of a leadership: it began after the last tick of this node.
         began_ms: int | None = self._ticked_ms
         if leadership is self._timed:
             began_ms = self._began_ms.get(leadership.followed_tick)
@@ -87,7 +90,8 @@ class ElectionTicks:
                 self._log.warning("raft_leader_resigns", term=core.term)
                 core.resign()
             elif not is_stuck:
-                # Without a disk it could not lead, so it does not stand.
+                # A replica without a working disk could not lead, so it does not stand for
+                # election.
                 core.tick()
             self._note_tick(core, before_ms)
             if leads_others:
@@ -100,7 +104,7 @@ class ElectionTicks:
             self._timed, self._began_ms = leadership, {0: before_ms}
         if leadership is not None:
             self._began_ms.setdefault(leadership.now, self._ticked_ms)
-            # Ticks do not come early, so that one is an election time-out old.
+            # Ticks are never early, so this tick is at least an election timeout old.
             self._began_ms.pop(leadership.now - ELECTION_TICKS - 1, None)
 
     def _log_pause(self, core: RaftCore, pause_ms: int) -> None:
@@ -109,5 +113,5 @@ class ElectionTicks:
 
 
 def no_draw(_bound: int) -> int:
-    """One voter waits for nobody, so that its time-outs need no luck."""
+    """Return 0: a single voter has no competitor, so its timeouts need no randomness."""
     return 0

@@ -1,15 +1,15 @@
-"""PURE. ``EntryCache``: the newest written entries in memory, for those who follow the log."""
+"""PURE. ``EntryCache``: the newest written entries in memory, for replicas that follow the log."""
 
 from __future__ import annotations
 
 from kraftjbod.raft.machine.messages import Entry
 
-#: What an entry costs in memory beside its payload.
+#: Memory that an entry needs in addition to its payload.
 ENTRY_OVERHEAD_BYTES = 200
 
 
 class EntryCache:
-    """Entries by offset, without gaps, within a limit; the oldest go first."""
+    """Entries by offset, without gaps, within a limit; the oldest are evicted first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -24,7 +24,10 @@ class EntryCache:
         return self._entries[offset]
 
     def add(self, entry: Entry) -> None:
-        """It comes after the last one, or takes the place of the end from there on."""
+        """Add an entry.
+
+        It follows the last entry, or replaces the cached entries from its offset on.
+        """
         last = self._start + len(self._entries) - 1
         while self._entries and last >= entry.offset:
             self._size_bytes -= size_bytes_of(self._entries.pop(last))
@@ -35,9 +38,9 @@ class EntryCache:
         self._size_bytes += size_bytes_of(entry)
 
     def trim(self, before: int) -> int | None:
-        """Forget what is beyond the limit of entries before ``before``; the first that is kept.
+        """Evict the oldest entries before ``before`` until the size is within the limit.
 
-        None if nothing was forgotten.
+        :returns: the first cached offset, or None if nothing was evicted.
         """
         start = self._start
         while self._size_bytes > self._max_bytes and self._start < before:
@@ -50,7 +53,8 @@ class EntryCache:
         self._size_bytes = 0
 
     def read(self, from_offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """From ``from_offset``, which is in here, to before ``end``; at least one."""
+        """Return entries from ``from_offset``, which must be cached, to before ``end``; at least
+        one."""
         found: list[Entry] = []
         size_bytes = 0
         for offset in range(from_offset, end):

@@ -1,7 +1,7 @@
-"""LOOP. Does this leader still lead? What it cannot know by itself, the others' answers show.
+"""LOOP. Check that this replica is still the leader, by the answers of the other voters.
 
-A leader that is cut off goes on believing in itself for an election time-out, in which another one
-may be elected and commit. What it commits meanwhile is nothing, but what it says may be old.
+An isolated leader still considers itself the leader for an election timeout, while another leader
+may be elected and commit entries. The isolated leader commits nothing, but its answers may be old.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final
 
 from kraftjbod.raft.machine.core import RaftCore
 
-#: Two signs of a leader's life, and one that is lost: who answers none of them is not heard.
+#: Two heartbeat intervals and one lost heartbeat: a voter that answers none of them is absent.
 _TICKS: Final = 6
 _POLL_S: Final = 0.01
 
 
 async def is_followed(core: RaftCore) -> bool:
-    """Whether a majority of the voters answers this replica as its leader, from now on.
+    """Return whether a majority of the voters answers messages that this leader sends from now on.
 
-    Takes two or three ticks where they do, and none where they were silent before.
+    Takes two or three ticks if the voters answer, and none if they were silent before.
     """
     leadership = core.leadership
     if leadership is None or not leadership.has_majority(within_ticks=_TICKS):

@@ -1,7 +1,7 @@
-"""LOOP. ``LogOpener``: the metadata log at a start, and the machine that goes on with it.
+"""LOOP. ``LogOpener``: opens the metadata log at a start and builds the state machine for it.
 
-Voters are those that the log names, or its snapshot, and those that it was given otherwise; a
-static quorum has to be the one that the log has had (log/static_voters.py).
+The voters are those named by the log or its snapshot, else those given by the configuration. A
+static quorum must have the same voters as before (log/static_voters.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogOpener:
-    """Opens once; ``stop()`` at the end."""
+    """Opens the log once. Call ``stop()`` at the end."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class LogOpener:
         retry_interval_ms: int,
         log: Logger,
     ) -> None:
-        """:param voters: where neither the log nor its snapshot names any."""
+        """:param voters: used if neither the log nor its snapshot names voters."""
         self._log_dir = log_dir
         self._store = store
         self._clock = clock
@@ -55,11 +55,13 @@ class LogOpener:
         )
 
     async def open(self, alone: VoterSet | None) -> StoredLog:
-        """:param alone: this node, if all other voters are to be left behind (left_alone.py).
+        """Open the log.
 
-        :raises StartupError: if the log cannot be read, or other voters had it.
-        :raises LogDirImpairedError: if it cannot be written for want of free space.
-        :raises KafkaStorageError: if the metadata dir fails.
+        :param alone: the voter set of this node only, if an operator abandons all other voters
+            (left_alone.py).
+        :raises StartupError: the log cannot be read, or belongs to other voters.
+        :raises LogDirImpairedError: the log cannot be written because the disk is full.
+        :raises KafkaStorageError: the metadata dir fails.
         """
         stored, unnoted = await self._log_dir.run(OpKind.LOAD, partial(self._open, alone))
         if unnoted is not None:

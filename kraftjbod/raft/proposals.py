@@ -1,4 +1,4 @@
-"""LOOP. ``Proposals``: entries on their way, and who waits for them to be committed."""
+"""LOOP. ``Proposals``: entries in flight, and the futures that complete at their commit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kraftjbod.raft.machine.messages import Entry
 
 
 class Proposal(NamedTuple):
-    """An entry on its way; ``committed`` is done when it is."""
+    """An entry in flight; ``committed`` completes when the entry is committed."""
 
     entry: Entry
     committed: asyncio.Future[None]
 
 
 class Proposals:
-    """Of one leader at a time. For the loop's thread."""
+    """The proposals of the present leadership. Must be used in the event loop's thread."""
 
     def __init__(self, *, space: LogSpace, max_pending: int) -> None:
         self._space = space
@@ -48,13 +48,13 @@ class Proposals:
             self._space.note_written(size_bytes_of(entry))
 
     def answer(self, offset: int) -> None:
-        """It is committed."""
+        """Complete the proposal at ``offset``, which is committed."""
         waiter = self._waiters.pop(offset, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def fail(self, error: OperatingError) -> None:
-        """Nobody waits any longer; what was proposed may be written, or never."""
+        """Fail all proposals with ``error``. Their entries may still be committed, or never."""
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(error)
@@ -63,6 +63,6 @@ class Proposals:
 
 
 def _mark_seen(committed: asyncio.Future[None]) -> None:
-    """A proposer that went away need not read its outcome."""
+    """Mark the outcome as read, because a cancelled proposer does not read it."""
     if not committed.cancelled():
         committed.exception()

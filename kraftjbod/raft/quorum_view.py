@@ -1,4 +1,4 @@
-"""PURE. How a quorum is, as one of its replicas knows it, for people and for tools."""
+"""PURE. The state of a quorum as one replica knows it, for operators and tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """One copy of the log; offsets and wall times are -1 where they are not known."""
+    """One replica; offsets and wall times are -1 if they are not known."""
 
     key: ReplicaKey
     log_end_offset: int = -1
@@ -23,7 +23,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumView:
-    """Of one moment; only the leader knows how far the others are."""
+    """The quorum at one moment. Only the leader knows the log ends of the other replicas."""
 
     leader: BrokerId | None
     term: int
@@ -34,9 +34,9 @@ class QuorumView:
 
 
 def view_of(core: RaftCore, *, wall_ms: int, tick_ms: float) -> QuorumView:
-    """What ``core`` knows now.
+    """Return what ``core`` knows now.
 
-    :param tick_ms: how long one of its ticks is.
+    :param tick_ms: duration of a tick.
     """
     leadership = core.leadership
     voters = core.log.voters
@@ -47,7 +47,7 @@ def view_of(core: RaftCore, *, wall_ms: int, tick_ms: float) -> QuorumView:
             for key in keys
         )
 
-    # A leader knows what is committed once an entry of its own term is.
+    # A new leader knows the high watermark only once it has committed an entry of its own term.
     knows = leadership is None or leadership.committed_offset >= leadership.start_offset
     observers = [] if leadership is None else [key for key in leadership.peers if key not in voters]
     return QuorumView(
@@ -90,7 +90,7 @@ def _replica(
 
 
 def why_lost(core: RaftCore, led_term: int) -> str:
-    """Why it does not lead ``led_term`` any more."""
+    """Return why this node does not lead ``led_term`` any more."""
     if core.term > led_term:
         return "there is a later term"
     if not core.is_voter:
@@ -99,6 +99,8 @@ def why_lost(core: RaftCore, led_term: int) -> str:
 
 
 def seeks_leader(core: RaftCore) -> bool:
-    """Who leads may be found elsewhere than among the voters that it knows: those may have been
-    removed."""
+    """Return whether no leader is known.
+
+    The leader may be none of the known voters, because those may have been removed.
+    """
     return core.leader is None

@@ -1,8 +1,8 @@
-"""LOOP. ``ReplicaWork``: disk work that only a quorum of several has; none of it holds up messages.
+"""LOOP. ``ReplicaWork``: disk work of a quorum with several voters, done beside the messages.
 
-* Entries and slices of a snapshot are written in their order, entries that follow each other as
-  one; meanwhile the driver sends, and says that a leader lives.
-* What a leader's peers miss, and memory has no more, is read from the disk.
+* Entries and snapshot slices are written in order; successive entries share one write. Meanwhile
+  the driver continues to send messages and heartbeats.
+* Entries and slices that a peer needs and the memory no longer has are read from the disk.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
-#: How long a write waits under simulation, now and then: other messages are handled meanwhile.
+#: How long a write is sometimes delayed in simulation, so that messages overtake it.
 _LATE_WRITE_S: Final = 0.02
 
 
 class Writable(NamedTuple):
-    """Entries of one ``Ready``, and the generation of the log that they are of."""
+    """Entries of one ``Ready``, and the generation of the log to which they belong."""
 
     entries: tuple[Entry, ...]
     generation: int
 
 
 class ReplicaWork:
-    """For the loop's thread."""
+    """The disk work. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class ReplicaWork:
         read_snapshot: Callable[[int, int, int], Awaitable[SnapshotPiece | None]],
     ) -> None:
         """
-        :param append: makes entries of a generation durable, and says so to the machine.
-        :param before_install: stops whatever works on the log that is about to go.
-        :param changed: the machine has something to do.
-        :param read_entries: :meth:`CommittedLog.read`. Entries that left the memory are committed;
-            what the disk holds after them may be about to be replaced.
+        :param append: make entries of a generation durable and notify the state machine.
+        :param before_install: stop all work on the log that is about to be replaced.
+        :param changed: called when the state machine has something to do.
+        :param read_entries: :meth:`CommittedLog.read`. Evicted entries are always committed; later
+            entries on the disk may be about to be replaced.
         :param read_snapshot: :meth:`CommittedLog.read_snapshot`.
         """
         self._log_dir = log_dir
@@ -88,11 +88,11 @@ class ReplicaWork:
         self._work = asyncio.Event()
         self._part: SnapshotPart | None = None
         self._reads: set[asyncio.Task[None]] = set()
-        #: Ends with what kept a peer from being read for.
+        #: Completes with the error of a failed read.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def write_later(self, item: Writable | SnapshotSlice) -> None:
-        """How much may wait is the leader's to limit (``MAX_IN_FLIGHT``), or the proposals'."""
+        """Queue a write. The leader (``MAX_IN_FLIGHT``) and the proposals limit the queue."""
         self._queue.append(item)
         self._work.set()
 
@@ -112,7 +112,8 @@ class ReplicaWork:
             await self._work.wait()
 
     def _with_followers(self, first: Writable) -> Writable:
-        """Also those that continue them: one sync is enough, and proves the last generation."""
+        """Merge queued entries that follow ``first``: one sync covers them and the last
+        generation."""
         entries, generation = first
         if buggify.is_on and buggify.fires("raft.separate_writes"):
             return first
@@ -126,13 +127,13 @@ class ReplicaWork:
             self._queue.popleft()
         return Writable(entries, generation)
 
-    # --- a snapshot that comes -------------------------------------------------------------------
+    # --- receiving a snapshot --------------------------------------------------------------------
 
     async def _take_slice(self, core: RaftCore, taken: SnapshotSlice) -> None:
         try:
             await self._write_slice(core, taken)
         except (LogDirImpairedError, CorruptRecordError) as e:
-            # The leader sends the snapshot again from its beginning; that discards the part.
+            # The leader sends the snapshot again from the beginning, which discards the part.
             self._snapshot_failed(e)
             core.snapshot_discarded()
 
@@ -162,7 +163,7 @@ class ReplicaWork:
         self._part = None
         await self._before_install()
         await self._writer.write(partial(self._store.install_snapshot, snapshot, replaces_log=True))
-        # Without voters of its own it is of a log that never named any: the configured ones.
+        # A snapshot without voters is of a log that never named any: the configured ones apply.
         voters = VoterSet.decode(taken.voters) if taken.voters else core.log.base_voters
         core.snapshot_installed(taken.snapshot, voters)
         self._installed(taken.snapshot)
@@ -172,10 +173,10 @@ class ReplicaWork:
             size_bytes=snapshot.size_bytes,
         )
 
-    # --- what peers miss -------------------------------------------------------------------------
+    # --- reading for peers -----------------------------------------------------------------------
 
     def read(self, core: RaftCore, wanted: ReadEntries | ReadSnapshot) -> None:
-        """One for each peer at a time: the leadership sees to that."""
+        """Start a read for a peer. The leadership starts at most one per peer at a time."""
         task = asyncio.create_task(self._read(core, wanted))
         self._reads.add(task)
         task.add_done_callback(self._read_ended)
@@ -190,7 +191,7 @@ class ReplicaWork:
             else:
                 await self._read_slice(core, wanted)
         except LogDirImpairedError:
-            # The next heartbeat asks again.
+            # The next heartbeat requests the read again.
             if isinstance(wanted, ReadEntries):
                 core.entries_read(wanted, [])
             return
@@ -228,7 +229,8 @@ class ReplicaWork:
 
 
 async def first_failure(failed: asyncio.Future[None], *works: Coroutine[Any, Any, None]) -> None:
-    """Raise what ends any of them; the others end with it."""
+    """Run ``works`` until one ends or ``failed`` completes; cancel the others and raise its
+    error."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait({failed, *tasks}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""PURE. Raft's messages as bodies of the RPC, and back; the names of their fields are the same."""
+"""PURE. Convert Raft messages to bodies of the RPC and back; fields have the same names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def body_of(message: m.Message) -> QuorumMessageBody:
 
 
 def size_bytes_of(message: m.Message) -> int:
-    """About what it takes on the wire."""
+    """Return the approximate size of ``message`` on the wire."""
     if isinstance(message, m.Append):
         return 100 + sum(len(entry.payload) + 50 for entry in message.entries)
     return 100 + (len(message.data) if isinstance(message, m.SnapshotSlice) else 0)
@@ -59,7 +59,10 @@ def size_bytes_of(message: m.Message) -> int:
 def messages_in(
     request: QuorumMessagesRequest, known_as: Callable[[ReplicaKey], ReplicaKey]
 ) -> Sequence[m.Message]:
-    """:param known_as: what the voters in force call a replica."""
+    """Return the messages of ``request``.
+
+    :param known_as: map a replica to the key by which the voters in force name it.
+    """
     sender = known_as(ReplicaKey(request.sender_id, request.sender_directory_id))
     to = known_as(ReplicaKey(request.receiver_id, request.receiver_directory_id))
     return [_message(body, sender, to) for body in request.messages]
