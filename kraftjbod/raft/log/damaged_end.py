@@ -1,9 +1,9 @@
-"""DISK. A log whose end is damaged goes on before it, where others hold what it gives up.
+"""DISK. Drop the damaged end of a metadata log, if the other voters still have its entries.
 
-First the replica is mute in a new term, durably (``HardState.mute_before_term``), then the end
-goes, newest first: a crash in between leaves a log that is shorter, and a replica that knows it.
-What goes is set aside beside the log, as ``<20-digit offset>.damaged``, for people: if others
-should be damaged too, nobody can say before what is in it.
+First the replica becomes mute in a new term, durably (``HardState.mute_before_term``). Then the
+damaged end is removed, newest first, so that a crash in between leaves a shorter log and a mute
+replica. Removed parts are kept beside the log as ``<20-digit offset>.damaged``, for experts: their
+content may be needed if other voters are damaged too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SUFFIX: Final = ".damaged"
 
 
 class DamagedLogError(InconsistentStorageError):
-    """What was durable once cannot be read, from somewhere on."""
+    """Entries that were durable cannot be read, from some offset on."""
 
     def __init__(self, what: str) -> None:
-        """:param what: and where."""
+        """:param what: the damage and its place."""
         super().__init__(
             f"{what}. If this is the only controller, restore its metadata directory from a backup "
             "(docs/metadata-backup.md). If others lead without it, replace it as if its disk was "
@@ -36,28 +36,31 @@ class DamagedLogError(InconsistentStorageError):
 
 
 def may_give_up(voters: VoterSet, key: ReplicaKey) -> bool:
-    """Whether the others elect without this one, which may never be the only one that knew.
+    """Return whether the other voters are a majority without this one.
 
-    :param voters: as far as the log can be read.
+    Then this replica cannot be the only one with a committed entry.
+
+    :param voters: the set according to the readable part of the log.
     """
     return voters.is_majority(one for one in voters if one != voters.known_as(key))
 
 
 def made_mute(hard_state: HardState) -> HardState:
-    """In no term in which it may have promised anything; see core.py for why that is enough."""
+    """Return a mute state of a new term, in which nothing was promised (see core.py)."""
     term = hard_state.term + 1
     return HardState(term=term, mute_before_term=term)
 
 
 def set_file_aside(vfs: Vfs, path: str) -> None:
-    """All of a segment."""
+    """Rename a whole segment."""
     vfs.rename(path, path.removesuffix(".log") + _SUFFIX)
     with FailsAs(OpKind.FLUSH):
         vfs.sync_dir(path.rpartition("/")[0])
 
 
 def set_end_aside(vfs: Vfs, path: str, file: VfsFile, position: int, offset: int) -> None:
-    """A segment from ``position`` on, where the entry ``offset`` should stand."""
+    """Move the end of a segment, from byte ``position`` and entry ``offset`` on, to another
+    file."""
     directory = path.rpartition("/")[0]
     aside = f"{directory}/{offset:020d}{_SUFFIX}"
     with FailsAs(OpKind.CHECKPOINT):

@@ -1,13 +1,14 @@
-"""PURE. One entry of the metadata log as one v2 record batch of one record.
+"""PURE. An entry of the metadata log, encoded as a v2 record batch with one record.
 
-The record's value is the payload. Its key is the offset of the first entry that was written by
-the same append: entries before that one were durable when this one was written, so a batch that
-is bad *and* older than this key is a damaged disk, not a write that a crash left unfinished.
-A byte after that names the kind of an entry that is no data.
+* The record's value is the payload.
+* The key is the offset of the first entry of the same append. Entries before that offset were
+  durable when this entry was written. A bad batch before that offset is therefore damage, not
+  an unfinished write.
+* A byte after the offset names the kind of an entry that is not data.
+* The header ``term`` repeats the leader epoch, which the CRC of a batch does not cover.
+* The header ``committed`` is the known committed offset when the entry was written.
 
-Two headers of the record, which older software neither writes nor reads: ``term``, because the CRC
-of a batch does not cover its leader epoch, and ``committed``, up to where the log was known to be
-committed when the entry was written.
+Older versions neither write nor read the two headers.
 """
 
 from __future__ import annotations
@@ -27,19 +28,22 @@ _KINDS: Final = {b"": EntryKind.DATA, bytes([EntryKind.VOTERS.value]): EntryKind
 
 
 class StoredEntry(NamedTuple):
-    """An entry as it was found, with what its batch says beside it."""
+    """An entry and the other values of its batch."""
 
     entry: Entry
     append_start: int
     size_bytes: int
     committed_offset: int
-    """-1 if the batch does not say it."""
+    """-1 if the batch has no such value."""
 
 
 def encode_entry_batch(
     entry: Entry, *, append_start: int, committed_offset: int, wall_ms: int
 ) -> bytes:
-    """The batch of ``entry``, which is appended together with those from ``append_start`` on."""
+    """Return the batch of ``entry``.
+
+    :param append_start: offset of the first entry of the same append.
+    """
     key = _KEY.pack(append_start)
     if entry.kind is not EntryKind.DATA:
         key += bytes([entry.kind.value])
@@ -49,9 +53,9 @@ def encode_entry_batch(
 
 
 def decode_entry_batch(data: bytes | bytearray, position: int, offset: int) -> StoredEntry:
-    """The entry ``offset`` at ``position``.
+    """Return the entry ``offset``, whose batch begins at ``position``.
 
-    :raises CorruptRecordError: if that is not there, whole and with a right CRC.
+    :raises CorruptRecordError: no complete batch of this entry with a correct CRC is there.
     """
     header = read_header(data, position)
     if header.size_bytes > len(data) - position:

@@ -28,12 +28,12 @@ METADATA_LOG_ID = "metadata-log-id"
 
 
 class KnownLogId:
-    """For the loop's thread; ``value`` is None while nothing is known."""
+    """The log id. ``value`` is None if it is not known. Use in the event loop's thread only."""
 
     def __init__(self, *, log_dir: LogDir, directory: str, retry_interval_ms: int) -> None:
         """
-        :param directory: of the metadata log, below the dir.
-        :param retry_interval_ms: how often a write is tried again while the disk is full.
+        :param directory: the directory of the metadata log, relative to the log directory.
+        :param retry_interval_ms: interval between attempts to write while the disk is full.
         """
         self._log_dir = log_dir
         self._path = f"{directory}/{METADATA_LOG_ID}"
@@ -58,7 +58,7 @@ class KnownLogId:
             ) from e
 
     def note(self, log_id: Uuid | None) -> None:
-        """``log_id`` is committed; it is written later, and again if that fails."""
+        """Note that ``log_id`` is committed. It is written in the background, with retries."""
         if log_id is None or log_id == self.value:
             return
         self.value = log_id

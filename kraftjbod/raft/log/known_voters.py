@@ -1,9 +1,9 @@
-"""LOOP. ``KnownVoters``: on which disk each voter has its vote, as far as it ever was heard of.
+"""LOOP. ``KnownVoters``: the directory id of each voter of a static quorum.
 
-In a static quorum a voter is told by its node alone. One that comes back with another disk has
-forgotten whom it voted for and what it acknowledged: heeding it could lose what is committed. So
-the directory id of each voter is kept in ``voter-directories`` beside the log, durable before the
-first message counts, and another one is refused until an operator says otherwise.
+A static quorum knows voters by their node ids alone. A voter that returns with another disk has
+lost its vote and the entries that it acknowledged. If its messages counted, committed entries could
+be lost. So the directory id of each voter is stored in ``voter-directories`` beside the log before
+its first message counts. Messages from another directory are refused until an operator intervenes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class KnownVoters:
-    """For the loop's thread."""
+    """The known directories. Use in the event loop's thread only."""
 
     def __init__(self, *, log_dir: LogDir, directory: str) -> None:
-        """:param directory: of the metadata log, below the dir."""
+        """:param directory: the directory of the metadata log, relative to the log directory."""
         self._log_dir = log_dir
         self._path = f"{directory}/{VOTER_DIRECTORIES}"
         self._known: dict[BrokerId, DirectoryId] = {}
@@ -59,9 +59,9 @@ class KnownVoters:
         return self._known.get(node) == directory
 
     async def require(self, node: BrokerId, directory: DirectoryId) -> None:
-        """Pass if it is the disk that ``node`` always had; the first one is remembered.
+        """Check that ``directory`` is the known one of ``node``; store it if none is known.
 
-        :raises OperatingError: INVALID_VOTER_KEY, and what to do.
+        :raises OperatingError: INVALID_VOTER_KEY; the message says what to do.
         """
         async with self._writing:
             known = self._known.get(node)

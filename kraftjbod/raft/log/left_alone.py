@@ -1,7 +1,8 @@
-"""DISK. A log whose other voters are gone for good goes on with one voter: an operator said so.
+"""DISK. Continue a log with one voter, after an operator declared all other voters lost.
 
-What only the others held is lost, and may have been committed; so this is no election, but another
-log that begins with what is here (``kraftjbod-storage fork-metadata``).
+Entries that only the others had are lost, even if they were committed. So this is not an election
+but a fork: another log that begins with the entries of this one (``kraftjbod-storage
+fork-metadata``).
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from kraftjbod.raft.machine.voter_set import VoterSet
 def left_alone(
     store: RaftLogStore, stored: StoredLog, voters: VoterSet, alone: VoterSet, wall_ms: int
 ) -> StoredLog:
-    """Name ``alone`` in an entry of a new term, unless it votes alone already.
+    """Append an entry of a new term that names ``alone``, unless ``alone`` is the set in force.
 
-    After a crash in between the same is done again, or nothing more.
+    After a crash in between, the next call completes the work.
 
-    :param voters: in force at the end of ``stored``; of a static quorum its configuration decides.
+    :param voters: in force at the end of ``stored``; for a static quorum the configured ones.
+    :returns: the log as it is then.
     """
     if voters.is_static or set(voters) == set(alone):
         if not stored.hard_state.mute_before_term:
             return stored
-        # Nobody is left who could give back what it gave up.
+        # No voter is left that could restore the dropped entries, so being mute has no use.
         hard_state = replace(stored.hard_state, mute_before_term=0)
         store.write_hard_state(hard_state)
         return replace(stored, hard_state=hard_state)

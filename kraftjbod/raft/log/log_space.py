@@ -1,13 +1,13 @@
-"""LOOP. ``LogSpace``: how much free space the metadata log has left, and who may still use it.
+"""LOOP. ``LogSpace``: the free space for the metadata log, and which proposals may use it.
 
-While the metadata dir is SATURATED (KIP-928) the log lives on the space of the released reserve:
+While the metadata dir is SATURATED (KIP-928) the log uses the space of the released reserve:
 
-* what makes the metadata grow for good is refused, so that the space lasts long for all else;
-* once no more than a last margin is left, or an entry waits for space, everything is refused;
-* a refusal comes before anything is proposed, so that nothing is replayed that is not written.
+* Entries that make the metadata grow permanently are refused, so that the space lasts for others.
+* If only a last margin is left, or an entry waits for space, all entries are refused.
+* An entry is refused before it is proposed, so that no unwritten entry is replayed.
 
-Free is what the file system said at the last check of the dir, and the reserve as long as it is
-held, less what was proposed since.
+Free space is that of the last check of the dir, plus the reserve while it is held, minus the size
+of later proposals.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from kraftjbod.storage.vfs import Space
 
 
 class LogSpace:
-    """Of one metadata dir. All methods are for the loop's thread."""
+    """The space of one metadata dir. All methods must be called in the event loop's thread."""
 
     def __init__(self, *, log_dir: LogDir, last_bytes: int) -> None:
         """
-        :param last_bytes: the last margin; it lets a controller start again on a full disk.
+        :param last_bytes: the last margin, which lets a controller start again on a full disk.
         """
         self._log_dir = log_dir
         self._last_bytes = last_bytes
-        #: An entry that was proposed finds no free space.
+        #: Whether a proposed entry finds no free space.
         self.is_waiting = False
         self._space: Space = log_dir.space
-        #: What was known when the dir filled up: it is from before the reserve was released.
+        #: The sample at the time when the dir filled up, before the reserve was released.
         self._space_when_full: Space | None = None
-        #: Proposed and not written yet.
+        #: Size of the entries that were proposed and are not written yet.
         self._pending_bytes = 0
-        #: What ``_space`` does not know of.
+        #: Size of the entries that are not included in ``_space``.
         self._used_bytes = 0
 
     @property
     def left_bytes(self) -> int | None:
-        """Beside the last margin; None if the file system was not asked yet, or not since."""
+        """Free space besides the last margin; None before the first (or a new) check of the
+        disk."""
         self._sample()
         if not self._space.total_bytes or self._space is self._space_when_full:
             return None
@@ -47,15 +48,16 @@ class LogSpace:
         return free_bytes - self._used_bytes - self._last_bytes
 
     def has(self, size_bytes: int) -> bool:
-        """Whether there is space for this and the last margin, as far as is known."""
+        """Return whether there is space for ``size_bytes`` and the last margin, or it is
+        unknown."""
         left_bytes = self.left_bytes
         return left_bytes is None or left_bytes >= size_bytes
 
     def require(self, size_bytes: int, *, grows: bool) -> None:
-        """Pass if an entry of this size may be proposed now.
+        """Check that an entry of ``size_bytes`` may be proposed now.
 
-        :param grows: whether it makes the metadata grow for good.
-        :raises LogDirImpairedError: which disk is full, and how much of it is free.
+        :param grows: whether the entry makes the metadata grow permanently.
+        :raises LogDirImpairedError: no; the message names the disk and its free space.
         """
         self._sample()
         if self._log_dir.state is not LogDirState.SATURATED:
@@ -75,11 +77,15 @@ class LogSpace:
         self._pending_bytes -= size_bytes
 
     def forget_pending(self) -> None:
-        """What was proposed may be written, or never: the next sample of the disk knows."""
+        """Forget pending proposals, which may never be written.
+
+        The next check of the disk decides.
+        """
         self._pending_bytes = 0
 
     def note_no_space(self) -> None:
-        """A write found none: what was said then is no more so once some is made."""
+        """Note that a write found no space, so the present sample is outdated once space is
+        freed."""
         self._sample()
         self._space_when_full = self._space
 

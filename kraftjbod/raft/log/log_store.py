@@ -9,21 +9,21 @@ In ``__cluster_metadata-0/``:
 
 Rules of this file:
 
-* bytes count as written once they are synced, and are used only after a check of their CRC;
-* a torn end of the log is truncated; a bad entry that was durable once is an error instead. If
-  other voters hold the entry, this replica drops its log from there on and is mute
-  (damaged_end.py);
-* an entry was durable if another entry follows it, or if ``quorum-state`` says so, which is written
-  with each term and at a stop: the log never ends before that offset, and an intended truncation is
-  noted there first;
-* a bad snapshot is ignored if an older snapshot, or the whole log, can replace it; a snapshot whose
-  damage shows in a read is not used any more, and is removed once a newer one is durable;
-* a log prefix is removed only after the snapshot that replaces it is durable;
-* a suffix is removed, newest entry first, if another leader has other entries there; entries of a
-  snapshot are never removed;
-* an operation that finds no free space is undone, so that it may be tried again;
-* a lower bound of the committed offset is written with each append, term, vote and at a stop. It
-  needs no additional sync; if the last bound is lost, an earlier one is used.
+* Bytes count as written once they are synced, and are used only after a check of their CRC.
+* A torn end of the log is truncated. A bad entry that had been durable is an error instead. If
+  other voters have the entry, this replica drops its log from there on and is mute
+  (damaged_end.py).
+* An entry had been durable if another entry follows it, or if ``quorum-state`` says so. That file
+  is written with each term and at a stop, and before a truncation. The log never ends before the
+  offset in it.
+* A bad snapshot is ignored if an older snapshot, or the whole log, can replace it. A snapshot found
+  damaged by a read is not used any more, and is removed once a newer one is durable.
+* A log prefix is removed only after the snapshot that replaces it is durable.
+* A suffix is removed, newest entry first, if another leader has other entries there. Entries that a
+  snapshot covers are never truncated.
+* An operation that finds no free space is undone, so that it may be repeated.
+* A lower bound of the committed offset is written with each append, term, vote and at a stop. It
+  needs no additional sync. If the last bound is lost, an earlier one is used.
 
 Runs in the metadata dir's thread. snapshot_files.py writes the files of snapshots.
 """
@@ -73,30 +73,30 @@ QUORUM_STATE: Final = "quorum-state"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.log")
 _OFFSET: Final = struct.Struct(">q")
 _SNAPSHOTS_KEPT: Final = 2
-#: How far after a bad entry a good one is searched for.
+#: Number of entries after a bad one that are searched for as a proof of damage.
 _RESYNC_ENTRIES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLog:
-    """What was found at start."""
+    """The content of the log at a start."""
 
     hard_state: HardState
     snapshot: Snapshot | None
-    """The newest good one; :meth:`RaftLogStore.read_snapshot` gives what is in it."""
+    """The newest intact snapshot. :meth:`RaftLogStore.read_snapshot` returns its payload."""
     entries: tuple[Entry, ...]
     """The entries after the snapshot."""
     last_offset: int
     committed_offset: int
-    """At least all up to here is committed; -1: nothing is known."""
+    """A lower bound of the committed offset; -1 if nothing is known."""
     terms: tuple[TermStart, ...]
-    """Where terms began in the entries that the snapshot covers, as far as they are still there."""
+    """Term starts among the entries that the snapshot covers and the log still has."""
     warnings: tuple[str, ...]
-    """Sentences about what was passed over or truncated."""
+    """Sentences about data that was ignored or truncated."""
 
 
 class SnapshotPiece(NamedTuple):
-    """Some of a snapshot's payload."""
+    """A piece of a snapshot's payload."""
 
     data: bytes
     next_position: int
@@ -109,7 +109,7 @@ class _Segment:
     base_offset: int
     file: VfsFile
     size_bytes: int = 0
-    #: Where each entry begins.
+    #: Byte position of each entry.
     positions: list[int] = field(default_factory=list)
 
     @property
@@ -118,36 +118,36 @@ class _Segment:
 
 
 class RaftLogStore:
-    """The metadata log's files."""
+    """The files of the metadata log. All methods must be called in the metadata dir's thread."""
 
     def __init__(
         self, *, vfs: Vfs, directory: str, segment_bytes: int, retained_entries: int
     ) -> None:
         """
-        :param segment_bytes: a segment that has grown beyond this is followed by a new one.
+        :param segment_bytes: a larger segment is followed by a new one.
         :param retained_entries: how many entries before the newest snapshot stay readable.
         """
         self._vfs = vfs
         self.directory = self._directory = directory
         self._segment_bytes = segment_bytes
         self._retained_entries = retained_entries
-        #: Without gaps between them; never empty once the store is open.
+        #: Contiguous segments; never empty once the store is open.
         self._segments: list[_Segment] = []
-        #: Oldest first.
+        #: Intact snapshots, oldest first.
         self._snapshots: list[Snapshot] = []
         #: Paths of snapshots that cannot be read.
         self._damaged: list[str] = []
-        #: What quorum-state says.
+        #: The content of quorum-state.
         self._noted = QuorumState()
 
     @property
     def start_offset(self) -> int:
-        """First entry that can be read."""
+        """First readable offset."""
         return self._segments[0].base_offset
 
     @property
     def _end_offset(self) -> int:
-        """After the last entry."""
+        """Offset after the last entry."""
         return self._segments[-1].next_offset if self._segments else 0
 
     @property
@@ -157,14 +157,15 @@ class RaftLogStore:
     # --- start -----------------------------------------------------------------------------------
 
     def open(self, may_give_up: Callable[[StoredLog], bool] | None = None) -> StoredLog:
-        """Read and check everything.
+        """Read and check all files.
 
-        :param may_give_up: whether the log may go on after what it is given, and so without its
-            damaged end.
-        :raises InconsistentStorageError: if what was durable once cannot be read; names the file.
+        :param may_give_up: return whether a damaged end of the log may be dropped; the argument is
+            the intact rest.
+        :raises InconsistentStorageError: data that had been durable cannot be read; the message
+            names the file.
         """
         self._vfs.make_dirs(self._directory)
-        # An earlier process may have been killed before it synced the names that it made.
+        # An earlier process may have been killed before it synced the names of new files.
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory.rpartition("/")[0])
             self._vfs.sync_dir(self._directory)
@@ -179,7 +180,7 @@ class RaftLogStore:
             self._require_end()
         except DamagedLogError as e:
             intact = self._stored(entries, warnings)
-            # A term that was never written is no term to be above.
+            # Without a recorded term, no new term is certainly above all earlier ones.
             if may_give_up is None or not self._noted.hard_state.term or not may_give_up(intact):
                 raise
             self._require_term(intact)
@@ -194,7 +195,7 @@ class RaftLogStore:
         if is_of_another:
             warnings.append(f"a crash left a log that does not lead to snapshot {covered}")
         if not self._segments or self._segments[-1].next_offset <= covered or is_of_another:
-            # The snapshot is ahead of the log, or was to take its place: go on after it.
+            # The snapshot is newer than the log, or was about to replace it: continue after it.
             self._drop_newest(len(self._segments))
             self._roll(covered + 1)
             entries = []
@@ -260,7 +261,7 @@ class RaftLogStore:
             ) from e
 
     def _load_snapshots(self, names: Iterable[str], warnings: list[str]) -> None:
-        """Find the good snapshots; leftovers of unfinished ones are removed."""
+        """Load the intact snapshots, and remove leftovers of unfinished ones."""
         found = []
         for name in names:
             if name.endswith(PART_SUFFIX):
@@ -280,7 +281,7 @@ class RaftLogStore:
     def _load_segments(
         self, names: Iterable[str], warnings: list[str], entries: list[StoredEntry]
     ) -> None:
-        """:raises DamagedLogError: ``entries`` are those before the damage."""
+        """:raises DamagedLogError: ``entries`` then holds the entries before the damage."""
         bases = _bases(names)
         for base in bases:
             if self._segments and self._segments[-1].next_offset != base:
@@ -322,7 +323,7 @@ class RaftLogStore:
             entries.append(stored)
 
     def _give_up_end(self, names: Iterable[str]) -> None:
-        """All after what was loaded."""
+        """Move everything after the loaded entries aside."""
         if not self._segments:
             return
         last = self._segments[-1]
@@ -341,7 +342,7 @@ class RaftLogStore:
         *,
         is_last: bool,
     ) -> None:
-        """The bad entry may only be one that a crash kept from being finished."""
+        """Check that the bad entry is an unfinished write of a crash, not damage."""
         bad = segment.next_offset
         was_durable = not is_last or bad < self._noted.log_end
         for offset in range(bad + 1, bad + 1 + _RESYNC_ENTRIES):
@@ -356,11 +357,11 @@ class RaftLogStore:
     # --- entries ---------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry], wall_ms: int, *, committed_offset: int = -1) -> None:
-        """Write and sync ``entries`` as one; they continue the log, or take the place of its end.
+        """Write and sync ``entries`` in one write, after a truncation if the log is longer.
 
-        :param committed_offset: all up to here is known to be committed, and durable here.
+        If there is no space, the log ends before ``entries``, and the call may be repeated.
 
-        If there is no space for them, the log ends before them, and they may be tried again.
+        :param committed_offset: a lower bound of the offset that is committed and durable here.
         """
         if entries[0].offset < self._segments[-1].next_offset:
             self._truncate(entries[0].offset)
@@ -384,10 +385,10 @@ class RaftLogStore:
             segment.size_bytes += len(batch)
 
     def _truncate(self, offset: int) -> None:
-        """Durably forget entries from ``offset`` on, none of which a snapshot covers.
+        """Durably remove entries from ``offset`` on, none of which a snapshot covers.
 
-        Newest first and step by step, so that a crash leaves a log without gaps, and no entry of
-        old behind one that is written after this.
+        Removed newest first and step by step. So a crash leaves a log without gaps, and no old
+        entry can follow an entry that is written later.
         """
         newest = self.newest_snapshot
         assert newest is None or offset > newest.last_offset, (offset, newest)
@@ -417,7 +418,7 @@ class RaftLogStore:
         )
 
     def _lower_noted_end(self, end: int) -> None:
-        """Before the log is cut off there on purpose."""
+        """Lower the noted log end before a deliberate truncation."""
         if end < self._noted.log_end:
             self._write_quorum_state(self._noted._replace(log_end=end))
 
@@ -428,11 +429,11 @@ class RaftLogStore:
     def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
     ) -> list[Entry]:
-        """Entries of one segment from ``from_offset`` on that begin within ``max_bytes``.
+        """Return entries of one segment from ``from_offset`` on that begin within ``max_bytes``.
 
-        Empty if the log does not hold ``from_offset`` any more, or not yet.
+        Empty if the log does not contain ``from_offset``.
 
-        :raises CorruptRecordError: if an entry no longer matches its CRC.
+        :raises CorruptRecordError: an entry does not match its CRC.
         """
         at = bisect_right(self._segments, from_offset, key=lambda s: s.base_offset) - 1
         if at < 0 or from_offset >= self._segments[at].next_offset:
@@ -453,7 +454,7 @@ class RaftLogStore:
         return entries
 
     def close(self, *, committed_offset: int = -1) -> None:
-        """Note the log's end, so that the next start can tell damage from a torn end.
+        """Record the log's end, so that the next start can distinguish damage from a torn write.
 
         :param committed_offset: as in :meth:`append`.
         """
@@ -469,7 +470,7 @@ class RaftLogStore:
     # --- snapshots -------------------------------------------------------------------------------
 
     def begin_snapshot(self, last_offset: int, term: int, voters: bytes = b"") -> SnapshotPart:
-        """A snapshot without a payload yet, under a name that loading passes over.
+        """Create a snapshot without a payload, under a name that loading ignores.
 
         :param voters: in force at its end, see :class:`Snapshot`.
         """
@@ -479,12 +480,12 @@ class RaftLogStore:
     def install_snapshot(
         self, snapshot: Snapshot, *, replaces_log: bool = False, in_use: Collection[int] = ()
     ) -> int:
-        """Give the written part its name; then old snapshots and the log before it may go.
+        """Rename the written part to its final name, then remove old snapshots and log segments.
 
-        :param replaces_log: it came from another replica, and this log is not known to lead to it.
-        :param in_use: last offsets of snapshots that stay, and all entries after them: they are
-            being sent, and the receiver needs these entries next.
-        :return: the first entry that the log holds.
+        :param replaces_log: whether the snapshot is of another replica and replaces the whole log.
+        :param in_use: last offsets of snapshots that are being sent. These stay, and so do all
+            entries after them, which the receiver needs next.
+        :returns: the first offset of the log.
         """
         if replaces_log:
             self._lower_noted_end(snapshot.last_offset + 1)
@@ -499,15 +500,16 @@ class RaftLogStore:
             return self.start_offset
         if self._segments[-1].positions:
             self._roll(self._segments[-1].next_offset)
-        # Should the newest snapshot be found damaged, the one before it, or else the whole log,
-        # must do; so only what lies before the oldest one that stays may go.
+        # If the newest snapshot is found damaged, the previous one or the whole log must replace
+        # it. So only segments before the oldest kept snapshot are removed.
         oldest = self._snapshots[0].last_offset if len(self._snapshots) > 1 else -1
         wanted = min(oldest, snapshot.last_offset - self._retained_entries) + 1
         self._drop_segments(sum(s.next_offset <= wanted for s in self._segments[:-1]))
         return self.start_offset
 
     def _take_snapshot(self, snapshot: Snapshot, in_use: Collection[int]) -> None:
-        """``snapshot`` is durable; it may have the name of one that was damaged."""
+        """Register a durable ``snapshot``, whose file may replace a damaged one of the same
+        name."""
         path = self._path(snapshot.file_name)
         self._snapshots = [one for one in self._snapshots if one.file_name != snapshot.file_name]
         self._snapshots.append(snapshot)
@@ -521,9 +523,9 @@ class RaftLogStore:
     def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
     ) -> SnapshotPiece | None:
-        """A piece of a snapshot's payload; None if there is no such snapshot, or not any more.
+        """Return a piece of a snapshot's payload; None if there is no such snapshot.
 
-        :raises CorruptRecordError: it is damaged, and there is no such snapshot any more.
+        :raises CorruptRecordError: the snapshot is damaged; later calls return None.
         """
         found = [s for s in self._snapshots if s.last_offset == last_offset]
         if not found:
@@ -552,14 +554,14 @@ class RaftLogStore:
         self._segments.append(_Segment(base_offset, file))
 
     def _drop_segments(self, count: int) -> None:
-        """Oldest first, so that a crash leaves no gap."""
+        """Remove the oldest segments, oldest first, so that a crash leaves no gap."""
         for segment in self._segments[:count]:
             segment.file.close()
             self._vfs.unlink_if_exists(self._path(_log_name(segment.base_offset)))
         del self._segments[:count]
 
     def _drop_newest(self, count: int) -> None:
-        """Newest first, and for good before anything else is written."""
+        """Remove the newest segments, newest first, durably before anything else is written."""
         if not count:
             return
         for segment in reversed(self._segments[-count:]):
@@ -574,7 +576,7 @@ class RaftLogStore:
 
 
 def _bases(names: Iterable[str]) -> list[int]:
-    """Of the segments."""
+    """Return the base offsets of the segments."""
     return sorted(int(matched[1]) for name in names if (matched := _LOG_FILE.fullmatch(name)))
 
 
@@ -583,7 +585,7 @@ def _log_name(base_offset: int) -> str:
 
 
 def _append_start(data: bytes | bytearray, position: int, offset: int) -> int:
-    """Start of the append that wrote the good entry ``offset`` at ``position``; -1 if none is."""
+    """Return the first offset of the append that wrote ``offset``; -1 if no such batch is there."""
     try:
         return decode_entry_batch(data, position, offset).append_start
     except CorruptRecordError:

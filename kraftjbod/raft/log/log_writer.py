@@ -1,7 +1,7 @@
-"""LOOP. ``LogWriter``: what has to be on the metadata dir, tried until it is there.
+"""LOOP. ``LogWriter``: writes to the metadata dir, repeated until they succeed.
 
-What a full disk or one that does not answer keeps from being written is written when it can be,
-in its order; any other failure goes to the caller.
+Writes that fail because the disk is full or does not answer are repeated in order. Any other
+failure is raised.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogWriter:
-    """Of one metadata dir. For the loop's thread; one write at a time."""
+    """Writes to one metadata dir, one at a time. Use in the event loop's thread only."""
 
     def __init__(
         self, *, log_dir: LogDir, space: LogSpace, retry_interval_ms: int, log: Logger
     ) -> None:
-        """:param retry_interval_ms: how often an impaired disk is tried again."""
+        """:param retry_interval_ms: interval between attempts on an impaired disk."""
         self._log_dir = log_dir
         self._space = space
         self._retry_interval_ms = retry_interval_ms
         self._log = log
 
     async def write(self, write: Callable[[], object]) -> None:
-        """Tried again for as long as the dir is impaired; OFFLINE ends it, and so does a stop.
+        """Run ``write`` until it succeeds, while the dir is impaired; cancellation ends that.
 
-        What fails for want of free space leaves nothing behind, so it may be done again.
+        A write that finds no free space must leave nothing behind, so that it may be repeated.
 
         :raises KafkaStorageError: the dir is or goes offline.
         """
@@ -40,13 +40,13 @@ class LogWriter:
         while True:
             is_full = self._log_dir.state is LogDirState.SATURATED
             try:
-                # On a full disk this is one of the things that the reserve was kept for.
+                # The reserve on a full disk exists for such writes.
                 await self._log_dir.run(OpKind.CHECKPOINT if is_full else OpKind.APPEND, write)
             except LogDirImpairedError as e:
                 failures += 1
                 self._space.note_no_space()
                 if failures == 1:
-                    # The reserve may have been released just now: its space is tried at once.
+                    # The reserve may have been released just now, so try its space at once.
                     continue
                 if failures == 2:
                     self._log.warning("metadata_log_waits", state=e.state, reason=e.message)

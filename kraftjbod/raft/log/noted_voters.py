@@ -1,7 +1,7 @@
-"""LOOP. ``NotedVoters``: writes ``static-voters`` beside the log, later if the disk is full now.
+"""LOOP. ``NotedVoters``: writes ``static-voters`` beside the log, in the background if necessary.
 
-A log from before there was that file starts without it, as it always did, so that a full disk keeps
-no controller away. Whoever votes in a new log, or goes on with one alone, is noted first.
+A log of an older version starts without that file even if the disk is full. The voters of a new
+log, or of a fork with one voter, must be written before the start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class NotedVoters:
-    """For the loop's thread."""
+    """Writes the voters. Use in the event loop's thread only."""
 
     def __init__(self, *, log_dir: LogDir, retry_interval_ms: int, log: Logger) -> None:
         self._log_dir = log_dir
@@ -26,9 +26,9 @@ class NotedVoters:
         self._later: asyncio.Task[None] | None = None
 
     async def note(self, voters: VotersToNote) -> None:
-        """Return when they are noted, or will be.
+        """Write ``voters``, or continue to try in the background if the log does not need them yet.
 
-        :raises LogDirImpairedError: the disk is full, and they have to be noted first.
+        :raises LogDirImpairedError: the disk is full, and the voters must be written first.
         :raises KafkaStorageError: the metadata dir fails.
         """
         try:
@@ -51,7 +51,8 @@ class NotedVoters:
             except LogDirImpairedError:
                 await asyncio.sleep(self._retry_interval_ms / 1000)
             except KafkaStorageError:
-                # The dir is lost: whoever writes the log hears it, and the next start notes them.
+                # The dir is lost. Writers of the log receive that error; the next start tries
+                # again.
                 return
             else:
                 self._log.info("static_voters_noted", voters=voters.text)

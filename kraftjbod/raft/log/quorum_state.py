@@ -1,9 +1,8 @@
-"""PURE. The text of ``quorum-state``: term and vote, an end that the log had, and how much of it
-was known to be committed, with a check sum.
+"""PURE. The text of ``quorum-state``: term, vote, log end and committed offset, with a checksum.
 
-A digit that rots is another term or another voter, and that is a second vote; a file from before
-there was a check sum is believed. What a mute replica writes has no vote to be read, so that older
-software, which knows nothing of muteness, refuses it instead of voting.
+A rotten digit would be another term or voter, and thus a second vote. A file of an older version
+without a checksum is accepted. The file of a mute replica has no field for a vote, so that older
+versions, which do not know mute replicas, refuse it instead of voting.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
 class QuorumState(NamedTuple):
-    """What the file says; a file of older software says less."""
+    """The content of the file. Files of older versions lack some values."""
 
     hard_state: HardState = HardState()
     log_end: int = 0
-    """Up to here the log is durable."""
+    """The log was durable up to this offset (exclusive)."""
     committed_offset: int = -1
-    """Up to here it is committed."""
+    """A lower bound of the committed offset."""
 
 
 def encode_quorum_state(hard_state: HardState, log_end: int, committed_offset: int) -> bytes:
@@ -44,7 +43,7 @@ def encode_quorum_state(hard_state: HardState, log_end: int, committed_offset: i
 
 
 def decode_quorum_state(text: bytes) -> QuorumState:
-    """:raises CorruptRecordError: if it is none."""
+    """:raises CorruptRecordError: ``text`` is damaged."""
     try:
         found = json.loads(text)
         crc = found.pop("crc", None)

@@ -27,14 +27,14 @@ from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile
 
 SNAPSHOT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 PART_SUFFIX: Final = ".part"
-#: Snapshots are read, checked and sent in pieces of that size at most.
+#: Maximum size of a piece that is read, checked or sent at once.
 SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
-#: Of a payload; a gigabyte has 16,384 of them.
+#: Size of a block of the payload; a gigabyte has 16,384 blocks.
 BLOCK_BYTES: Final = 64 * 1024
 #: Length and CRC-32 of a snapshot's payload, which follows.
 _SNAPSHOT_HEADER: Final = struct.Struct(">8sQI")
 _SNAPSHOT_MAGIC: Final = b"KJB-SNAP"
-#: With voters: the length of what says them follows, and that itself, which the CRC covers too.
+#: With voters: their length and encoding follow, and the CRC covers both.
 _MAGIC_WITH_VOTERS: Final = b"KJB-SNPV"
 _VOTERS_LENGTH: Final = struct.Struct(">I")
 _MAX_VOTERS_BYTES: Final = 1024 * 1024
@@ -42,17 +42,17 @@ _MAX_VOTERS_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The whole state up to and with ``last_offset``."""
+    """A snapshot of the state up to and including ``last_offset``."""
 
     last_offset: int
     term: int
     size_bytes: int
     voters: bytes = b""
-    """A ``VoterSet``, encoded; empty if no entry of the log has named the voters."""
+    """An encoded ``VoterSet``; empty if no entry of the log names the voters."""
     crc: int
-    """Of ``voters`` and the payload, as the file says it."""
+    """CRC of ``voters`` and the payload, as stored in the file."""
     block_crcs: Sequence[int] = field(repr=False)
-    """Of each :data:`BLOCK_BYTES` of the payload."""
+    """CRC of each block (:data:`BLOCK_BYTES`) of the payload."""
 
     @property
     def file_name(self) -> str:
@@ -64,7 +64,7 @@ def snapshot_file_name(last_offset: int, term: int) -> str:
 
 
 class _RunningCrcs:
-    """Of a payload that comes piece by piece: of the whole, and of each block."""
+    """CRCs of a payload that is passed in pieces: of the whole, and of each block."""
 
     def __init__(self, voters_block: bytes) -> None:
         self.whole = zlib.crc32(voters_block)
@@ -84,7 +84,7 @@ class _RunningCrcs:
             left = left[len(taken) :]
 
     def blocks(self) -> Sequence[int]:
-        """After the last piece."""
+        """Return the CRCs of the blocks, after the last piece."""
         if self._open_bytes:
             self._close_block()
         return self._blocks
@@ -95,10 +95,10 @@ class _RunningCrcs:
 
 
 class SnapshotPart:
-    """A snapshot that is written piece by piece, in the flush queue.
+    """A snapshot that is written piece by piece, in the directory's flush queue.
 
-    The file is created by the first :meth:`append`, or by :meth:`finish`. A failed operation
-    removes the file, and the part is of no use then.
+    The first :meth:`append`, or :meth:`finish`, creates the file. A failed operation removes the
+    file and makes the part unusable.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class SnapshotPart:
 
     @property
     def crc(self) -> int:
-        """CRC of the voters and of the payload that was appended so far."""
+        """CRC of the voters and of the payload appended so far."""
         return self._crcs.whole
 
     def finish(self) -> Snapshot:
-        """Make it durable; :meth:`RaftLogStore.install_snapshot` gives it its name."""
+        """Make it durable. :meth:`RaftLogStore.install_snapshot` renames it to its final name."""
         magic = _MAGIC_WITH_VOTERS if self._block else _SNAPSHOT_MAGIC
         header = _SNAPSHOT_HEADER.pack(magic, self.size_bytes, self.crc)
-        # Of all this only the sync is a flush.
+        # Only the sync counts as a flush.
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
             file = self._opened()
             file.write_at(0, [header + self._block])
@@ -147,7 +147,7 @@ class SnapshotPart:
         )
 
     def discard(self) -> None:
-        """Close and remove the file, finished or not; call again without effect."""
+        """Close and remove the file, finished or not. Further calls have no effect."""
         self._close()
         self._vfs.unlink_if_exists(self._path)
 
@@ -164,7 +164,7 @@ class SnapshotPart:
 
 
 def read_payload(vfs: Vfs, path: str, snapshot: Snapshot, position: int, size: int) -> bytes:
-    """At most ``size`` bytes of the payload of ``snapshot``, whose file is ``path``.
+    """Return at most ``size`` bytes of the payload of ``snapshot``, whose file is ``path``.
 
     :raises CorruptRecordError: the bytes changed since they were written or checked.
     """
@@ -185,7 +185,7 @@ def read_payload(vfs: Vfs, path: str, snapshot: Snapshot, position: int, size: i
 
 
 def load_snapshot(file: VfsFile, last_offset: int, term: int) -> Snapshot | None:
-    """The snapshot that ``file`` holds; None if it is not whole and right."""
+    """Read and check the snapshot in ``file``; None if it is incomplete or damaged."""
     header = file.read_at(0, _SNAPSHOT_HEADER.size)
     if len(header) < _SNAPSHOT_HEADER.size:
         return None
@@ -217,7 +217,7 @@ def load_snapshot(file: VfsFile, last_offset: int, term: int) -> Snapshot | None
 
 
 def _read_voters(file: VfsFile) -> bytes | None:
-    """None if they cannot be there."""
+    """Return the encoded voters; None if the file is too short or their length is impossible."""
     length = file.read_at(_SNAPSHOT_HEADER.size, _VOTERS_LENGTH.size)
     if len(length) < _VOTERS_LENGTH.size:
         return None

@@ -1,7 +1,7 @@
-"""LOOP. ``SnapshotMaker``: snapshots of the state, made of slices that the caller encodes.
+"""LOOP. ``SnapshotMaker``: writes snapshots of the state, whose slices the caller encodes.
 
-They are drawn from an immutable copy, between other work of the loop, and are written beside the
-log's appends. One that finds no free space is left for later, and so is one that fails.
+The slices are taken from an immutable copy, between other work of the event loop, and are written
+concurrently with the log's appends. A snapshot that finds no space, or fails, is repeated later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
 
 
 class SnapshotMaker:
-    """One at a time. For the loop's thread."""
+    """Makes one snapshot at a time. Use in the event loop's thread only."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class SnapshotMaker:
         installed: Callable[[SnapshotId, int], None],
     ) -> None:
         """
-        :param retry_interval_ms: how often an impaired disk is tried again.
-        :param committed: waits until it is certain what the log has there: whether it is that.
-        :param in_use: last offsets of the snapshots that are being sent.
-        :param installed: called with each one that is durable, and the first entry that the log
-            holds after that.
+        :param retry_interval_ms: interval between attempts on an impaired disk.
+        :param committed: wait until it is certain whether the given entry is committed, and return
+            that.
+        :param in_use: return the last offsets of snapshots that are being sent.
+        :param installed: called with each durable snapshot and the first offset of the log then.
         """
         self._log_dir = log_dir
         self._store = store
@@ -58,9 +58,9 @@ class SnapshotMaker:
         self._in_use = in_use
         self._installed = installed
         self._bytes_since_snapshot = 0
-        #: Size of the last snapshot that found no free space; 0 if the last one did.
+        #: Size of the last snapshot if it found no free space, else 0.
         self._needs_bytes = 0
-        #: The finished file is about to get its name, which nothing takes back.
+        #: Whether the finished file is being renamed, which cannot be undone.
         self._is_installing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -70,7 +70,8 @@ class SnapshotMaker:
 
     @property
     def is_due(self) -> bool:
-        """Enough was written since the last one, none is being made, and it finds space."""
+        """Whether enough was written since the last snapshot, none is being made, and there is
+        space."""
         is_due = self._bytes_since_snapshot >= self.bytes_between_snapshots or (
             buggify.is_on
             and self._bytes_since_snapshot > 0
@@ -79,21 +80,21 @@ class SnapshotMaker:
         return not self.is_busy and is_due and self._space.has(self._needs_bytes)
 
     def want(self) -> None:
-        """Have one made soon, however little was written since the last one."""
+        """Make a snapshot due, even if little was written since the last one."""
         self._bytes_since_snapshot = max(self._bytes_since_snapshot, self.bytes_between_snapshots)
 
     def note_written(self, size_bytes: int) -> None:
         self._bytes_since_snapshot += size_bytes
 
     def start(self, snapshot: SnapshotId, slices: Iterable[bytes], voters: bytes = b"") -> None:
-        """Make one of the state after ``snapshot``, which may not be committed yet."""
+        """Start a snapshot of the state after ``snapshot``, which may not be committed yet."""
         self._bytes_since_snapshot = 0
         self._is_installing = False
         self._task = asyncio.create_task(self._make(snapshot, slices, voters))
         self._task.add_done_callback(self._note_end)
 
     async def stop(self) -> None:
-        """Cancel a snapshot that is being made; its file is removed without waiting for that."""
+        """Cancel a running snapshot. Its file is removed later, without waiting."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -109,20 +110,21 @@ class SnapshotMaker:
             if not is_installed:
                 await self._discard(part)
         except asyncio.CancelledError:
-            # Queued after the operation that runs. The caller of stop() does not wait for a disk
-            # that hangs or refuses: the next start removes the file.
+            # The removal is queued behind the running operation. stop() does not wait for a disk
+            # that hangs or refuses: then the next start removes the file.
             if not self._is_installing:
                 with contextlib.suppress(OperatingError):
                     self._log_dir.begin(OpKind.FLUSH, part.discard)
             raise
 
     async def _write(self, part: SnapshotPart, of: SnapshotId, slices: Iterable[bytes]) -> bool:
-        """Return whether the snapshot is installed: space may be short, or the entry be replaced.
+        """Write and install the snapshot, unless space is short or its last entry was replaced.
 
+        :returns: whether the snapshot is installed.
         :raises KafkaStorageError: the metadata dir fails.
         :raises LogDirImpairedError: the metadata dir is full or does not answer.
         """
-        # The flush queue, so that entries are appended meanwhile.
+        # The flush queue, so that appends are not delayed.
         run = partial(self._log_dir.run, OpKind.FLUSH)
         async with contextlib.aclosing(_gathered(slices)) as pieces:
             async for piece in pieces:
@@ -137,7 +139,7 @@ class SnapshotMaker:
                 await run(partial(part.append, piece))
         self._needs_bytes = 0
         if not await self._committed(of):
-            return False  # Another leader may put another entry there.
+            return False  # Another leader may have replaced the entry.
         snapshot = await run(part.finish)
         self._is_installing = True
         install = partial(self._store.install_snapshot, snapshot, in_use=self._in_use())
@@ -148,7 +150,7 @@ class SnapshotMaker:
         return True
 
     async def _discard(self, part: SnapshotPart) -> None:
-        """Remove the file once the disk takes operations; an OFFLINE dir has released it."""
+        """Remove the file once the disk takes operations. Nothing to do if the dir is OFFLINE."""
         while True:
             try:
                 return await self._log_dir.run(OpKind.FLUSH, part.discard)
@@ -158,7 +160,7 @@ class SnapshotMaker:
                 return
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A snapshot that cannot be written leaves the log as it was: logged, and tried later."""
+        """Log a failed snapshot. The log is unchanged, and the next snapshot is made later."""
         if task.cancelled():
             return
         error = task.exception()
@@ -166,13 +168,13 @@ class SnapshotMaker:
             self.log_failure(error)
 
     def log_failure(self, error: BaseException) -> None:
-        """Of one that was made here, or came from elsewhere."""
+        """Log the failure of a snapshot made here or received from another replica."""
         bug = None if isinstance(error, OperatingError) else error
         self._log.warning("metadata_snapshot_failed", reason=str(error), exc_info=bug)
 
 
 async def _gathered(slices: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same bytes in larger pieces, each worth a write; everybody has a turn after a slice."""
+    """Join slices to pieces that are worth a write. Other tasks run after each slice."""
     gathered = bytearray()
     for piece in slices:
         gathered += piece

@@ -1,8 +1,8 @@
-"""DISK. ``static-voters``: which nodes vote in the log beside it, while only files name them.
+"""DISK. ``static-voters``: the node ids of the voters of a log that does not name them itself.
 
-Another set could elect a leader that does not have all that was decided: one that was two of three
-and now is all there is, or two new ones beside the one that knows. As soon as the log itself names
-its voters (``kraft.version`` 1) the configuration does not count, and neither does this file.
+With another set of voters a leader could be elected that lacks committed entries. Examples: one
+voter of three is configured as the only one, or two new voters join the only one with the log. Once
+the log itself names its voters (``kraft.version`` 1), configuration and this file do not count.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 STATIC_VOTERS: Final = "static-voters"
 VOTER_DIRECTORIES: Final = "voter-directories"
-"""Where known_voters.py keeps whom it heard of."""
+"""File in which known_voters.py stores the directory ids of the voters."""
 
 
 class VotersToNote(NamedTuple):
     path: str
     text: str
     can_wait: bool
-    """The log is older than this file, and so as safe without it as it was."""
+    """Whether the log is older than this file, so that starting without it is as safe as before."""
 
 
 def note_voters(vfs: Vfs, voters: VotersToNote) -> None:
@@ -34,11 +34,12 @@ def note_voters(vfs: Vfs, voters: VotersToNote) -> None:
 def require_same_voters(
     vfs: Vfs, directory: str, voters: VoterSet, *, is_new: bool, is_fork: bool = False
 ) -> VotersToNote | None:
-    """Pass if ``voters`` may vote in the log in ``directory``; the first ones are to be noted.
+    """Check that ``voters`` may vote in the log in ``directory``.
 
     :param is_new: nothing was ever written to the log.
-    :param is_fork: an operator left all others behind: who votes now, does.
-    :raises StartupError: others did, and what to do.
+    :param is_fork: an operator abandoned all other voters, so any set is accepted.
+    :returns: the voters to be written, or None if the file exists.
+    :raises StartupError: the log had other voters; the message says what to do.
     """
     if not voters.is_static:
         return None
@@ -62,7 +63,7 @@ def require_same_voters(
 def _require_not_known_otherwise(
     vfs: Vfs, directory: str, now: Sequence[int], *, is_new: bool
 ) -> None:
-    """By a log from before this file: who never heard of another voter was alone."""
+    """Check a log without this file: the file of voter directories shows several voters."""
     heard_others = vfs.exists(f"{directory}/{VOTER_DIRECTORIES}")
     if heard_others and len(now) == 1:
         raise _other_voters(directory, now, "has had several voters")

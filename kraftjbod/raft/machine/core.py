@@ -1,28 +1,30 @@
-"""PURE. ``RaftCore``: Raft as a pure machine, in etcd's verbs.
+"""PURE. ``RaftCore``: Raft as a state machine without I/O, with the method names of etcd's raft.
 
-The driver's part of the contract:
+Contract with the driver:
 
-1. ``step``, ``tick``, ``propose`` and the like change the machine; ``ready`` hands out, once, what
-   there is to do;
-2. term and vote are made durable first, then ``hard_state_persisted`` is called; only after that
-   may the messages of the same ``Ready`` be sent;
-3. entries are made durable in the order of their ``Ready``, then ``entries_persisted``; slices of
-   snapshots likewise;
-4. what ``Ready.committed_offset`` covers may be applied and answered.
+1. ``step``, ``tick``, ``propose`` and similar methods change the machine. ``ready`` returns, once,
+   the work that results.
+2. The driver persists term and vote first and then calls ``hard_state_persisted``. Only then may
+   it send the messages of the same ``Ready``.
+3. The driver persists entries in the order of their ``Ready`` and then calls ``entries_persisted``.
+   Snapshot slices are handled alike.
+4. Entries up to ``Ready.committed_offset`` may be applied and answered.
 
-A vote counts, also the own one, when it is durable; so does an entry, also on the leader. What is
-to be applied is durable here, so a machine never knows less after a restart than it has applied.
+A vote counts once it is durable, also the own vote. So does an entry, also on the leader. Only
+durable entries are applied, so a machine never knows less after a restart than it has applied.
 
-Nobody who hears a leader well can be talked out of it (pre-vote, and the same for votes), and a
-leader gives up if no majority answered what it sent within the last election time-out
-(check-quorum).
+A replica that hears a leader well ignores votes for other candidates (pre-vote, and the same for
+votes). A leader resigns if no majority answered messages that it sent within the last election
+timeout (check-quorum).
 
-A replica that gave up a damaged end of its log is mute: nobody hears its vote until it holds again
-all that it may have promised, which an entry of ``mute_before_term`` or later proves. That term is
-above each that it had promised anything in, whoever leads it was elected without this one, and so
-had all that was committed when it began; and what was promised before counts in no such term.
+A replica that dropped a damaged end of its log is mute: it grants no vote and does not stand. It
+stops being mute when its log holds an entry of ``mute_before_term`` or later. That proves that it
+has all entries again that it may have acknowledged, for two reasons:
 
-No clock, no disk, no socket: time is counted in ticks. With one voter nobody is sent anything.
+* The term is above every term in which it promised anything, so old promises do not count in it.
+* Its leader was elected without this replica and thus had all entries committed before.
+
+Time is counted in ticks. With a single voter no message is sent.
 """
 
 from __future__ import annotations
@@ -60,21 +62,21 @@ from kraftjbod.raft.machine.messages import (
 )
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
-#: How many times as long one that hesitates leaves the others to stand.
+#: A hesitating replica waits this many times longer than others before it stands.
 _PATIENCE: Final = 4
 
 
 class Role(Enum):
     FOLLOWER = "follower"
-    """Or an observer, if it is in no set of voters."""
+    """Also an observer, which is in no set of voters."""
     PROSPECTIVE = "prospective"
-    """It asks whether it could win an election (pre-vote)."""
+    """Asks the voters whether it could win an election (pre-vote)."""
     CANDIDATE = "candidate"
     LEADER = "leader"
 
 
 class RaftCore(Following):
-    """One replica's view of the quorum."""
+    """The state of one replica of the quorum."""
 
     def __init__(
         self,
@@ -92,14 +94,16 @@ class RaftCore(Following):
         heartbeat_ticks: int = 1,
     ) -> None:
         """
-        :param voters: in force after ``snapshot``, or at first; entries may say otherwise.
-        :param first_payload_of_term: an entry without effect, for a new leader to begin with.
-        :param draw_below: a random number from 0 to below the given one.
+        :param voters: in force after ``snapshot``, or initially; later entries may replace them.
+        :param first_payload_of_term: payload of an entry without effect, which a new leader
+            appends first.
+        :param draw_below: return a random number from 0 to below the argument.
         :param entries: the durable log after ``snapshot``.
-        :param committed_offset: at least all up to here is committed.
-        :param terms: of the log up to ``snapshot``, as far as they are known.
-        :param election_ticks: of silence after which a follower stands for election, and a leader
-            gives up; followers wait up to twice as long, each time anew.
+        :param committed_offset: a lower bound of the committed offset.
+        :param terms: term starts of the log up to ``snapshot``, if they are known.
+        :param election_ticks: a follower that hears no leader for this long stands for election; a
+            leader that no majority answers for this long resigns. Followers wait up to twice as
+            long, by a random number that is drawn each time.
         """
         log = EntryLog(base=snapshot, voters=voters, entries=entries, terms=terms)
         super().__init__(key=key, log=log, hard_state=hard_state, committed_offset=committed_offset)
@@ -109,13 +113,15 @@ class RaftCore(Following):
         self._heartbeat_ticks = heartbeat_ticks
         self.role = Role.FOLLOWER
         self._leadership: Leadership | None = None
-        #: Of a prospective or a candidate, itself included once its vote is durable.
+        #: Voters that granted the request of a prospective or candidate; itself once its vote is
+        #: durable.
         self._granted: set[ReplicaKey] = set()
         self._refused: set[ReplicaKey] = set()
         self._ticks_since_leader = 0
         self._timeout_ticks = 0
-        #: Its driver says so: it could not lead at once, and others should. It still votes, and
-        #: stands if nobody else does, for its log may be the only one with all that is committed.
+        #: Set by the driver if this replica could not lead at once, so that others should. It still
+        #: votes. It stands if no other replica does, for only its log may have all committed
+        #: entries.
         self.hesitates = False
         self._restart_timer()
         self._speak_if_sound()
@@ -132,7 +138,11 @@ class RaftCore(Following):
 
     @property
     def _may_stand(self) -> bool:
-        """Also a leader that was about to remove itself: maybe nobody else has its entries."""
+        """Whether this replica may be elected.
+
+        That includes a leader whose own removal is uncommitted: only it may have the latest
+        entries.
+        """
         if self.is_mute:
             return False
         if self.log.voters_offset > self.committed_offset and self.key in self.log.former_voters:
@@ -141,7 +151,7 @@ class RaftCore(Following):
 
     @property
     def applicable_offset(self) -> int:
-        """Up to here entries are committed, and durable here."""
+        """Last offset that is committed and also durable on this replica."""
         return min(self.committed_offset, self.log.durable_offset)
 
     @property
@@ -169,9 +179,9 @@ class RaftCore(Following):
             leadership.heartbeat()
 
     def campaign(self) -> None:
-        """Ask whether this replica could win an election, and stand if it could.
+        """Start a pre-vote, and stand for election if it succeeds.
 
-        An observer, or who is mute, asks the voters that it knows for the log instead.
+        An observer or a mute replica requests the log from the known voters instead.
         """
         self._restart_timer()
         self.leader = None
@@ -187,16 +197,16 @@ class RaftCore(Following):
         self._count_votes()
 
     def note_leader_gone(self) -> None:
-        """The leader's connection was closed or refused: do not wait for its silence.
+        """React to a closed or refused connection to the leader: stand soon, without the full wait.
 
-        Where it was only the connection, others still hear the leader and refuse a pre-vote.
+        If the leader still runs, other voters hear the leader and refuse the pre-vote.
         """
         if self.role is Role.FOLLOWER and self.leader is not None:
             self.leader = None
             self.stand_soon()
 
     def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
-        """Of replicas that were found elsewhere than in the own log, which may be empty."""
+        """Request the log from replicas that the own log, which may be empty, does not name."""
         if self.leader is None:
             self._messages += [
                 Observe(sender=self.key, to=key, term=self.term) for key in of if key != self.key
@@ -210,12 +220,13 @@ class RaftCore(Following):
             self._leadership.rename(known_as)
 
     def stand_soon(self) -> None:
-        """Nobody was heard of yet: ask the others before an election time-out is over."""
+        """Shorten the election timeout of a replica that has heard no leader yet."""
         self._timeout_ticks = 1 + self._draw_below(max(1, self._election_ticks // 4))
         self._ticks_since_leader = 0
 
     def resign(self) -> None:
-        """Lead no more, if it does; whoever has most of the log is asked to take over."""
+        """Resign if this replica leads, and ask the voter with the longest durable log to take
+        over."""
         if self._leadership is None:
             return
         successor = self._leadership.best_successor()
@@ -226,9 +237,9 @@ class RaftCore(Following):
     # --- input: proposals ------------------------------------------------------------------------
 
     def propose(self, payload: bytes) -> Entry:
-        """The entry that ``payload`` became; it is not committed yet.
+        """Append an entry with ``payload`` and return it. The entry is not committed yet.
 
-        :raises NotControllerError: unless this replica leads.
+        :raises NotControllerError: this replica does not lead.
         """
         return self._propose(payload, EntryKind.DATA)
 
@@ -248,11 +259,11 @@ class RaftCore(Following):
         return self._leadership
 
     def change_voters(self, voters: VoterSet) -> Entry:
-        """Add or remove one voter; in force at once, and certain when the entry is committed.
+        """Add or remove one voter: in force at once, permanent when the entry is committed.
 
-        :raises NotControllerError: unless this replica leads.
-        :raises RequestTimedOutError: not now: another change is under way, this term has committed
-            nothing yet, or who is added is not there or not caught up (Kafka's code for it).
+        :raises NotControllerError: this replica does not lead.
+        :raises RequestTimedOutError: not possible now: another change is pending, this term has
+            committed no entry yet, or the added replica is absent or lags (Kafka's error code).
         """
         leadership = self._required_leadership()
         leadership.require_may_change(voters, within_ticks=self._election_ticks)
@@ -261,13 +272,14 @@ class RaftCore(Following):
     # --- input: what the driver has done ---------------------------------------------------------
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
-        """``hard_state`` is durable, so the vote in it counts."""
+        """Count the vote in ``hard_state``, which is durable now."""
         if self.role is Role.CANDIDATE and hard_state == self._hard_state:
             self._granted.add(self.key)
             self._count_votes()
 
     def entries_persisted(self, last: Entry, generation: int) -> None:
-        """Entries up to ``last`` are durable here; ``generation`` is the ``Ready``'s."""
+        """Note that entries up to ``last`` are durable; ``generation`` is that of their
+        ``Ready``."""
         if not self.log.note_durable(last.offset, generation):
             return
         self._speak_if_sound()
@@ -299,7 +311,7 @@ class RaftCore(Following):
     # --- output ----------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """What there is to do since the last call; false if there is nothing."""
+        """Return the work since the last call. The result is false if there is no work."""
         if self._leadership is not None:
             reads, self._leadership.reads = tuple(self._leadership.reads), []
         else:
@@ -324,7 +336,7 @@ class RaftCore(Following):
     # --- input: messages -------------------------------------------------------------------------
 
     def step(self, message: Message) -> None:
-        """Take what another replica said; nonsense from other times is passed over."""
+        """Process a message of another replica. Outdated messages are ignored."""
         match message:
             case PreVote():
                 return self._on_pre_vote(message)
@@ -336,7 +348,7 @@ class RaftCore(Following):
                 # Neither its term nor its leader is adopted: the committed entries stay eligible.
                 return None
             case Vote() if self._hears_leader and not message.is_transfer:
-                return None  # Its sender was cut off; it must not cost us a leader.
+                return None  # The sender was isolated. Its vote must not depose a working leader.
         if message.term > self.term and not (isinstance(message, PreVoteReply) and message.granted):
             self._follow(message.term, None)
         if message.term < self.term and not isinstance(message, PreVoteReply):
@@ -345,7 +357,7 @@ class RaftCore(Following):
             self._on_current(message)
 
     def _on_old_term(self, message: Message) -> None:
-        """A leader of an earlier term, or a candidate, must hear of this one, to be freed."""
+        """Reply with the present term, so that an old leader or candidate becomes a follower."""
         match message:
             case Append() | SnapshotSlice():
                 previous = message.previous_offset if isinstance(message, Append) else -1
@@ -386,19 +398,19 @@ class RaftCore(Following):
 
     @property
     def _hears_leader(self) -> bool:
-        """A leader is there, as far as can be known from here."""
+        """Whether this replica leads, or heard a leader within the last election timeout."""
         is_fresh = self._ticks_since_leader < self._election_ticks
         return self._leadership is not None or (self.leader is not None and is_fresh)
 
     @property
     def keeps_up(self) -> bool:
-        """It follows a leader that was heard of lately, and that has all that is committed here."""
+        """Whether it follows a leader heard recently that has all entries committed here."""
         return self._leadership is None and self._hears_leader and self.contradicted_by is None
 
     def _on_pre_vote(self, message: PreVote) -> None:
-        """Changes nothing here, whatever term it comes from."""
+        """Reply to a pre-vote of any term. The own term and vote do not change."""
         if self._leadership is not None:
-            # It may have been voted out while it was away: that is what the log says.
+            # The sender may be a removed voter that was away. The log shows it the removal.
             self._leadership.observe(message.sender)
         granted = (
             not self.is_mute
@@ -419,13 +431,14 @@ class RaftCore(Following):
         self._reply(VoteReply, message, granted=granted)
 
     def _may_vote_for(self, candidate: ReplicaKey) -> bool:
-        """Once in a term; again for the same one, whose answer may have been lost."""
+        """Grant one vote per term, and again to the same candidate, whose reply may have been
+        lost."""
         if self.is_mute:
             return False
         voted_for = self._hard_state.voted_for
         if voted_for is None:
             return self.leader is None
-        # Before the voters were named by entries, a vote was recorded for a node alone.
+        # Votes from before a dynamic quorum were recorded with the node id only.
         return self.log.voters.known_as(voted_for) == candidate
 
     def _count_votes(self) -> None:
@@ -443,7 +456,7 @@ class RaftCore(Following):
                 self._timeout_ticks = 1 + self._draw_below(self._election_ticks)
                 self._ticks_since_leader = 0
         elif self.role is Role.CANDIDATE and self._refused:
-            # Another one stands, and the rest may be away: that wait need not be a long one.
+            # Another candidate exists and other voters may be away, so a shorter wait suffices.
             soon = self._ticks_since_leader + 1 + self._draw_below(self._election_ticks)
             self._timeout_ticks = min(self._timeout_ticks, soon)
 
@@ -464,7 +477,7 @@ class RaftCore(Following):
         self._propose(self._first_payload_of_term, EntryKind.DATA)
 
     def _follow(self, term: int, leader: ReplicaKey | None) -> None:
-        """Be a follower of ``term``; nothing of a leadership or a candidacy is left."""
+        """Become a follower of ``term`` and discard all state of a leadership or candidacy."""
         if term > self.term:
             self._set_hard_state(replace(self._hard_state, term=term, voted_for=None))
         self.role = Role.FOLLOWER
@@ -501,7 +514,8 @@ class RaftCore(Following):
             self.committed_offset = leadership.committed_offset
             leadership.spread_commit()
         if not self.is_voter and self.log.voters_offset <= self.applicable_offset:
-            # It led on until the set without it was certain, and can be answered here.
+            # A removed leader leads until its removal is committed, so that it can answer the
+            # request.
             self.resign()
 
     # --- sending ---------------------------------------------------------------------------------

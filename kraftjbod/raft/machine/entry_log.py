@@ -1,11 +1,12 @@
-"""PURE. ``EntryLog``: what a machine knows of its log: terms, sets of voters, the newest payloads.
+"""PURE. ``EntryLog``: terms, voter sets and the newest payloads of a replica's log.
 
-* It knows the term of each entry from its base on, as runs: a few numbers, however long it is.
-* The base is the entry before those that the disk still holds, or -1. The newest snapshot ends at
-  the base or later, so that a follower that lags a little gets entries and no snapshot.
-* Payloads may be released, oldest first; what is asked for then has to be read from the disk.
-* Its generation grows with each truncation. A write that began in an earlier one proves nothing:
-  the same entry may have been replaced and restored since, and both writes wait behind that one.
+* The term of each entry after the base is known. Terms are stored as runs: a few numbers, however
+  long the log is.
+* The base is the entry before the first one on the disk, or -1. The newest snapshot ends at the
+  base or later, so that a follower that lags a little receives entries instead of a snapshot.
+* Payloads may be released, oldest first. They are read from the disk when they are needed again.
+* The generation grows with each truncation. A write of an earlier generation does not prove that
+  an entry is durable: the entry may have been replaced and restored while the write was queued.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId, TermStart
 from kraftjbod.raft.machine.voter_set import VoterSet
 
-#: Of the terms before the base. A follower that has missed more elections is not checked.
+#: Maximum number of known terms before the base; followers that missed more are not checked.
 MAX_TERMS: Final = 200
 
 
@@ -33,10 +34,10 @@ class EntryLog:
     ) -> None:
         """
         :param voters: in force at ``base``.
-        :param entries: all from after ``base``; they are durable.
-        :param terms: of entries up to ``base``, as far as they are known.
+        :param entries: all durable entries after ``base``.
+        :param terms: starts of the known terms up to ``base``.
         """
-        #: How often entries were cut off.
+        #: Number of truncations.
         self.generation = 0
         self.reset(base, voters, terms)
         for entry in entries:
@@ -45,17 +46,17 @@ class EntryLog:
         self._unwritten.clear()
 
     def reset(self, base: SnapshotId, voters: VoterSet, terms: Iterable[TermStart]) -> None:
-        """A durable snapshot that ends at ``base`` took the place of everything."""
+        """Replace the whole log by a durable snapshot that ends at ``base``."""
         self.generation += 1
         self.base = self.snapshot = base
         self.last_offset = base.last_offset
-        #: What is durable here, of what the log holds now.
+        #: Last durable offset of the present log.
         self.durable_offset = base.last_offset
         #: First offset of each run of entries of one term; the first run is the base.
         self._run_starts = [base.last_offset]
         self._run_terms = [base.term]
         self._terms = deque(terms, MAX_TERMS)
-        #: By the offset from which on each is in force.
+        #: Voter sets, each with the offset from which on it is in force.
         self._voter_sets: list[tuple[int, VoterSet]] = [(base.last_offset, voters)]
         #: The newest entries by offset, without gaps, from ``_kept_from`` on.
         self._kept: dict[int, Entry] = {}
@@ -70,12 +71,12 @@ class EntryLog:
 
     @property
     def voters(self) -> VoterSet:
-        """In force, whether committed or not."""
+        """The set in force, whether committed or not."""
         return self._voter_sets[-1][1]
 
     @property
     def voters_offset(self) -> int:
-        """Of the entry that put :attr:`voters` in force."""
+        """Offset of the entry that put :attr:`voters` in force."""
         return self._voter_sets[-1][0]
 
     @property
@@ -85,29 +86,29 @@ class EntryLog:
 
     @property
     def former_voters(self) -> VoterSet:
-        """In force before :attr:`voters`; the same if nothing is known of others."""
+        """The set before :attr:`voters`; the same set if no earlier set is known."""
         return self._voter_sets[max(0, len(self._voter_sets) - 2)][1]
 
     def voters_at(self, offset: int) -> VoterSet:
-        """Those in force once ``offset`` was appended; it is no earlier than the base."""
+        """Return the set in force once ``offset``, which is at or after the base, was appended."""
         return self._voter_sets[bisect_right(self._voter_sets, offset, key=_start_of) - 1][1]
 
     def term_at(self, offset: int) -> int | None:
-        """None before the base and after the end."""
+        """Return the term of the entry at ``offset``; None before the base and after the end."""
         if not self.base.last_offset <= offset <= self.last_offset:
             return None
         return self._run_terms[self._run_of(offset)]
 
     @property
     def terms(self) -> tuple[TermStart, ...]:
-        """Where terms begin in the entries up to the newest snapshot, as far as that is known."""
+        """Known starts of terms among the entries up to the newest snapshot."""
         starts = deque(self._terms, MAX_TERMS)
         if self.snapshot != self.base:
             self._add_term_starts(starts, self.snapshot.last_offset)
         return tuple(starts)
 
     def _add_term_starts(self, starts: deque[TermStart], last_offset: int) -> None:
-        """Add those of the entries from the base to ``last_offset`` to ``starts``."""
+        """Append the term starts of the entries from the base to ``last_offset`` to ``starts``."""
         run = bisect_right(self._run_starts, last_offset)
         for begun in map(TermStart, self._run_starts[:run], self._run_terms[:run]):
             if begun.offset >= 0 and not (starts and starts[-1].term == begun.term):
@@ -117,10 +118,11 @@ class EntryLog:
         return self.term_at(offset) == term
 
     def last_up_to(self, offset: int, term: int) -> SnapshotId:
-        """The last entry at ``offset`` or before whose term is ``term`` at most.
+        """Return the last entry at or before ``offset`` whose term is at most ``term``.
 
-        Two logs with different entries at ``offset`` agree nowhere after it, so that a whole term
-        is stepped over at a time. The entry before the base if there is none.
+        A leader searches for the common prefix of two logs by it. Logs that differ at ``offset``
+        agree nowhere after it, so a whole term is skipped at a time. Without such an entry the
+        result is an offset before the base.
         """
         at = min(offset, self.last_offset)
         run = self._run_of(at)
@@ -132,7 +134,7 @@ class EntryLog:
         return SnapshotId(at, self._run_terms[run])
 
     def entries_from(self, offset: int, max_bytes: int, max_entries: int) -> list[Entry] | None:
-        """At least one, if there is one; None if they are not in memory any more."""
+        """Return at least one entry if there is one; None if they were released from memory."""
         if offset > self.last_offset:
             return []
         if offset < self._kept_from:
@@ -150,7 +152,7 @@ class EntryLog:
     # --- changes ---------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """They continue the log, or take the place of its end."""
+        """Append ``entries``, after a truncation if they start before the end of the log."""
         if entries and entries[0].offset <= self.last_offset:
             self._truncate(entries[0].offset)
         for entry in entries:
@@ -168,7 +170,7 @@ class EntryLog:
         self._unwritten.append(entry)
 
     def _truncate(self, offset: int) -> None:
-        """Forget entries from ``offset`` on, which is after the base."""
+        """Remove the entries from ``offset`` on, which must be after the base."""
         assert offset > self.base.last_offset, (offset, self.base)
         self.generation += 1
         for gone in range(offset, self.last_offset + 1):
@@ -185,16 +187,16 @@ class EntryLog:
             self._unwritten.pop()
 
     def take_unwritten(self) -> tuple[Entry, ...]:
-        """Entries to be made durable, once; they are of the present generation."""
+        """Return, once, the entries to be persisted; they belong to the present generation."""
         taken = tuple(self._unwritten)
         self._unwritten.clear()
         return taken
 
     def note_durable(self, offset: int, generation: int) -> bool:
-        """Return whether that is news.
+        """Note that entries up to ``offset`` are durable, and return whether that was unknown.
 
-        Writes end in the order in which they were taken, so the first one of this generation also
-        proves those before it that were not cut off.
+        Writes end in the order in which they were taken. So the first write of this generation
+        also proves that the earlier entries that are still in the log are durable.
         """
         if offset <= self.durable_offset or generation != self.generation:
             return False
@@ -202,9 +204,9 @@ class EntryLog:
         return True
 
     def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
-        """``snapshot`` is durable; of the entries that it covers the disk holds the last ones.
+        """Note a durable snapshot; the disk still holds some of the entries that it covers.
 
-        :param start_offset: the first entry that the disk holds.
+        :param start_offset: the first entry on the disk.
         """
         if snapshot.last_offset <= self.snapshot.last_offset:
             return
@@ -229,14 +231,14 @@ class EntryLog:
         self.base = base
 
     def release(self, before: int) -> None:
-        """Payloads of entries before ``before`` may go from memory."""
+        """Release the payloads of entries before ``before`` from memory."""
         for offset in range(self._kept_from, min(before, self.last_offset + 1)):
             del self._kept[offset]
             self._kept_from = offset + 1
 
 
 def term_starts(entries: Iterable[Entry]) -> tuple[TermStart, ...]:
-    """Where terms begin in ``entries``, which follow each other."""
+    """Return where each term begins in ``entries``, which are consecutive."""
     starts: list[TermStart] = []
     for entry in entries:
         if not starts or starts[-1].term != entry.term:
@@ -245,7 +247,7 @@ def term_starts(entries: Iterable[Entry]) -> tuple[TermStart, ...]:
 
 
 def term_in(starts: Sequence[TermStart], offset: int) -> int | None:
-    """The term of the entry at ``offset``; None before the first start."""
+    """Return the term of the entry at ``offset``; None before the first start."""
     at = bisect_right(starts, offset, key=_offset_of) - 1
     return None if at < 0 else starts[at].term
 

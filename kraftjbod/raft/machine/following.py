@@ -31,42 +31,42 @@ from kraftjbod.raft.machine.messages import (
 )
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
-#: No snapshot, and no entry.
+#: Stands for no snapshot, and for no entry.
 NOTHING: Final = SnapshotId(-1, 0)
-#: More than one event loop iteration makes. A disk that does not take the hard state holds up all
-#: messages; each may be lost, and the oldest are of least use.
+#: More messages than one event loop iteration creates. While a disk does not take the hard state,
+#: all messages wait. Any message may be lost, and the oldest are the least useful.
 MAX_UNSENT_MESSAGES: Final = 1_000
 
 
 class Following:
-    """The log of one replica, and what it says to its leader."""
+    """The log of one replica, and its replies to the leader."""
 
     def __init__(
         self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState, committed_offset: int
     ) -> None:
         """
-        :param log: durable, and committed up to its base.
-        :param committed_offset: at least all up to here is committed as well.
+        :param log: a durable log, committed up to its base.
+        :param committed_offset: a lower bound of the committed offset.
         """
-        #: As it calls itself; :attr:`key` is what the voters in force call it.
+        #: The replica's own key. :attr:`key` is the name by which the voters in force know it.
         self.own_key = key
         self._named_by = log.voters
         self.key = self._named_by.known_as(key)
         self.log = log
         self._hard_state = hard_state
-        #: Whom this replica follows, or itself; None while nobody is known to lead.
+        #: The leader, possibly this replica; None if no leader is known.
         self.leader: ReplicaKey | None = None
-        #: Highest offset that is known to be committed; never falls.
+        #: Highest offset known to be committed; never decreases.
         self.committed_offset = max(log.base.last_offset, min(committed_offset, log.last_offset))
         #: A leader that lacks entries that are committed here, and its term.
         self._contradiction: tuple[ReplicaKey, int] | None = None
-        #: Up to here this log is known to be the present leader's.
+        #: Up to this offset the log is known to match the present leader's.
         self._matched_offset = -1
-        #: The latest ``Append.sent_tick`` of the present leader; -1 before it said one.
+        #: The latest ``Append.sent_tick`` of the present leader; -1 before the first.
         self._heard_tick = -1
         self._receiving: tuple[SnapshotId, int] = (NOTHING, 0)
         self._received_terms: tuple[TermStart, ...] = ()
-        #: The last slice is being written: its snapshot takes the place of the log.
+        #: Whether the last slice is being written, after which the snapshot replaces the log.
         self._is_installing = False
         self._unwritten_state: HardState | None = None
         self._messages: deque[Message] = deque(maxlen=MAX_UNSENT_MESSAGES)
@@ -83,30 +83,31 @@ class Following:
 
     @property
     def is_mute(self) -> bool:
-        """Its vote counts for nothing, for it may have forgotten what it acknowledged."""
+        """Whether its votes are withheld because it may have lost entries that it acknowledged."""
         return self._hard_state.mute_before_term > 0
 
     def _set_hard_state(self, hard_state: HardState) -> None:
         self._hard_state = self._unwritten_state = hard_state
 
     def _speak_if_sound(self) -> None:
-        """Its durable log may have all again that it ever promised to hold."""
+        """Stop being mute if the durable log has all entries again that it may have
+        acknowledged."""
         term = self.log.term_at(self.log.durable_offset)
         if self.is_mute and term is not None and term >= self._hard_state.mute_before_term:
             self._set_hard_state(replace(self._hard_state, mute_before_term=0))
 
     @property
     def last_offset(self) -> int:
-        """Of the log, durable or not."""
+        """Last offset of the log, durable or not."""
         return self.log.last_offset
 
     @property
     def _follows(self) -> bool:
-        """Somebody else leads."""
+        """Whether another replica leads."""
         return self.leader is not None and self.leader != self.key
 
     def _follow_voter_names(self) -> None:
-        """The set in force may be another one, which calls the same replicas otherwise."""
+        """Rename the replicas if another set is in force, which may name them differently."""
         if self._named_by is not self.log.voters:
             self._named_by = self.log.voters
             self._rename(self._named_by.known_as)
@@ -134,15 +135,15 @@ class Following:
         is_news = self._take(message.entries)
         last = message.previous_offset + len(message.entries)
         self._matched_offset = max(self._matched_offset, last, self.committed_offset)
-        # What was not compared with the leader's log may be another entry than it committed.
+        # An offset that was not compared with the leader's log may hold a different entry.
         known = min(message.committed_offset, self._matched_offset)
         self.committed_offset = max(self.committed_offset, known)
-        if not is_news:  # Else it is acknowledged when it is durable.
+        if not is_news:  # New entries are acknowledged once they are durable.
             self._acknowledge()
         return None
 
     def _fits(self, message: Append) -> bool:
-        """Whether the logs are the same up to ``previous``: the entry there decides it."""
+        """Return whether both logs are the same up to ``previous``, by the entry there."""
         return message.previous_offset <= self.committed_offset or self.log.holds(
             message.previous_offset, message.previous_term
         )
@@ -153,10 +154,10 @@ class Following:
         return None if self._contradiction is None else self._contradiction[0]
 
     def _lacks_committed(self, message: Append | SnapshotSlice) -> bool:
-        """Whether the leader has another entry in the place of one that is committed here.
+        """Return whether the leader has another entry in place of one committed here.
 
-        A message that shows neither that nor its opposite, as a sign of life while a snapshot goes
-        over, does not change what an earlier one of the same leader and term has shown.
+        Some messages prove neither, for example a heartbeat while a snapshot is sent. Then the
+        result of the previous message of the same leader and term remains.
         """
         if isinstance(message, Append):
             agrees = self._agrees_with_entries(message)
@@ -169,7 +170,7 @@ class Following:
         return not agrees
 
     def _agrees_with_entries(self, message: Append) -> bool | None:
-        """None if no entry that is committed here, or follows that, is among the leader's."""
+        """Compare committed entries with the leader's; None if the message proves nothing."""
         theirs = [(message.previous_offset, message.previous_term)]
         theirs += ((entry.offset, entry.term) for entry in message.entries)
         known = [(offset, term) for offset, term in theirs if offset <= self.committed_offset]
@@ -182,23 +183,26 @@ class Following:
         return True if is_proof else None
 
     def _agrees_with_snapshot(self, message: SnapshotSlice) -> bool | None:
-        """None if the terms of the snapshot do not reach back to the committed offset."""
+        """Compare terms at the committed offset; None if the snapshot's terms start later."""
         snapshot, at = message.snapshot, min(message.snapshot.last_offset, self.committed_offset)
         mine = self.log.term_at(at)
         if mine is None:
             mine = term_in(self.log.terms, at)
         if mine is None or at < 0:
             return None
-        # The leader's log may have gone on since it began to send that snapshot.
+        # The leader's log may have grown since it began to send the snapshot.
         terms = [begun for begun in message.terms if begun.offset < snapshot.last_offset]
         theirs = term_in([*terms, TermStart(*snapshot)], at)
         if theirs is None:
-            # Terms only grow from entry to entry.
+            # Terms never decrease from entry to entry.
             return False if mine > snapshot.term else None
         return mine == theirs
 
     def _take(self, entries: tuple[Entry, ...]) -> bool:
-        """Append what is new, if anything; the log's end goes only if an entry contradicts it."""
+        """Append the new entries, if any. Truncate the log only if an entry contradicts it.
+
+        :returns: whether an entry was new.
+        """
         for i, entry in enumerate(entries):
             if entry.offset > self.committed_offset and not self.log.holds(
                 entry.offset, entry.term
@@ -221,7 +225,7 @@ class Following:
         )
 
     def _is_up_to_date(self, last_term: int, last_offset: int) -> bool:
-        """Whoever has all that is committed: a later term first, then the longer log."""
+        """Return whether a candidate's log is complete: by the later term, then by length."""
         return (last_term, last_offset) >= (self.log.last_term, self.log.last_offset)
 
     # --- a snapshot ------------------------------------------------------------------------------
@@ -231,7 +235,7 @@ class Following:
         if self._is_installing:
             return self._acknowledge()
         if snapshot.last_offset <= self.committed_offset or self.log.holds(*snapshot):
-            # All that is in it is here already.
+            # This replica already has all entries that the snapshot covers.
             self.committed_offset = max(self.committed_offset, snapshot.last_offset)
             self._matched_offset = max(self._matched_offset, snapshot.last_offset)
             return self._acknowledge()
@@ -255,14 +259,14 @@ class Following:
         )
 
     def slice_persisted(self, taken: SnapshotSlice) -> None:
-        """``taken`` is written; more may come."""
+        """Acknowledge ``taken``, which was written, so that the leader sends the next slice."""
         if taken.snapshot == self._receiving[0] and taken.term == self.term:
             self._say_position(taken)
 
     def snapshot_installed(self, snapshot: SnapshotId, voters: VoterSet) -> None:
-        """``snapshot`` is durable, and the log is empty after it.
+        """Replace the log by ``snapshot``, which is durable.
 
-        :param voters: as they were in force at its end.
+        :param voters: the set in force at the snapshot's end.
         """
         self._is_installing = False
         self._receiving = (NOTHING, 0)
@@ -277,7 +281,8 @@ class Following:
             self._acknowledge()
 
     def snapshot_discarded(self) -> None:
-        """What came as a snapshot is none; it has to be sent anew."""
+        """Discard the received part, because it is damaged or incomplete; it has to be sent
+        again."""
         self._is_installing = False
         self._receiving = (NOTHING, 0)
 

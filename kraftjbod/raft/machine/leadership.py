@@ -1,13 +1,13 @@
-"""PURE. ``Leadership``: what a leader knows of those who hold its log, and sends them.
+"""PURE. ``Leadership``: a leader's state for each peer, and the messages to the peers.
 
-It lives as long as one term is led. To each peer it is in one of three states, as in etcd:
+An object exists for one term. Each peer is in one of three states, as in etcd:
 
-* PROBE: where the logs part is searched for, one message at a time;
-* REPLICATE: entries are sent as they come, before earlier ones are acknowledged;
-* SNAPSHOT: what the peer misses is not in the log any more: a snapshot goes over, slice by slice.
+* PROBE: the leader searches for the end of the common prefix, one message at a time.
+* REPLICATE: entries are sent as they are appended, before earlier ones are acknowledged.
+* SNAPSHOT: entries that the peer needs were removed, so a snapshot is sent slice by slice.
 
-An entry is committed once a majority of the voters in force holds it durably, and it is of this
-term (Raft, 5.4.2). Observers are sent everything and never counted.
+An entry is committed once a majority of the voters in force has it durably and it is of this term
+(Raft, 5.4.2). Observers receive everything and never count.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from kraftjbod.raft.machine.messages import (
 )
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 
-#: Messages with entries that a peer was sent and has not answered.
+#: Maximum number of unanswered messages with entries per peer.
 MAX_IN_FLIGHT: Final = 16
-#: In one message.
+#: Limits of one message.
 MAX_APPEND_BYTES: Final = 256 * 1024
 MAX_APPEND_ENTRIES: Final = 500
-#: Of silence, in election time-outs, after which an observer is not sent anything any more.
+#: An observer that is silent for this many election timeouts is sent nothing any more.
 OBSERVER_TIMEOUTS: Final = 10
-#: Assumed age, in ticks, of a message whose answer does not name its tick: older software.
+#: Assumed age in ticks of a message whose answer has no tick, as older versions send it.
 _UNSAID_AGE_TICKS: Final = 2
 
 
@@ -53,34 +53,34 @@ class Pace(Enum):
 
 @dataclass(slots=True)
 class Progress:
-    """How far one peer is."""
+    """The state of one peer."""
 
     next_offset: int
     durable_offset: int = -1
     #: When ``durable_offset`` was last raised.
     durable_tick: int = 0
     pace: Pace = Pace.PROBE
-    #: A probe, a slice or a read is under way; asked again with the next heartbeat.
+    #: A probe, a slice or a read is in flight; the next heartbeat repeats it.
     is_waiting: bool = False
-    #: Entries for it are being read from the disk.
+    #: Entries for this peer are being read from the disk.
     is_reading: bool = False
-    #: Last offsets of the messages that were sent ahead.
+    #: Last offset of each message in flight.
     in_flight: list[int] | None = None
     snapshot: SnapshotId | None = None
     position: int = 0
-    #: When a message of it arrived last.
+    #: Tick at which its last message arrived.
     heard_tick: int = 0
-    #: When the latest message was *sent* that it has answered as a follower of this leadership.
+    #: Tick at which the latest message was *sent* that it answered as a follower.
     followed_tick: int = 0
-    #: When it last held all that this replica held, or what it held one acknowledgement before.
+    #: Tick at which it last held the whole log, or the log as it was one acknowledgement before.
     caught_up_tick: int | None = None
-    #: Of its last acknowledgement, and where the log ended then.
+    #: Tick of its last acknowledgement, and the end of the log at that time.
     acked_tick: int = 0
     end_at_ack: int | None = None
 
 
 class Leadership:
-    """Of one term."""
+    """The leadership of one term."""
 
     def __init__(
         self, *, key: ReplicaKey, term: int, log: EntryLog, send: Callable[[Message], None]
@@ -96,35 +96,37 @@ class Leadership:
         self.now = 0
         self.follow_voters()
 
-    # --- who there is ----------------------------------------------------------------------------
+    # --- peers -----------------------------------------------------------------------------------
 
     def follow_voters(self) -> None:
-        """The set in force may be another one: all of it is sent the log."""
+        """Send the log to all voters in force, which may have changed."""
         for key in self._log.voters:
             self.observe(key)
 
     def observe(self, key: ReplicaKey) -> None:
-        """Send the log to ``key`` too; one that is no voter any more hears of it that way."""
+        """Send the log to ``key`` too. A removed voter learns of its removal that way."""
         if key != self._key and key not in self.peers:
             self.peers[key] = Progress(
                 self._log.last_offset + 1, heard_tick=self.now, followed_tick=self.now
             )
 
     def rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
-        """The set in force calls its replicas so."""
+        """Use the names by which the set in force knows its replicas."""
         self._key = known_as(self._key)
         self.peers = {known_as(key): peer for key, peer in self.peers.items()}
 
     def _peer(self, key: ReplicaKey) -> Progress | None:
-        """Whom a read was for, which may be called otherwise by now."""
+        """Return the state of a peer by an earlier key; the set in force may name it
+        differently."""
         return self.peers.get(self._log.voters.known_as(key))
 
     def require_may_change(self, then: VoterSet, within_ticks: int) -> None:
-        """Pass if ``then`` may follow the set in force now.
+        """Check that ``then`` may follow the set in force.
 
-        :raises RequestTimedOutError: not now, and why.
+        :raises RequestTimedOutError: not possible now; the message has the reason.
         """
-        # In a static quorum nobody's directory is known; naming them changes nothing else.
+        # A static quorum knows no directories, so adding them to the keys is not a change of
+        # voters.
         now = set(map(then.known_as, self._log.voters))
         assert len(now ^ set(then)) <= 1, (now, then)
         assert len(then), "somebody has to vote"
@@ -137,27 +139,28 @@ class Leadership:
             caught_up = None if peer is None else peer.caught_up_tick
             if caught_up is None or self.now - caught_up > within_ticks:
                 raise RequestTimedOutError(f"replica {key} does not observe, or is not caught up")
-        # Who is left may be mute, and would wait for this change as it waits for them.
+        # Remaining voters may be mute: they wait for this change, and the change for them.
         sound = [k for k in (self._key, *self.peers) if self._durable_at(k) >= self.start_offset]
         if not then.is_majority(map(then.known_as, sound)):
             raise RequestTimedOutError("too few of the voters that would be left are caught up")
 
     def forget_silent(self, after_ticks: int) -> None:
-        """Observers that went away."""
+        """Remove observers that sent nothing for ``after_ticks``."""
         for key, peer in list(self.peers.items()):
             if key not in self._log.voters and self.now - peer.heard_tick > after_ticks:
                 del self.peers[key]
 
     def has_majority(self, within_ticks: int) -> bool:
-        """Whether a majority of the voters has answered messages of the last ``within_ticks``."""
+        """Return whether a majority of the voters answered messages of the last
+        ``within_ticks``."""
         return self.now - self.followed_tick <= within_ticks
 
     @property
     def followed_tick(self) -> int:
         """The latest tick whose messages a majority of the voters has answered.
 
-        None of these voters had voted for another candidate when those messages were sent. This
-        replica counts as one that answers at once, if it votes.
+        None of these voters had voted for another candidate when the messages were sent. This
+        replica, if it is a voter, counts as answering at once.
         """
         ticks = sorted(map(self._followed_at, self._log.voters), reverse=True)
         return ticks[len(ticks) // 2]
@@ -179,7 +182,7 @@ class Leadership:
             self.committed_offset = max(self.committed_offset, by_majority)
 
     def _may_commit(self, offset: int) -> bool:
-        """Entries of earlier terms are committed by one of this term, never by being counted."""
+        """Return whether an entry of this term is covered, which commits all earlier ones too."""
         return offset >= self.start_offset
 
     def _durable_at(self, key: ReplicaKey) -> int:
@@ -188,12 +191,12 @@ class Leadership:
     # --- sending ---------------------------------------------------------------------------------
 
     def send_news(self) -> None:
-        """To each peer what it may be sent of what it misses."""
+        """Send new entries to each peer, within the limits."""
         for key, peer in self.peers.items():
             self._send_entries(key, peer)
 
     def heartbeat(self) -> None:
-        """Say that the leader lives, and ask again what was not answered."""
+        """Send a heartbeat to each peer, and repeat requests that were not answered."""
         for key, peer in self.peers.items():
             peer.is_waiting = False
             if peer.pace is not Pace.SNAPSHOT and self._send_entries(key, peer):
@@ -208,7 +211,7 @@ class Leadership:
                 self._send_append(key, SnapshotId(previous, self._term_at(previous)), ())
 
     def spread_commit(self) -> None:
-        """Say at once what is committed to all that hold it."""
+        """Send the new committed offset at once to all peers in state REPLICATE."""
         for key, peer in self.peers.items():
             if peer.pace is Pace.REPLICATE and not self._send_entries(key, peer):
                 previous = peer.next_offset - 1
@@ -217,7 +220,7 @@ class Leadership:
                     self._send_append(key, SnapshotId(previous, term), ())
 
     def _send_entries(self, key: ReplicaKey, peer: Progress) -> bool:
-        """Whether at least one message went out."""
+        """Send entries to a peer, and return whether at least one message was sent."""
         is_sent = False
         while peer.pace is not Pace.SNAPSHOT and self._may_send(peer):
             previous = peer.next_offset - 1
@@ -257,7 +260,7 @@ class Leadership:
             self.reads.append(ReadEntries(key, self.term, peer.next_offset))
 
     def entries_read(self, read: ReadEntries, entries: Sequence[Entry]) -> None:
-        """What :class:`ReadEntries` asked for; nothing if the log does not hold it any more.
+        """Send entries that :class:`ReadEntries` requested; none if the log starts later now.
 
         Entries that this log has replaced are left out: the disk may still hold them.
         """
@@ -266,13 +269,13 @@ class Leadership:
             return
         peer.is_reading = False
         if peer.pace is Pace.SNAPSHOT or peer.next_offset != read.from_offset:
-            return  # It is elsewhere by now; the next heartbeat goes on from there.
+            return  # The peer's position changed; the next heartbeat continues there.
         if self._log.term_at(read.from_offset - 1) is None:
             self._begin_snapshot(read.peer, peer)
             return
         found = list(takewhile(lambda entry: self._log.holds(entry.offset, entry.term), entries))
         if not found:
-            return  # The log is about to begin later; the next heartbeat asks again.
+            return  # The entries were just removed; the next heartbeat tries again.
         peer.is_waiting = False
         self._send_found(read.peer, peer, found)
         self._send_entries(read.peer, peer)
@@ -322,11 +325,11 @@ class Leadership:
         voters: bytes = b"",
         crc: int | None = None,
     ) -> None:
-        """What :class:`ReadSnapshot` asked for; None if that snapshot is gone.
+        """Send the slice that :class:`ReadSnapshot` requested.
 
-        If it was damaged, there is no other one yet: the next heartbeat asks again.
-
-        :param crc: of the whole.
+        :param data: None if the snapshot does not exist any more. If it was damaged and is still
+            the newest, there is no replacement yet: the next heartbeat tries again.
+        :param crc: of the whole snapshot.
         """
         peer = self._peer(read.peer)
         if read.term != self.term or peer is None or peer.pace is not Pace.SNAPSHOT:
@@ -355,7 +358,7 @@ class Leadership:
     # --- answers ---------------------------------------------------------------------------------
 
     def heard(self, message: Message) -> None:
-        """Note that the sender lives, and follows if this is its answer to an ``Append``."""
+        """Note that the sender is alive, and that it follows if this answers an ``Append``."""
         peer = self.peers.get(message.sender)
         if peer is None:
             return
@@ -370,7 +373,7 @@ class Leadership:
         if peer is None:
             return
         if reply.durable_offset > self._log.last_offset:
-            return  # Of a history that this log is not of: see Following.contradicted_by.
+            return  # The sender has another history: see Following.contradicted_by.
         if reply.durable_offset > peer.durable_offset:
             peer.durable_offset, peer.durable_tick = reply.durable_offset, self.now
         self._note_caught_up(peer)
@@ -381,7 +384,7 @@ class Leadership:
             if peer.durable_offset < peer.snapshot.last_offset:
                 return
         elif peer.pace is Pace.PROBE and reply.durable_offset < peer.next_offset - 1:
-            return  # Of an earlier message; the probe is still under way.
+            return  # Answers an earlier message; the probe is still in flight.
         if peer.pace is not Pace.REPLICATE:
             self._probe(peer, peer.durable_offset + 1)
             peer.pace = Pace.REPLICATE
@@ -389,7 +392,8 @@ class Leadership:
         self._send_entries(reply.sender, peer)
 
     def _note_caught_up(self, peer: Progress) -> None:
-        """As Kafka counts it: under load it is always a little behind, and yet caught up."""
+        """Update the caught-up tick by Kafka's rule, which ignores a constant small lag under
+        load."""
         if peer.durable_offset >= self._log.last_offset:
             peer.caught_up_tick = self.now
         elif peer.end_at_ack is not None and peer.durable_offset >= peer.end_at_ack:

@@ -1,7 +1,7 @@
-"""PURE. What the log is made of, and what those who hold it say to each other.
+"""PURE. Entries of the metadata log, and the messages between its replicas.
 
-Messages are one-way: an answer is a message of its own, and each may be lost, repeated, late or
-overtaken. All carry the sender's term.
+Messages are one-way, and a reply is a message too. Each may be lost, repeated, delayed or
+reordered. All carry the sender's term.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 class EntryKind(Enum):
     DATA = 0
     VOTERS = 1
-    """The payload is a :class:`VoterSet`, in force from where it stands in the log."""
+    """The payload is a :class:`VoterSet`, in force from this entry on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log; offsets count from 0 without gaps."""
+    """One entry of the log. Offsets count from 0 without gaps."""
 
     offset: int
     term: int
@@ -32,26 +32,27 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardState:
-    """What a voter must never forget."""
+    """Term and vote, which a voter must never lose."""
 
     term: int = 0
     voted_for: ReplicaKey | None = None
     mute_before_term: int = 0
-    """It gave up a damaged end of its log, which may have been counted for what is committed. It
-    neither votes nor stands until its log has an entry of that term or a later one; 0: it may."""
+    """The replica dropped a damaged end of its log, whose entries may have been counted as
+    committed. It does not vote or stand until its log has an entry of this term or later. 0: not
+    mute."""
 
 
 class SnapshotId(NamedTuple):
-    """The state up to and with ``last_offset``, whose entry is of ``term``."""
+    """A snapshot of the state up to and including ``last_offset``, whose entry has ``term``."""
 
     last_offset: int
     term: int
 
 
 class TermStart(NamedTuple):
-    """The first entry of ``term`` in a log; with the first one of a list, the first that is known.
+    """The first entry of ``term`` in a log, or the first known entry of it at the start of a list.
 
-    Kafka keeps the same in ``leader-epoch-checkpoint``.
+    Kafka stores the same in ``leader-epoch-checkpoint``.
     """
 
     offset: int
@@ -67,7 +68,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVote(Message):
-    """Would you vote for me in the term after this? Promises nothing (KIP-996)."""
+    """Asks for a vote in the next term, without any obligation (KIP-996)."""
 
     last_offset: int
     last_term: int
@@ -83,7 +84,7 @@ class Vote(Message):
     last_offset: int
     last_term: int
     is_transfer: bool = False
-    """The leader wants it so; whoever hears it well may vote all the same."""
+    """The leader requested this candidacy. Voters may grant it although they hear the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,33 +94,33 @@ class VoteReply(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append(Message):
-    """Entries after ``previous``; without any it says that the leader lives."""
+    """Entries after ``previous``. Without entries it is a heartbeat."""
 
     previous_offset: int
     previous_term: int
     entries: tuple[Entry, ...] = ()
     committed_offset: int = -1
-    """May be beyond what the receiver holds; -1 if nothing is known to be committed."""
+    """May be greater than the receiver's last offset; -1 if none is known."""
     sent_tick: int = -1
-    """Tick of the leadership at which it was sent; -1 from older software."""
+    """Tick of the leadership at sending; -1 from older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendReply(Message):
     durable_offset: int
-    """Up to here the sender holds durably what the leader of this term holds."""
+    """Up to this offset the sender durably has the same entries as the leader of this term."""
     sent_tick: int = -1
-    """The latest ``Append.sent_tick`` that the sender received in this term; -1 if none did say."""
+    """The latest ``Append.sent_tick`` received in this term; -1 if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRejected(Message):
     previous_offset: int
-    """Of the Append that did not fit."""
+    """That of the rejected Append."""
     hint: SnapshotId
-    """The sender's last entry that may match: no later, and of no later term, than that."""
+    """The sender's last entry that may match: not later and of no later term than ``previous``."""
     sent_tick: int = -1
-    """As in :class:`AppendReply`."""
+    """The same as in :class:`AppendReply`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +130,11 @@ class SnapshotSlice(Message):
     data: bytes
     is_last: bool
     voters: bytes = b""
-    """In force at its end, encoded; empty if no entry of the log has named them."""
+    """The encoded set in force at the snapshot's end; empty if no entry names the voters."""
     terms: tuple[TermStart, ...] = ()
-    """Of the log that the snapshot replaces, oldest first; empty from older software."""
+    """Term starts of the replaced log, oldest first; empty from older versions."""
     crc: int | None = None
-    """Of ``voters`` and the whole payload, with the last slice; None from older software."""
+    """CRC of ``voters`` and the whole payload, in the last slice; None from older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +145,17 @@ class SnapshotReply(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow(Message):
-    """The leader of this term hands it over: stand for election at once."""
+    """The leader of this term transfers the leadership: the receiver stands for election at
+    once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observe(Message):
-    """I hold a copy and hear of no leader: if you lead, send me the log. The term says nothing."""
+    """A replica that knows no leader requests the log. The term has no meaning."""
 
 
 class ReadEntries(NamedTuple):
-    """A wish of the leader: entries that are not in memory any more."""
+    """The leader requests entries that are not in memory any more."""
 
     peer: ReplicaKey
     term: int
@@ -161,7 +163,7 @@ class ReadEntries(NamedTuple):
 
 
 class ReadSnapshot(NamedTuple):
-    """A wish of the leader: a slice of a snapshot."""
+    """The leader requests a slice of a snapshot."""
 
     peer: ReplicaKey
     term: int
@@ -171,24 +173,24 @@ class ReadSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Work for the driver, in the order of the fields."""
+    """Work for the driver, to be done in the order of the fields."""
 
     hard_state: HardState | None = None
-    """To be made durable before anything else, the messages included."""
+    """To be persisted before all other work, including the messages."""
     messages: tuple[Message, ...] = ()
-    """They promise nothing that is not durable once the hard state is."""
+    """Messages to send. They depend on nothing but a durable hard state."""
     entries: tuple[Entry, ...] = ()
-    """To be appended and made durable; first cut off what the log holds from the first one on."""
+    """To be appended and persisted, after the log was truncated before the first entry."""
     generation: int = 0
-    """Of ``entries``, to be handed back with them (:attr:`EntryLog.generation`)."""
+    """Generation of ``entries``, to be returned with them (:attr:`EntryLog.generation`)."""
     slices: tuple[SnapshotSlice, ...] = ()
-    """To be written; the last one makes the snapshot take the place of the whole log."""
+    """To be written. After the last slice the snapshot replaces the whole log."""
     reads: tuple[ReadEntries | ReadSnapshot, ...] = ()
-    """To be read some time, and handed in."""
+    """To be read, at any time; the results are passed to the machine."""
     committed_offset: int = -1
-    """Of the last entry that may be applied, which is durable here; -1 before the first."""
+    """Last offset that may be applied, which is durable here; -1 before the first."""
     has_committed: bool = False
-    """``committed_offset`` has grown since the last time."""
+    """``committed_offset`` has grown since the last call."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -202,13 +204,13 @@ class Ready:
 
 
 class RaftTransport(Protocol):
-    """The way to the other replicas."""
+    """Sends messages to the other replicas."""
 
     def send(self, message: Message) -> None:
-        """To ``message.to``, some time or never; does not wait."""
+        """Send ``message`` to ``message.to`` later, or drop it. Does not wait."""
         ...
 
 
 def node(node_id: int) -> ReplicaKey:
-    """A replica that is known by its node alone."""
+    """Return the key of a replica of a static quorum, which is known by its node id alone."""
     return ReplicaKey(BrokerId(node_id))

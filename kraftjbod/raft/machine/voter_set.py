@@ -1,7 +1,7 @@
-"""PURE. ``VoterSet``: who votes, as an entry of the log says it (KIP-853).
+"""PURE. ``VoterSet``: the voters as an entry of the log names them (KIP-853).
 
-A voter is a node *and* the directory that its votes and entries lie on: a node that comes back
-with another disk has forgotten what it promised, and is not that voter any more.
+A voter is a node *and* the directory with its votes and entries. A node that returns with another
+disk has lost its promises, so it is no longer that voter.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _VERSION = 0
 
 
 class ReplicaKey(NamedTuple):
-    """One copy of the log, whether it votes or observes."""
+    """One replica of the log, a voter or an observer."""
 
     node_id: BrokerId
     directory_id: DirectoryId | None = None
-    """None where voters are told apart by their node alone, as in a static quorum."""
+    """None in a static quorum, where voters are known by their node ids alone."""
 
     def __str__(self) -> str:
         return f"{self.node_id}" if self.directory_id is None else f"{self[0]}-{self[1]}"
@@ -37,7 +37,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Empty on an observer that does not know any voter yet."""
+    """The voters; empty on an observer that does not know any voter yet."""
 
     voters: tuple[Voter, ...] = ()
 
@@ -56,13 +56,13 @@ class VoterSet:
 
     @property
     def is_static(self) -> bool:
-        """Voters are told apart by their node alone: no entry of the log has named them yet."""
+        """Whether voters are known by their node ids alone, because no entry has named them yet."""
         return any(key.directory_id is None for key in self)
 
     def known_as(self, key: ReplicaKey) -> ReplicaKey:
-        """What the voter that ``key`` is, is called in this set; ``key`` itself if it is none.
+        """Return the key by which this set names the voter ``key``; ``key`` itself if not a voter.
 
-        Where one side does not say a directory, the node decides.
+        If one of the two keys has no directory, the node ids are compared.
         """
         for known in self:
             if known.node_id == key.node_id and (
@@ -78,15 +78,15 @@ class VoterSet:
         return VoterSet(tuple(voter for voter in self.voters if voter.key != key))
 
     def endpoints_of(self, key: ReplicaKey) -> tuple[str, ...]:
-        """Nothing of one that does not vote."""
+        """Return the endpoints of a voter; none of an observer."""
         return next((voter.endpoints for voter in self.voters if voter.key == key), ())
 
     def is_majority(self, keys: Iterable[ReplicaKey]) -> bool:
-        """Whether more than half of the voters are among ``keys``."""
+        """Return whether more than half of the voters are among ``keys``."""
         return sum(key in self for key in set(keys)) > len(self.voters) // 2
 
     def encode(self) -> bytes:
-        """JSON: the payload of an entry of kind VOTERS."""
+        """Return JSON, the payload of an entry of kind VOTERS."""
         voters = [
             {
                 "voterId": key.node_id,
@@ -99,7 +99,7 @@ class VoterSet:
 
     @classmethod
     def decode(cls, payload: bytes) -> VoterSet:
-        """:raises CorruptRecordError: if ``payload`` is none, or of a version yet to come."""
+        """:raises CorruptRecordError: ``payload`` is damaged or of a newer version."""
         try:
             found = json.loads(payload)
             version, voters = found["version"], tuple(map(_decode_voter, found["voters"]))
