@@ -1,6 +1,6 @@
-"""A cluster of real daemons on this machine: laid out, started, found again, stopped.
+"""Clusters of real daemon processes on this machine: lay out, start, find, and stop them.
 
-`make up`, the tour, game days and the clusters of tests stand on it.
-Knows the daemons by their command lines, files and wire protocols only.
+`make up`, the tour, game days and the clusters of tests use this package.
+The package knows the daemons only by their command lines, files and wire protocols.
 Read cluster_process.py first.
 """

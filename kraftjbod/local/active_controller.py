@@ -1,4 +1,4 @@
-"""WIRE. Which controller of a local cluster decides, by what the controllers logged."""
+"""WIRE. The active controller of a local cluster, according to the events that controllers log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kraftjbod.local.daemon_process import DaemonProcess
 
 
 def active_controller(controllers: Iterable[DaemonProcess]) -> DaemonProcess | None:
-    """The one of the newest term that runs; ``None`` while nobody decides."""
+    """Return the running active controller with the newest term, or ``None`` if none is active."""
     active = [one for one in controllers if one.is_running and led_term(one) > 0]
     return max(active, key=led_term, default=None)
 
 
 def led_term(controller: DaemonProcess) -> int:
-    """In which term it became active, by what it logged; 0 if it is not."""
+    """Return the term in which the controller is active by its events, or 0 if it is not active."""
     term = 0
     for event in controller.events():
         match event["event"]:
@@ -27,7 +27,10 @@ def led_term(controller: DaemonProcess) -> int:
 
 
 def activated_after(controllers: Iterable[DaemonProcess], wall_s: float) -> float | None:
-    """When one of them first became active after that instant (both by the wall clock)."""
+    """Return the time of the first ``controller_active`` event after ``wall_s``, or ``None``.
+
+    Both times are wall clock times in seconds since the epoch.
+    """
     instants = (
         datetime.fromisoformat(event["timestamp"]).timestamp()
         for one in controllers

@@ -1,8 +1,8 @@
 """WIRE. ``ClusterProcesses``: controllers and brokers as processes on loopback.
 
-Lays out a run directory, writes configuration files, formats the disks as the storage tool does,
-starts daemons, waits until all is well, stops what it started, and writes ``cluster.json`` for
-other programs::
+Creates a run directory, writes configuration files, formats the disks as the storage tool does,
+starts daemons, waits until all are healthy, stops the daemons that it started, and writes
+``cluster.json`` for other programs::
 
     cluster = ClusterProcesses.create(Path("run"))
     await cluster.start()
@@ -10,14 +10,15 @@ other programs::
     cluster.dir_path(1, 3).chmod(0)
     await cluster.stop()
 
-* State of daemon ``x`` lives in ``run_dir/x/``: ``x.properties``, ``telemetry.jsonl``,
+* Files of daemon ``x`` are in ``run_dir/x/``: ``x.properties``, ``telemetry.jsonl``,
   ``metrics.json``, ``metadata/`` and for brokers ``disk-1/``, ``disk-2/``, ...
-* Only processes that this run directory knows are ever signalled.
-* A cluster that was stopped starts again with its data: :meth:`ClusterProcesses.load`.
-* A wrong value is refused before anything is written. A start that was interrupted is resumed by
-  the next one: ``cluster.json`` says which daemons were never formatted.
+* Only processes that belong to this run directory are ever signalled.
+* A stopped cluster starts again with its data: :meth:`ClusterProcesses.load`.
+* An invalid value is refused before any file is written.
+* The next start resumes an interrupted one: ``cluster.json`` lists the daemons that were never
+  formatted.
 
-It never reads a daemon's data.
+This module never reads the data of a daemon.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ from kraftjbod.local.daemon_process import DaemonFiles, DaemonProcess
 from kraftjbod.local.ports import HOST, PortReservation, is_free, reserve_port
 from kraftjbod.local.privileges import PACKAGE_ROOT, Privileges, choose_privileges
 
-#: Of the first controller; others follow it.
+#: Node id of the first controller; further controllers have the following ids.
 CONTROLLER_ID = 100
 FIRST_CLIENT_PORT = 9092
 CONTROLLER_PORT = 9090
 ANY_PORT = 0
-#: Name of the one listener that a daemon has, by role.
+#: Name of the only listener of a daemon, by role.
 LISTENERS = {"controller": "CONTROLLER", "broker": "PLAINTEXT"}
 MODELS: Mapping[str, type[BrokerConfig] | type[ControllerConfig]] = {
     "controller": ControllerConfig,
@@ -62,12 +63,12 @@ MODELS: Mapping[str, type[BrokerConfig] | type[ControllerConfig]] = {
 CONTROLLER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.controller_server")
 BROKER_COMMAND = (sys.executable, "-m", "kraftjbod.daemon.broker_server")
 _POLL_S = 0.05
-#: As many as Kafka's usual number, as far as there are brokers: else there would be no groups.
+#: Kafka's default replication factor; without this limit a small cluster has no coordinators.
 _USUAL_REPLICAS = 3
 _USUAL_MIN_ISR = 2
-#: In cluster.json: ids of daemons that were not formatted yet.
+#: Key in cluster.json: ids of daemons that were not formatted yet.
 _UNFORMATTED = "unformatted"
-#: What a broker's file says of that broker alone.
+#: Keys that differ between brokers and are not copied to added brokers.
 _OWN_KEYS = frozenset(
     {
         "advertised.listeners",
@@ -81,12 +82,12 @@ _OWN_KEYS = frozenset(
         "node.id",
     }
 )
-#: Where a disk is mounted by hand.
+#: Usual mount point of a disk that is added later.
 _MOUNT_POINT = Path("/mnt/disk")
 
 
 class ClusterProcesses:
-    """Daemons on this machine, known by one run directory: see :meth:`create`, :meth:`load`."""
+    """Daemons on this machine that belong to one run directory: :meth:`create`, :meth:`load`."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class ClusterProcesses:
         self.controllers = dict(controllers)
         self.brokers = dict(brokers)
         self._reserved = tuple(reserved)
-        #: Ids of nodes that were not formatted yet; what another one lacks is lost.
+        #: Ids of nodes that were not formatted yet. Missing files of any other node are a loss.
         self._unformatted: set[int] = set()
 
     @classmethod
@@ -125,20 +126,20 @@ class ClusterProcesses:
         privileges: Privileges | None = None,
         hosts: bool = False,
     ) -> ClusterProcesses:
-        """Make the directories and configuration files of a new cluster; nothing starts yet.
+        """Create the directories and configuration files of a new cluster. Starts no daemon.
 
-        :param first_client_port: brokers take this and the following free ports;
-            ``ANY_PORT`` takes any, reserved until :meth:`release_ports`.
-        :param config: keys for the configuration file of every daemon that knows them; what is
-            kept of groups and transactions has three replicas, as far as there are brokers.
-        :param controller_port: of the first controller; others take free ports below it.
+        :param first_client_port: brokers take this port and the following free ones;
+            ``ANY_PORT`` takes any port, reserved until :meth:`release_ports`.
+        :param config: keys for the configuration file of every daemon that knows them. Internal
+            topics have three replicas by default, or one per broker in a smaller cluster.
+        :param controller_port: port of the first controller; others take free ports below it.
         :param controller_config: further keys of each controller.
         :param broker_config: further keys, by broker id (1, 2, ...).
-        :param log_dirs: by broker id, directories (mount points, say) instead of ``dirs`` own ones.
-        :param broker_command: what is started as a broker; the config file is its last argument.
-        :param privileges: the daemons' user; by default one for whom file modes mean something.
-        :param hosts: each daemon has one of its own, see network_hosts.py; for root only.
-        :raises ConfigError: for a key that no such daemon knows, or a value that it refuses.
+        :param log_dirs: by broker id, directories to use instead of creating ``dirs`` new ones.
+        :param broker_command: command of a broker; the configuration file is its last argument.
+        :param privileges: user of the daemons; by default one to whom file modes apply.
+        :param hosts: give each daemon its own host (network_hosts.py). Needs root.
+        :raises ConfigError: no such daemon knows a key, or a value is invalid.
         """
         controller_ids = range(CONTROLLER_ID, CONTROLLER_ID + controllers)
         extra = {
@@ -184,7 +185,7 @@ class ClusterProcesses:
         New brokers have as many log directories as the last broker, the next free ports above it,
         and its configuration except for ids, ports and paths.
 
-        :raises ConfigError: for a value in that file that a broker refuses.
+        :raises ConfigError: a value in the copied configuration is invalid for a broker.
         """
         pattern = self.brokers[max(self.brokers)].files
         source = str(pattern.config_path)
@@ -211,9 +212,9 @@ class ClusterProcesses:
 
     @classmethod
     def load(cls, run_dir: Path) -> ClusterProcesses | None:
-        """The cluster that ``cluster.json`` in ``run_dir`` describes, running or not, if any.
+        """Return the cluster of ``run_dir/cluster.json``, or ``None`` if there is no such file.
 
-        :raises StartupError: if the file is not one of ours.
+        :raises StartupError: the file does not describe a cluster.
         """
         run_dir = run_dir.resolve()
         path = run_dir / "cluster.json"
@@ -240,7 +241,7 @@ class ClusterProcesses:
 
     @property
     def controller(self) -> DaemonProcess:
-        """The only one, or the first of several; it need not be the active one."""
+        """The first controller, which need not be the active one."""
         return self.controllers[CONTROLLER_ID]
 
     @property
@@ -257,20 +258,20 @@ class ClusterProcesses:
         return all(daemon.is_running for daemon in self.daemons)
 
     def dir_path(self, broker_id: int, number: int) -> Path:
-        """Log directory ``number`` (1, 2, ...) of a broker."""
+        """Return the path of log directory ``number`` (1, 2, ...) of a broker."""
         return self.brokers[broker_id].files.log_dirs[number - 1]
 
     async def start(self, *, timeout_s: float = 60.0) -> list[str]:
-        """Format what was never formatted, start what does not run, wait until all are healthy.
+        """Format new daemons, start the ones that do not run, and wait until all are healthy.
 
         :returns: names of the daemons that were started.
-        :raises StartupError: with a daemon's last words. If nothing ran before, what was started
-            is stopped again; else it stays, as what ran does.
+        :raises StartupError: a daemon ended or did not become healthy. Started daemons are killed
+            only if no daemon ran before.
         """
         if self.privileges.owner is not None:
-            # The daemons' user cannot leave bytecode beside the code, so it must be there already.
+            # The daemons' user cannot write bytecode files beside the code.
             compileall.compile_dir(PACKAGE_ROOT / "kraftjbod", quiet=2)
-        # If this process is killed from now on, the next one knows the daemons.
+        # Another process can find the daemons if this one is killed from now on.
         self.write_cluster_json()
         self._format()
         missing = [daemon for daemon in self.daemons if not daemon.is_running]
@@ -288,7 +289,7 @@ class ClusterProcesses:
         return [daemon.files.name for daemon in missing]
 
     async def stop(self, *, timeout_s: float = 30.0) -> list[str]:
-        """Stop brokers, then the controllers; names of daemons that had to be killed."""
+        """Stop brokers, then controllers, and return the names of daemons that had to be killed."""
         brokers = [broker for broker in self.brokers.values() if broker.is_running]
         orderly = await asyncio.gather(*(broker.stop(timeout_s) for broker in brokers))
         killed = [b.files.name for b, ok in zip(brokers, orderly, strict=True) if not ok]
@@ -301,35 +302,35 @@ class ClusterProcesses:
         return killed
 
     def kill(self) -> None:
-        """``kill -9`` for all that runs."""
+        """Send SIGKILL to all running daemons."""
         for daemon in self.daemons:
             daemon.kill()
         network_hosts.remove(self.own_hosts)
 
     @property
     def own_hosts(self) -> list[str]:
-        """Addresses of the hosts that daemons have for themselves."""
+        """Addresses of the daemons that have their own hosts (network_hosts.py)."""
         hosts = [daemon.files.host for daemon in self.daemons]
         return [host for host in hosts if network_hosts.is_own_host(host)]
 
     def release_ports(self) -> None:
-        """Others may take the ports; for a cluster that is not started again."""
+        """Release the reserved ports. The cluster must not be started again."""
         for port in self._reserved:
             port.release()
 
     async def wait_healthy(
         self, broker_ids: Iterable[int] | None = None, *, timeout_s: float = 60.0
     ) -> None:
-        """Wait until each of these brokers (all that run, by default) serves and knows the others.
+        """Wait until each of these brokers (by default all that run) serves and knows the others.
 
-        :raises StartupError: if a daemon ends or the time is over.
+        :raises StartupError: a daemon ended, or ``timeout_s`` passed.
         """
         if broker_ids is None:
             broker_ids = [id_ for id_, broker in self.brokers.items() if broker.is_running]
         expected = frozenset(broker_ids)
         deadline = time.monotonic() + timeout_s
         waited_for = [self.brokers[broker_id] for broker_id in sorted(expected)]
-        # One controller of several may be missing.
+        # Several controllers tolerate the failure of one.
         needed = [self.controller] if len(self.controllers) == 1 else []
         for broker in waited_for:
             while not await _sees(broker.address, expected):
@@ -343,7 +344,7 @@ class ClusterProcesses:
                 await asyncio.sleep(_POLL_S)
 
     def write_cluster_json(self) -> Path:
-        """Write where everything is, for other programs; the file is replaced in one step."""
+        """Write paths, ports and pids to ``cluster.json`` atomically, and return its path."""
         document: dict[str, Any] = {
             "cluster_id": self.cluster_id,
             "bootstrap_servers": self.bootstrap_servers,
@@ -358,10 +359,12 @@ class ClusterProcesses:
         return path
 
     def _format(self) -> None:
-        """A node that was formatted once is never formatted again: an empty data directory is a
-        disk that went missing, and a metadata directory that is gone does not come back by that.
+        """Format the nodes that were never formatted.
 
-        :raises StartupError: saying which one, and what to do.
+        A node is never formatted twice: its empty directory means that a disk is missing, and a
+        new metadata directory would not restore the lost one.
+
+        :raises StartupError: a metadata directory is gone, or a node cannot be formatted.
         """
         for daemon in self.daemons:
             files = daemon.files
@@ -374,12 +377,12 @@ class ClusterProcesses:
                     f"(docs/metadata-backup.md), or remove {self.run_dir} with all its data"
                 )
             try:
-                # In this process: a Python for each node would take as long as the daemons do.
+                # In this process, because a Python process per node takes as long as the daemons.
                 Formatter(
                     load_settings(str(files.config_path)),
                     self.cluster_id,
                     DEFAULT_METADATA_VERSION.default_features,
-                    # What an interrupted start has formatted stays.
+                    # An interrupted start may have formatted some directories.
                     ignore_formatted=True,
                     answer=Answer(report=_hush),
                 ).format()
@@ -392,14 +395,14 @@ class ClusterProcesses:
 
 
 def _hush(_line: str) -> None:
-    """What was formatted is no news to who asked for a cluster."""
+    """Drop the formatter's messages."""
 
 
 def require_known_config(config: Mapping[str, str], extra: Mapping[int, Mapping[str, str]]) -> None:
-    """Refuse keys that would mean nothing to any daemon.
+    """Refuse configuration keys that no daemon knows.
 
     :param extra: further keys by node id.
-    :raises ConfigError: naming the key, and the nearest that there is.
+    :raises ConfigError: names the unknown key and the most similar known key.
     """
     require_known(config, *MODELS.values(), source="config")
     for node_id, own in extra.items():
@@ -417,7 +420,7 @@ def lay_out(
     log_dirs: Sequence[Path] | None = None,
     dirs: int = 0,
 ) -> DaemonFiles:
-    """Where a daemon's files are under ``run_dir``; ``dirs`` own log dirs unless some are given."""
+    """Return the paths of a daemon; without ``log_dirs`` it gets ``dirs`` new log directories."""
     name = role if node_id == CONTROLLER_ID else f"{role}-{node_id}"
     directory = run_dir / name
     if log_dirs is None:
@@ -435,7 +438,7 @@ def lay_out(
 
 
 def _known_to(files: DaemonFiles, config: Mapping[str, str]) -> dict[str, str]:
-    """What of ``config`` is a key of such a daemon."""
+    """Return the entries of ``config`` that a daemon of this role knows."""
     known = MODELS[files.role].keys()
     return {key: value for key, value in config.items() if key in known}
 
@@ -443,9 +446,9 @@ def _known_to(files: DaemonFiles, config: Mapping[str, str]) -> dict[str, str]:
 def _config_of(
     files: DaemonFiles, *, quorum: Sequence[DaemonFiles], extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """All that a daemon's file says.
+    """Return the complete configuration of a daemon.
 
-    :raises ConfigError: for a value that the daemon would refuse.
+    :raises ConfigError: the daemon would refuse a value.
     """
     values = {
         "process.roles": files.role,
@@ -461,7 +464,7 @@ def _config_of(
         **extra,
     }
     if files.log_dirs:
-        # A disk may be added beside those that are there.
+        # Allows an operator to add a disk beside the existing ones or at the usual mount point.
         roots = dict.fromkeys(str(path.parent) for path in (*files.log_dirs, _MOUNT_POINT))
         values.setdefault("log.dirs.allowed.roots", ",".join(roots))
     source = files.config_path.name
@@ -477,11 +480,11 @@ def _write_configs(
     quorum: Sequence[DaemonFiles],
     privileges: Privileges,
 ) -> None:
-    """Write all of them, or none.
+    """Write the configuration files of all nodes, or none if one is invalid.
 
     :param extra: further keys by node id.
     :param shared: keys for every daemon that knows them.
-    :raises ConfigError: for a value that a daemon would refuse.
+    :raises ConfigError: a daemon would refuse a value.
     """
     configs = []
     for files in nodes:
@@ -503,7 +506,7 @@ def _write_config(files: DaemonFiles, values: Mapping[str, str], privileges: Pri
 
 
 async def _sees(address: str, expected: frozenset[int]) -> bool:
-    """Whether the broker at ``address`` answers and knows all that are expected."""
+    """Return whether the broker at ``address`` answers and knows all expected brokers."""
     async with ClusterClient(address, request_timeout_ms=2000) as client:
         try:
             metadata = await client.refresh_metadata()
@@ -535,7 +538,7 @@ def _describe(daemon: DaemonProcess) -> dict[str, Any]:
 
 
 def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges) -> DaemonProcess:
-    """The daemon that :func:`_describe` described."""
+    """Return the daemon of an entry that :func:`_describe` wrote."""
     role = entry["role"]
     files = lay_out(
         run_dir,
@@ -552,7 +555,7 @@ def _read_daemon(run_dir: Path, entry: Mapping[str, Any], privileges: Privileges
 
 
 def directory_id(path: Path) -> str | None:
-    """The id in the directory's ``meta.properties``; ``None`` if it cannot be read."""
+    """Return the id in the directory's ``meta.properties``, or ``None`` if it is unreadable."""
     meta = path / "meta.properties"
     try:
         return parse_properties(meta.read_text(encoding="utf-8"), str(meta)).get("directory.id")
@@ -561,15 +564,15 @@ def directory_id(path: Path) -> str | None:
 
 
 def _plan_hosts(count: int, config: dict[str, str]) -> Iterator[str]:
-    """Addresses of so many hosts, which ``config`` then allows to form a cluster."""
+    """Return ``count`` host addresses and set ``cluster.action.allowed.hosts`` for them."""
     planned = network_hosts.plan(count)
-    # Brokers register from hosts that no controller knows yet, and tools ask from this one.
+    # Brokers register from hosts that no controller knows yet, and tools run on this machine.
     config.setdefault(ALLOWED_HOSTS_KEY, network_hosts.allowed_hosts(planned[0]))
     return iter(planned)
 
 
 def _of_internal_topics(brokers: int) -> dict[str, str]:
-    """How many replicas there can be of what coordinators keep."""
+    """Return the replication settings of internal topics for this number of brokers."""
     replicas = min(_USUAL_REPLICAS, brokers)
     min_isr = _USUAL_MIN_ISR if replicas > _USUAL_MIN_ISR else 1
     return {
@@ -596,7 +599,7 @@ def _quorum(
     reserved: list[PortReservation],
     addresses: Iterator[str],
 ) -> list[DaemonFiles]:
-    """On ``first_port``, and on free ones below it: those above are the brokers'."""
+    """Lay out the controllers on ``first_port`` and below; brokers have the ports above it."""
     return [
         lay_out(
             run_dir,
@@ -610,7 +613,7 @@ def _quorum(
 
 
 def _free_port(wanted: int, taken: set[int], reserved: list[PortReservation], step: int = 1) -> int:
-    """``wanted`` or the next free port above or below it; for ``ANY_PORT`` one that is reserved."""
+    """Return ``wanted`` or the next free port in direction ``step``; reserve it if ``ANY_PORT``."""
     if wanted == ANY_PORT:
         reserved.append(reserve_port())
         return reserved[-1].port

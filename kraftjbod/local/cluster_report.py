@@ -1,4 +1,4 @@
-"""WIRE. A local cluster in a table for people, and in one document for programs."""
+"""WIRE. The state of a local cluster as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONLINE: Final = "online"
 def show_cluster(
     console: Console, cluster: ClusterProcesses, states: Sequence[DaemonState]
 ) -> None:
-    """Which daemons there are and how each is, and where clients and programs find them."""
+    """Print a table of daemons with their states, and the addresses and files of the cluster."""
     table = Table("daemon", "address", "pid", "state", "log directories", box=box.SIMPLE)
     for one in states:
         files = one.daemon.files
@@ -42,7 +42,7 @@ def show_cluster(
 
 
 def cluster_document(cluster: ClusterProcesses, states: Sequence[DaemonState]) -> dict[str, Any]:
-    """The same for programs; ``serves`` is whether every daemon does."""
+    """Return the same data for programs; ``serves`` says whether every daemon serves."""
     return {
         "data": str(cluster.run_dir),
         "clusterId": cluster.cluster_id,
@@ -53,7 +53,7 @@ def cluster_document(cluster: ClusterProcesses, states: Sequence[DaemonState]) -
 
 
 def shortened(path: Path) -> str:
-    """Relative to where the reader stands, if it is below."""
+    """Return ``path`` relative to the working directory if ``path`` is below it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
@@ -83,6 +83,6 @@ def _daemon_document(one: DaemonState) -> dict[str, Any]:
 
 
 def _directory(path: Path, one: DaemonState) -> str:
-    """Its name, and its state where that is something to know."""
+    """Return the directory's name, with its state unless it is online."""
     state = one.log_dirs.get(str(path), _ONLINE)
     return path.name if state == _ONLINE else f"{path.name} [red]{state}[/red]"

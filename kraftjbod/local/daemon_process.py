@@ -1,9 +1,8 @@
-"""WIRE. One daemon as a process: start, ask to stop, kill, read what it logged.
+"""WIRE. One daemon as a process: start, stop, kill, and read its events.
 
-* A process is signalled only after it proved to be the daemon it is taken for: its command line
-  names the daemon's own configuration file.
-* The daemon lives in a session of its own, so that Ctrl-C in a terminal ends the tour, not it.
-* What it writes to standard error, one JSON event per line, goes to its telemetry file.
+* Before a process is signalled, its command line must name the daemon's configuration file.
+* The daemon has its own session, so that Ctrl-C in a terminal does not end it.
+* Its standard error, one JSON event per line, goes to its telemetry file.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFiles:
-    """Who a daemon is and where its files are."""
+    """Name, role, address and paths of one daemon."""
 
     name: str
     role: str
@@ -54,8 +53,7 @@ class DaemonFiles:
 
 
 class DaemonProcess:
-    """A daemon that this process started, or found running: by the pid in ``cluster.json``, or
-    else by :meth:`find`."""
+    """A daemon process, started by this process or found by its pid or by :meth:`find`."""
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class DaemonProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id, as long as the daemon runs."""
+        """The process id, or ``None`` if the daemon does not run."""
         return self._pid if self.is_running else None
 
     @property
@@ -91,11 +89,11 @@ class DaemonProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a child that ended; negative: the signal that ended it."""
+        """Exit code of a child that ended, or minus the number of the signal that ended it."""
         return None if self._child is None else self._child.poll()
 
     def start(self) -> None:
-        """Start the daemon; returns at once."""
+        """Start the daemon and return at once."""
         assert not self.is_running, self
         with self.files.telemetry_path.open("ab") as telemetry:
             self._child = subprocess.Popen(  # noqa: S603 - our own words, no shell
@@ -114,24 +112,27 @@ class DaemonProcess:
         self._pid = self._child.pid
 
     def find(self) -> None:
-        """Unless it runs as far as is known, search for it among all processes of this machine: who
-        started it may have died before its pid was written down, or was somebody at a prompt."""
+        """Search all processes of this machine for the daemon unless its known pid runs.
+
+        The pid is unknown if the starting process died before it wrote ``cluster.json``, or if
+        the daemon was started by hand.
+        """
         if not self.is_running:
             pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
             self._pid = next(filter(self._is_daemon, pids), None)
 
     def terminate(self) -> None:
-        """Ask for an orderly stop."""
+        """Send SIGTERM."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """``kill -9``, and wait until the process is gone."""
+        """Send SIGKILL and wait until a child process has ended."""
         self._signal(signal.SIGKILL)
         if self._child is not None:
             self._child.wait()
 
     async def stop(self, timeout_s: float = 30.0) -> bool:
-        """Ask for an orderly stop and wait; kill after ``timeout_s``. Whether it was orderly."""
+        """Send SIGTERM and wait, kill after ``timeout_s``. Return whether the stop was orderly."""
         self.terminate()
         if await self.wait_exit(timeout_s):
             return True
@@ -139,7 +140,7 @@ class DaemonProcess:
         return False
 
     async def wait_exit(self, timeout_s: float) -> bool:
-        """Whether the daemon ended within ``timeout_s``."""
+        """Wait up to ``timeout_s`` and return whether the daemon ended."""
         deadline = time.monotonic() + timeout_s
         while self.is_running:
             if time.monotonic() >= deadline:
@@ -148,19 +149,22 @@ class DaemonProcess:
         return True
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """What the daemon logged so far, oldest first; only events called ``name`` if given."""
+        """Return the logged events, oldest first, restricted to those called ``name`` if given."""
         return [event for event in self._all_events() if name in (None, event.get("event"))]
 
     def last_words(self) -> str:
-        """The last lines of the telemetry file, for an error message."""
+        """Return the last five lines of the telemetry file, for an error message."""
         if not self.files.telemetry_path.exists():
             return "(it said nothing)"
         lines = self.files.telemetry_path.read_text(errors="replace").splitlines()
         return "\n".join(lines[-5:]) or "(it said nothing)"
 
     def require_running(self) -> None:
-        """:raises StartupError: with the daemon's last words, if it ended: what it printed, if
-        it printed anything, for its events say the same at length."""
+        """Check that the daemon runs.
+
+        :raises StartupError: the daemon ended. The message has the last printed lines, or the last
+            events if the daemon printed none.
+        """
         if self.is_running:
             return
         words = self.last_words()
@@ -188,11 +192,11 @@ class DaemonProcess:
             os.kill(self._pid, signum)
 
     def _is_ours(self, pid: int) -> bool:
-        """Pids are used again, so the command line must name this daemon's configuration."""
+        """Return whether the process has this daemon's configuration; pids are reused."""
         return str(self.files.config_path) in command_line(pid)
 
     def _is_daemon(self, pid: int) -> bool:
-        """Whether it is ours and no editor, say, in which somebody reads the configuration."""
+        """Return whether the process is the daemon and not, for example, an editor of its file."""
         programs = {self._command[-1], f"kraftjbod-{self.files.role}"}
         return self._is_ours(pid) and not programs.isdisjoint(
             word.rpartition("/")[2] for word in command_line(pid)
@@ -200,7 +204,7 @@ class DaemonProcess:
 
 
 def command_line(pid: int) -> list[str]:
-    """The words that a process was started with; none of one that ended."""
+    """Return the arguments of a process, or an empty list if it ended."""
     try:
         return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
     except OSError:
@@ -208,8 +212,9 @@ def command_line(pid: int) -> list[str]:
 
 
 def _events_on(line: str) -> Iterator[dict[str, Any]]:
-    """Whole events on one line: what was killed may have left its last line without an end,
-    and what was started after it goes on there.
+    """Yield the complete JSON events of one line.
+
+    A killed daemon may leave its last line unterminated, and its successor continues that line.
     """
     position = line.find("{")
     while position >= 0:

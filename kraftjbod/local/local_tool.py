@@ -1,10 +1,9 @@
-"""WIRE. ``kraftjbod-local``: a cluster on this machine to try things with, and configuration to
-copy.
+"""WIRE. ``kraftjbod-local``: run a cluster on this machine, and print sample configuration.
 
-``make up`` and ``make stop`` are calls of it. The cluster's data and all that its daemons log lie
-in one directory, ``kraftjbod-data`` where nothing else is said.
+``make up`` and ``make stop`` call this tool. One directory, by default ``kraftjbod-data``, contains
+the cluster's data and the events of its daemons.
 
-Exit codes: 0 if all is well, 1 if not (``status``: if a daemon does not serve), 2 for wrong usage.
+Exit codes: 0 success, 1 failure (``status``: a daemon does not serve), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _data_option: Final = click.option(
 @tool_group()
 def main() -> None:
     """A cluster on this machine: start it, see how it is, stop it."""
-    # Whoever ends this half way ends what it has begun, too.
+    # SIGTERM raises KeyboardInterrupt, so that an interrupted command stops its daemons.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -129,7 +128,7 @@ def up_command(
 @_data_option
 @json_option
 def status_command(data: Path, as_json: bool) -> None:
-    """Say how each daemon is; exit code 1 if one of them does not serve."""
+    """Show the state of each daemon; exit code 1 if one of them does not serve."""
     asyncio.run(_status(data, as_json=as_json))
 
 
@@ -137,7 +136,7 @@ def status_command(data: Path, as_json: bool) -> None:
 @_data_option
 @json_option
 def down_command(data: Path, as_json: bool) -> None:
-    """Stop what runs; data stays, and up starts it again."""
+    """Stop all running daemons; the data stays, and up starts them again."""
     asyncio.run(_down(data, as_json=as_json))
 
 
@@ -230,7 +229,7 @@ async def _up(
 def _require_no_changes(
     cluster: ClusterProcesses, port: int | None, config: Mapping[str, str], *, hosts: bool
 ) -> None:
-    """:raises ConfigError: for what can be chosen for a new cluster only."""
+    """:raises ConfigError: an option applies to new clusters only."""
     if hosts and not cluster.own_hosts:
         raise ConfigError(
             f"--hosts is for a new cluster, and the daemons in {cluster.run_dir} share this "
@@ -274,7 +273,7 @@ async def _down(data: Path, *, as_json: bool) -> None:
 
 
 async def _stop(data: Path) -> tuple[list[str], list[str]]:
-    """Names of the daemons that ran, and of those that had to be killed."""
+    """Stop the cluster; return the names of daemons that ran and of those that were killed."""
     with claimed(data):
         cluster = ClusterProcesses.load(data)
         if cluster is None:
@@ -286,12 +285,12 @@ async def _stop(data: Path) -> tuple[list[str], list[str]]:
 
 
 def _is_there(data: Path) -> bool:
-    """Nothing is made where there is nothing to stop."""
+    """Return whether the data directory exists; claiming it would create it."""
     return data.exists()
 
 
 def _data_words(data: Path) -> str:
-    """What has to be typed so that the next command means this cluster."""
+    """Return the ``--data`` option that makes the next command use this cluster."""
     return "" if data == _DEFAULT_DATA else f" --data {data}"
 
 

@@ -1,12 +1,13 @@
-"""WIRE. Hosts of their own for daemons: network namespaces on a switch, each with a cable to pull.
+"""WIRE. Network namespaces as hosts of daemons, on a switch, each with a cable that can be cut.
 
-A process that dies closes its connections, and a port that nobody listens on refuses; of a host
-without power nothing comes at all. That is tried on one machine with namespaces (root only, by
-``ip``): each daemon has an address of its own, and :func:`cut` takes the cable out of its host.
+A dead process closes its connections, and a port without listener refuses connections. A host
+without power sends no packet at all. Network namespaces simulate such hosts on one machine (root
+only, by ``ip``): each daemon has its own address, and :func:`cut` disconnects its host.
 
-The switch is in a namespace too: what this machine filters does not concern it. A cluster has one
-network, ``198.18.N.0/24`` (for benchmarks, RFC 2544); this machine is ``.1`` in it. All is known by
-its address, so nothing is to be remembered; it is gone with :func:`remove`, or with the machine.
+The switch is in a namespace too, so that this machine's packet filter does not affect it.
+A cluster has one network, ``198.18.N.0/24`` (for benchmarks, RFC 2544), in which this machine is
+``.1``. All names derive from addresses, so no state is stored. :func:`remove` or a reboot removes
+the namespaces.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _IP_TIMEOUT_S: Final = 30
 
 
 def plan(count: int) -> list[str]:
-    """Addresses for so many hosts of a network that is not there yet; nothing is made.
+    """Return addresses for ``count`` hosts in an unused network. Creates nothing.
 
-    :raises StartupError: this user, or this machine, cannot make them.
+    :raises StartupError: this user or this machine cannot create network namespaces.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise StartupError(
@@ -49,7 +50,7 @@ def plan(count: int) -> list[str]:
 
 
 def further(addresses: Sequence[str], count: int) -> list[str]:
-    """Addresses for so many hosts more in the network of ``addresses``; nothing is made."""
+    """Return addresses for ``count`` more hosts in the network of ``addresses``."""
     network, _, _ = addresses[0].rpartition(".")
     first = max(int(address.rpartition(".")[2]) for address in addresses) + 1
     assert first + count <= _FIRST_HOST + _MOST_HOSTS, (addresses, count)
@@ -57,24 +58,24 @@ def further(addresses: Sequence[str], count: int) -> list[str]:
 
 
 def allowed_hosts(address: str) -> str:
-    """``cluster.action.allowed.hosts`` for all hosts of the network of ``address``."""
+    """Return ``cluster.action.allowed.hosts`` for all hosts of the network of ``address``."""
     return f"127.0.0.0/8,::1,{_NETWORKS}.{_number(address)}.0/24"
 
 
 def is_own_host(address: str) -> bool:
-    """Whether the address is of a host that :func:`plan` made."""
+    """Return whether the address is in a network that :func:`plan` chooses from."""
     return address.startswith(f"{_NETWORKS}.")
 
 
 def command_prefix(address: str) -> tuple[str, ...]:
-    """What starts a command on that host; nothing for this machine's own addresses."""
+    """Return the command prefix for that host; empty for this machine's own addresses."""
     return ("ip", "netns", "exec", _host(address)) if is_own_host(address) else ()
 
 
 def make(addresses: Iterable[str]) -> None:
-    """Have all hosts, of one network, and their cables in; those that are there stay.
+    """Create the missing hosts of one network, and connect all of them.
 
-    :raises StartupError: with what the system said.
+    :raises StartupError: the ``ip`` command failed; the message has its output.
     """
     wanted = list(addresses)
     there = _namespaces() if wanted else set()
@@ -96,22 +97,22 @@ def make(addresses: Iterable[str]) -> None:
 
 
 def cut(address: str) -> None:
-    """Take the cable out: no packet comes or goes, and neither side is told."""
+    """Disconnect the host: packets are dropped, and no connection is closed or reset."""
     _ip("-n", _switch(_number(address)), "link", "set", _port(address), "down")
 
 
 def mend(address: str) -> None:
-    """Put the cable in again."""
+    """Connect the host again."""
     _ip("-n", _switch(_number(address)), "link", "set", _port(address), "up")
 
 
 def remove(addresses: Iterable[str]) -> None:
-    """All of them, and their networks; whose processes have ended by now."""
+    """Remove the hosts and their networks. Their processes must have ended."""
     own = [address for address in addresses if is_own_host(address)]
     if not own:
         return
     for number in sorted({_number(address) for address in own}):
-        # The kernel removes the link some time after its namespace; the next start needs the name.
+        # The kernel removes the link some time after its namespace, and the next start reuses it.
         if os.path.exists(f"/sys/class/net/{_uplink(number)}"):
             _ip("link", "del", _uplink(number))
     wanted = {*map(_host, own), *(_switch(_number(address)) for address in own)}
@@ -143,7 +144,7 @@ def _switch(number: int) -> str:
 
 
 def _uplink(number: int) -> str:
-    """Of this machine, where the cable to the switch begins."""
+    """Return the name of this machine's interface to the switch."""
     return f"kjb{number}"
 
 
@@ -152,7 +153,7 @@ def _host(address: str) -> str:
 
 
 def _port(address: str) -> str:
-    """Of the switch, where the host's cable ends."""
+    """Return the name of the switch's interface to the host."""
     return f"host{address.split('.')[3]}"
 
 

@@ -1,12 +1,11 @@
-"""WIRE. Free ports on loopback that no other test process takes meanwhile.
+"""WIRE. Reservation of free loopback ports, so that no other test process takes them.
 
-A port that is free now is bound only when a daemon gets that far, seconds later. So a port is
-reserved: by a name in the kernel, which has as many of them as there are network namespaces and
-takes them back when the process ends. Test processes of several users and of pytest-xdist may run
-side by side.
+A daemon binds its port seconds after the port was chosen. The reservation is an abstract Unix
+socket, which the kernel has per network namespace and releases when the process ends. So test
+processes of several users and of pytest-xdist can run side by side.
 
-Ports lie below those that the system gives to the near end of connections, which could take one
-that is reserved.
+The ports are below the ephemeral range, from which the kernel could take a reserved port for an
+outgoing connection.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ _EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class PortReservation:
-    """A port that is this process's own until :meth:`release`, or until nobody holds this."""
+    """A port reserved for this process until :meth:`release` or garbage collection."""
 
     def __init__(self, port: int, lock: socket.socket) -> None:
         self.port = port
         self._release = weakref.finalize(self, os.close, lock.detach())
 
     def release(self) -> None:
-        """Let others have it, once; for who has stopped what listened there."""
+        """Release the port. Its listener must have stopped."""
         self._release()
 
 
 def reserve_port() -> PortReservation:
-    """Any port that nobody uses or has reserved.
+    """Reserve any port that is free and not reserved.
 
-    :raises StartupError: if there is none.
+    :raises StartupError: no port is left.
     """
     ports = range(_LOWEST, max(_LOWEST + 1000, _ephemeral_from()))
     begin = random.randrange(len(ports))  # noqa: S311 - so that processes seldom meet
@@ -54,7 +53,7 @@ def reserve_port() -> PortReservation:
 
 
 def is_free(port: int) -> bool:
-    """Whether a daemon could listen on it. Connections that linger from one do not count."""
+    """Return whether a daemon could listen on ``port``. Connections in TIME_WAIT do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return _is_bound(probe, (HOST, port))

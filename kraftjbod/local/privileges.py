@@ -1,13 +1,12 @@
-"""WIRE. How the daemons of a local cluster are started so that file permissions mean something to
-them.
+"""WIRE. The user and capabilities of local daemons, chosen so that file permissions apply to them.
 
-Root may read and write whatever its mode says, so a disk "killed" by ``chmod 000`` would not even
-be noticed by a daemon of root's. Started by root, daemons therefore run
+Root ignores file modes, so a daemon of root would not notice ``chmod 000`` on its disk. If root
+starts the cluster, the daemons therefore run
 
 * as ``nobody``, if that user can read this code and this Python;
 * else as root without the capabilities that let root ignore file modes.
 
-What was chosen is tried, not believed: see :func:`chmod_bites`.
+:func:`chmod_bites` checks the result.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ _DAC = "dac_override", "dac_read_search"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privileges:
-    """The user daemons run as, and the words before their command that make it so."""
+    """The user of the daemons, and the command prefix that switches to that user."""
 
     description: str
     command_prefix: tuple[str, ...] = ()
     owner: tuple[int, int] | None = None
-    """Whom the daemons' directories must belong to; ``None``: whoever makes them."""
+    """User and group ids that must own the daemons' directories; ``None``: the creator's."""
 
     def give(self, path: Path) -> None:
-        """Hand ``path`` over to the daemons' user."""
+        """Change the owner of ``path`` to the daemons' user."""
         if self.owner is not None:
             os.chown(path, *self.owner)
 
 
 def choose_privileges(run_dir: Path) -> Privileges:
-    """The best that this machine allows for daemons whose files live under ``run_dir``."""
+    """Return the best privileges on this machine for daemons whose files are under ``run_dir``."""
     if os.geteuid() != 0:
         return Privileges(description=f"as {pwd.getpwuid(os.geteuid()).pw_name}")
     user = _unprivileged_user()
@@ -55,8 +54,8 @@ def choose_privileges(run_dir: Path) -> Privileges:
                 "--clear-groups",
                 "--bounding-set=-all",
                 "--inh-caps=-all",
-                # setpriv opens the program it becomes with root's capabilities still in hand;
-                # env has lost them, so the interpreter is found as that user or not at all.
+                # setpriv executes the next program with root's capabilities. Only after env has
+                # dropped them is the interpreter looked up as that user.
                 "env",
             ),
             owner=(user.pw_uid, user.pw_gid),
@@ -76,7 +75,7 @@ def choose_privileges(run_dir: Path) -> Privileges:
 
 
 def chmod_bites(privileges: Privileges, run_dir: Path) -> bool:
-    """Whether a process with ``privileges`` is kept out of a directory of mode 000."""
+    """Return whether mode 000 keeps a process with ``privileges`` out of a directory."""
     with tempfile.TemporaryDirectory(dir=run_dir, prefix="probe-") as name:
         probe = Path(name)
         (probe / "inside").touch()
@@ -97,7 +96,7 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def _can_work(privileges: Privileges, run_dir: Path) -> bool:
-    """Whether the user can import this package and reach its directories."""
+    """Return whether the user can import this package and reach its directories."""
     program = "import os, sys, kraftjbod.core.config; os.stat(sys.argv[1])"
     return _succeeds(
         (*privileges.command_prefix, sys.executable, "-c", program, f"{run_dir}/."),

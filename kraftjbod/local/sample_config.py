@@ -1,7 +1,7 @@
-"""WIRE. Documented configuration files, as they ship with the package: ``kraftjbod/samples/``.
+"""WIRE. The documented sample configuration files of the package: ``kraftjbod/samples/``.
 
-They are one of three controllers and one broker of a cluster on one host; further ones are made of
-the first by their numbers, ports and directories.
+The files are for three controllers and one broker on one host. Files of further daemons are derived
+from the first by replacing numbers, ports and directories.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kraftjbod.local.cluster_process import (
 )
 
 ROLES: Final = ("controller", "broker")
-#: As many as the files name.
+#: Number of controllers in the sample files.
 CONTROLLERS: Final = 3
 
 
 def sample(role: str, number: int = 1, *, controllers: int = CONTROLLERS) -> str:
-    """The file of the controller or broker of that number, from 1."""
+    """Return the configuration of the controller or broker with that number, counted from 1."""
     text = (files("kraftjbod") / "samples" / f"{role}.properties").read_text(encoding="utf-8")
     changes = {_voters(CONTROLLERS): _voters(controllers)} if controllers != CONTROLLERS else {}
     if number > 1 and role == "broker":
@@ -48,10 +48,10 @@ def sample(role: str, number: int = 1, *, controllers: int = CONTROLLERS) -> str
 def write_samples(
     directory: Path, *, brokers: int, controllers: int = CONTROLLERS
 ) -> dict[Path, bool]:
-    """A file for each daemon of a small cluster; what is there already stays as it is.
+    """Write a file for each daemon of a small cluster; existing files stay as they are.
 
     :returns: for each file whether it was written.
-    :raises OSError: if a file cannot be written.
+    :raises OSError: a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -74,7 +74,7 @@ def write_samples(
 
 
 def _voters(controllers: int) -> str:
-    """Ports lie below the first one's: those above are the brokers'."""
+    """Return the voters line. Controller ports go down from the first; brokers' ports go up."""
     voters = (
         f"{CONTROLLER_ID + number}@127.0.0.1:{CONTROLLER_PORT - number}"
         for number in range(controllers)

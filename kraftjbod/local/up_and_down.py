@@ -1,9 +1,9 @@
-"""WIRE. A cluster that outlives the command that started it: up, down, and how it is.
+"""WIRE. A cluster that outlives the command that started it: create, grow, and query it.
 
-* ``up`` makes a cluster where there is none, and starts what is missing of one that is there; what
-  runs is left alone.
-* One command at a time works on a data directory: the next one is refused.
-* A cluster may grow by brokers (:func:`grow`). All else of its shape is settled when it is made.
+* ``up`` creates a cluster if none exists, and starts missing daemons of an existing one. Running
+  daemons are left alone.
+* Only one command at a time works on a data directory: a second one is refused.
+* A cluster can grow by brokers (:func:`grow`). The rest of its shape cannot change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _USUAL_REPLICAS: Final = 3
 _USUAL_IN_SYNC: Final = 2
 _IN_SYNC_KEY: Final = "min.insync.replicas"
 _ANSWER_TIMEOUT_MS: Final = 5000
-#: More often than by default: whoever tries something out wants to see what came of it.
+#: Shorter than the defaults, so that a user of a trial cluster sees results soon.
 _TELEMETRY: Final = {
     "storage.telemetry.log.dir.interval.ms": "1000",
     "storage.telemetry.replica.interval.ms": "2000",
@@ -43,14 +43,14 @@ _TELEMETRY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonState:
-    """One daemon as it is just now: ``stopped``, ``running`` if it does not serve, ``serving``."""
+    """State of one daemon: ``stopped``, ``running`` (without serving) or ``serving``."""
 
     daemon: DaemonProcess
     state: str
     reason: str | None = None
-    """Why it does not serve."""
+    """Why the daemon does not serve."""
     log_dirs: Mapping[str, str] = field(default_factory=dict)
-    """State by path, of a broker that answers: ``online``, ``saturated``, ..."""
+    """State by path of a serving broker's directories: ``online``, ``saturated``, ..."""
 
 
 def make_cluster(
@@ -63,13 +63,14 @@ def make_cluster(
     config: Mapping[str, str] | None = None,
     hosts: bool = False,
 ) -> ClusterProcesses:
-    """The files of a new cluster in ``data_dir``; nothing starts yet. Topics that nobody described
-    have three copies there, as far as there are brokers.
+    """Create the files of a new cluster in ``data_dir``. Starts no daemon.
 
-    :param first_client_port: of broker 1, or the next free one; others lie beside it.
+    Topics have three replicas by default, or one per broker in a smaller cluster.
+
+    :param first_client_port: port of broker 1, or the next free one; others are next to it.
     :param config: keys for every daemon that knows them.
-    :param hosts: each daemon has one of its own, see network_hosts.py.
-    :raises ConfigError: for a key that no daemon knows, or a number out of its range.
+    :param hosts: give each daemon its own host (network_hosts.py).
+    :raises ConfigError: no daemon knows a key, or a number is out of its range.
     """
     if not (1 <= brokers <= MOST_BROKERS and 1 <= dirs <= MOST_DIRS):
         raise ConfigError(
@@ -84,8 +85,7 @@ def make_cluster(
     config = config or {}
     replicas = min(_USUAL_REPLICAS, brokers)
     in_sync = min(_USUAL_IN_SYNC, max(1, replicas - 1))
-    # Of the controller alone: a broker that had less than two would warn that it is not its
-    # business.
+    # Only for the controller: a broker with a value below two logs a warning about it.
     of_controller = {_IN_SYNC_KEY: config.get(_IN_SYNC_KEY, str(in_sync))}
     return ClusterProcesses.create(
         data_dir,
@@ -109,7 +109,7 @@ def require_same_shape(
 ) -> None:
     """Check that the cluster has that shape, or can grow to it.
 
-    :raises ConfigError: for fewer brokers, and for another number of directories or controllers.
+    :raises ConfigError: ``brokers`` is less, or the other numbers differ.
     """
     has_dirs = {len(broker.files.log_dirs) for broker in cluster.brokers.values()}
     is_quorum_same = controllers in (None, len(cluster.controllers))
@@ -134,9 +134,9 @@ def require_same_shape(
 
 
 def grow(cluster: ClusterProcesses, brokers: int) -> int:
-    """Lay out what the cluster lacks to have so many brokers; the next start starts them.
+    """Lay out brokers up to the number ``brokers``. The next start formats and starts them.
 
-    :returns: how many were laid out.
+    :returns: the number of added brokers.
     """
     missing = max(0, brokers - len(cluster.brokers))
     if missing:
@@ -145,7 +145,7 @@ def grow(cluster: ClusterProcesses, brokers: int) -> int:
 
 
 async def daemon_states(cluster: ClusterProcesses) -> list[DaemonState]:
-    """Every daemon's state, the controller first; what does not answer costs five seconds."""
+    """Return the state of every daemon, controllers first. Waits 5 s at most per daemon."""
     return await asyncio.gather(*map(_state_of, cluster.daemons))
 
 
@@ -161,9 +161,9 @@ async def _state_of(daemon: DaemonProcess) -> DaemonState:
 
 @contextlib.contextmanager
 def claimed(data_dir: Path) -> Iterator[None]:
-    """Nobody else starts or stops the cluster in ``data_dir`` meanwhile.
+    """Hold the lock for starting and stopping the cluster in ``data_dir``.
 
-    :raises StartupError: if somebody does so just now.
+    :raises StartupError: another command holds the lock.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / _LOCK_FILE).open("ab") as lock:
