@@ -1,1 +1,1 @@
-"""What every directory should hold, and which replicas move so that it does: no Spark, no I/O."""
+"""Planner that balances bytes and write rate over log directories, without Spark and I/O."""

@@ -1,8 +1,8 @@
-"""PURE. `plan_cluster`: which replicas of a cluster move where, in one process, without I/O.
+"""PURE. `plan_cluster`: plan the replica moves of a whole cluster in one process.
 
-First replicas that change brokers are chosen, in turns (:func:`cross_in_turns`), then every
-broker's directories are planned. Sums and turns are the same for Spark, which does what is done
-here broker by broker (group_plans.py) on its executors.
+First the planner chooses replicas that change brokers, in rounds (:func:`cross_in_turns`). Then it
+plans the directories of every broker. Spark uses the same sums and rounds, and runs the
+steps per broker (group_plans.py) on its executors.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from kraftjbod.balance.transfer_planner import (
     without_stuck,
 )
 
-#: Each takes what the ones before have left; the first does nearly all of it.
+#: Each round plans what earlier rounds left over. The first one plans nearly everything.
 _BYTE_TURNS: Final = 4
 _RATE_TURNS: Final = 1
 _OF_TOLERANCE: Final = 0.5
 
 Step = Callable[[str], None]
-"""Called with how far a plan is, in words."""
+"""Called with progress messages."""
 
 
 class Reassigned(NamedTuple):
-    """One partition that something of moves: all its brokers, and their directories beside them.
+    """A partition with at least one moving replica: its brokers and their directories, in order.
 
-    A directory is None where it is not known.
+    An unknown directory is None.
     """
 
     topic: str
@@ -76,7 +76,7 @@ class Reassigned(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """What moves, what that makes of partitions, and every directory before and after."""
+    """The moves, the resulting assignments, and every directory before and after."""
 
     moves: list[Move]
     partitions: list[Reassigned]
@@ -84,7 +84,7 @@ class ClusterPlan:
 
     @property
     def counts(self) -> MoveCounts:
-        """Of all moves together."""
+        """Counts over all moves."""
         across = [one for one in self.moves if one.from_broker != one.to_broker]
         for_rate = [one for one in self.moves if one.tier == Tier.RATE]
         return MoveCounts(
@@ -102,9 +102,9 @@ def plan_cluster(
     request: PlanRequest,
     step: Step = lambda _: None,
 ) -> ClusterPlan:
-    """The moves that bring every directory nearest to its share, for all brokers of ``dirs``.
+    """Plan the moves that bring every directory of all brokers nearest to its share.
 
-    :raises StartupError: without directories, or for a drain of something that there is not.
+    :raises StartupError: ``dirs`` is empty, or a drain names an unknown broker or directory.
     """
     empty = empty_dirs(dirs, request.drains)
     placed = placed_replicas(replicas, empty)
@@ -128,22 +128,23 @@ def plan_cluster(
 
 
 def cluster_goals(dirs: Iterable[DirSums], goals: Goals) -> Goals:
-    """For the directories of brokers that are evened out among each other, too."""
+    """Return ``goals`` with the level of the whole cluster, for plans across brokers."""
     return replace(goals, level=cluster_level(dirs))
 
 
 # --- between brokers -----------------------------------------------------------------------------
 
 Pick = Callable[[Mapping[int, Task], Collection[int], int], Iterable[tuple[int, int, Sent]]]
-"""Chooses replicas for tasks, given the drained brokers and the turn: what goes from whom to whom,
-summed up in any way."""
+"""Choose replicas for tasks, given the drained brokers and the number of the round.
+
+Yields source broker, target broker, and the sum of any number of chosen replicas."""
 
 
 def cross_in_turns(
     dirs: Sequence[DirSums], goals: Goals, racks: Racks, pick: Pick, step: Step
 ) -> None:
-    """Have ``pick`` choose what changes brokers, turn by turn, by what is left after each."""
-    # Brokers within a part of the tolerance, so that their directories can be within all of it.
+    """Plan moves between brokers in rounds. ``pick`` chooses replicas for each round's tasks."""
+    # A part of the tolerance for brokers leaves the rest of it for their directories.
     own_goals = replace(
         goals,
         tolerance=goals.tolerance * _OF_TOLERANCE,
@@ -170,14 +171,14 @@ def cross_in_turns(
 
 
 def racks_of(dirs: Iterable[DirSums]) -> dict[int, str | None]:
-    """By broker."""
+    """Return the rack of each broker."""
     return {one.broker_id: one.rack for one in dirs}
 
 
 def _crossings(
     placed: Sequence[Placed], dirs: Sequence[DirSums], goals: Goals, step: Step
 ) -> dict[tuple[str, int], Crossing]:
-    """By partition, for of each one replica crosses at most."""
+    """Return the chosen crossings by partition; one replica of a partition crosses at most."""
     racks = racks_of(dirs)
     done: dict[tuple[str, int], Crossing] = {}
 
@@ -201,7 +202,7 @@ def _crossings(
 
 
 def sent_by(one: Crossing | Move) -> Sent:
-    """One replica, as a sum."""
+    """Return the sums of one replica."""
     return Sent(size_bytes=one.size_bytes, write_rate=one.write_rate, replicas=1)
 
 
@@ -230,7 +231,9 @@ def _moves(
 
 
 def _reassigned(placed: Iterable[Placed], moves: Iterable[Move]) -> list[Reassigned]:
-    """A newcomer takes the turn of the one that it replaces, so preferred leaders stay in turn."""
+    """Build the new assignments. A new replica takes its predecessor's place in the broker list,
+    so that preferred leaders stay evenly distributed.
+    """
     moving: dict[tuple[str, int], dict[int, Move]] = defaultdict(dict)
     for move in moves:
         moving[move.topic, move.partition][move.from_broker] = move
@@ -263,7 +266,7 @@ def _partition(lying: Sequence[Placed], moves: Mapping[int, Move]) -> Reassigned
 
 
 def _planned_dirs(dirs: Iterable[DirSums], moves: Iterable[Move]) -> list[PlannedDir]:
-    """Every directory before and after."""
+    """Return every directory before and after the moves."""
     ends: dict[tuple[int, str], Sent] = defaultdict(lambda: NOTHING)
     for move in moves:
         sent = sent_by(move)

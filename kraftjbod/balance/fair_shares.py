@@ -1,7 +1,8 @@
-"""PURE. What each directory should hold: everything dealt out so that all are at one level.
+"""PURE. The fair share of each directory: bytes and write rate at one level for all directories.
 
-A directory's share of the bytes goes by its size, its share of what is written does not: disks
-differ more in size than in speed. What a directory cannot give or take bounds its share.
+A share of bytes is proportional to the directory's size. A share of the write rate is equal for
+all directories, because disks differ more in size than in speed. Bytes that a directory cannot
+give or take limit its share.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Final
 
 TOLERANCE: Final = 0.05
 RATE_TOLERANCE: Final = 0.2
-#: Doublings and halvings when a level is looked for; floats have no more bits.
+#: Doublings and halvings in a search for a level; enough for the precision of floats.
 _BISECTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirLoad:
-    """One directory. ``spare_bytes`` is what may come into it before anything has left it.
+    """One directory. ``spare_bytes`` may be added before any byte has left it.
 
-    One that takes gives too; one that is drained does not take.
+    A directory that ``takes`` also ``gives``. A drained one does not take.
     """
 
     total_bytes: int
@@ -32,10 +33,10 @@ class DirLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    """Tolerances are fractions of a directory's fair share.
+    """Goals of a plan. Tolerances are fractions of a directory's fair share.
 
-    ``level`` is how full directories shall be if that is known beforehand, because the broker is
-    one of many; a broker that cannot keep to it has a level of its own.
+    ``level`` is the level of the whole cluster, if the plan covers it. A broker that cannot reach
+    that level uses its own.
     """
 
     tolerance: float = TOLERANCE
@@ -45,7 +46,7 @@ class Goals:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A share of something: ``level * weight``, but never below ``low`` nor above ``high``."""
+    """A bounded share: ``level * weight``, at least ``low`` and at most ``high``."""
 
     weight: float
     low: float
@@ -56,15 +57,15 @@ class Band:
 
 
 def shares(bands: Sequence[Band], amount: float) -> list[float]:
-    """``amount`` dealt out so that all bands are at one level, as far as their ends allow."""
+    """Distribute ``amount`` so that all bands are at one level, within their bounds."""
     level = level_of(bands, amount)
     return [band.at(level) for band in bands]
 
 
 def level_of(bands: Sequence[Band], amount: float) -> float:
-    """The level at which bands hold ``amount``.
+    """Return the level at which the bands sum up to ``amount``.
 
-    More than all can hold leaves each at its high end, less than all must hold at its low one.
+    If ``amount`` exceeds the bounds, each band is at its high end or at its low end.
     """
     top = max((band.high / band.weight for band in bands if band.weight > 0), default=0.0)
     if sum(band.at(top) for band in bands) <= amount:
@@ -80,7 +81,7 @@ def level_of(bands: Sequence[Band], amount: float) -> float:
 
 
 def byte_band(load: DirLoad, held_bytes: int, fixed_bytes: int) -> Band:
-    """What a directory may come to hold that holds ``held_bytes``, ``fixed_bytes`` immovable."""
+    """Return the band of bytes for a directory with ``held_bytes``, ``fixed_bytes`` immovable."""
     if not load.gives:
         return Band(0.0, held_bytes, held_bytes)
     if load.is_drained:
@@ -90,7 +91,7 @@ def byte_band(load: DirLoad, held_bytes: int, fixed_bytes: int) -> Band:
 
 
 def rate_band(load: DirLoad, held: float, fixed: float, most: float) -> Band:
-    """Each directory is worth as much as any other: disks differ more in size than in speed."""
+    """Return the band of the write rate. Directories weigh the same regardless of their sizes."""
     if not load.gives:
         return Band(0.0, held, held)
     if load.is_drained:

@@ -1,7 +1,7 @@
-"""PURE. The parts of a plan that are about one broker's replicas at a time.
+"""PURE. The steps of a plan that look at one broker's replicas at a time.
 
-plan_cluster calls them one after the other in one process, Spark calls them side by side on its
-executors. Each sorts what it is given, so that the order in which replicas come says nothing.
+`plan_cluster` calls them one after the other in one process. Spark calls them in parallel on its
+executors. Each step sorts its input, so that the order of replicas does not matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kraftjbod.balance.transfer_planner import Candidate, DirSums, Racks, Task, 
 
 
 class Rank(NamedTuple):
-    """Where a move comes among all; ``step`` numbers what belongs together on one broker."""
+    """Position of a move in the plan; ``step`` groups moves of a broker that belong together."""
 
     tier: int
     score: float
@@ -26,7 +26,7 @@ class Rank(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """A replica that changes brokers, without a directory yet."""
+    """A replica that changes brokers and has no target directory yet."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class Crossing(NamedTuple):
 
 
 class Home(NamedTuple):
-    """A replica by the broker that shall have it; ``rank`` is None for one that does not cross."""
+    """A replica of the broker that will have it; ``rank`` is None if it stays on its broker."""
 
     topic: str
     partition: int
@@ -57,7 +57,7 @@ class Home(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One replica that moves, and where it comes among all moves (:class:`Rank`)."""
+    """One replica that moves, and its position among all moves (:class:`Rank`)."""
 
     topic: str
     partition: int
@@ -73,7 +73,7 @@ class Move(NamedTuple):
 
 
 def draw(topic: str, partition: int, turn: int, among: int) -> int:
-    """A number below ``among``, the same for the same partition and turn, wherever it is asked."""
+    """Return a number below ``among`` that depends on partition and turn only."""
     text = f"{topic}-{partition}-{turn}".encode()
     return int(hashlib.md5(text, usedforsecurity=False).hexdigest()[:8], 16) % max(1, among)
 
@@ -81,9 +81,10 @@ def draw(topic: str, partition: int, turn: int, among: int) -> int:
 def is_candidate(
     one: Placed, sources: Collection[int], drained: Collection[int], turn: int
 ) -> bool:
-    """Whether a replica may leave ``sources`` in this turn: of each partition one broker's only.
+    """Return whether a replica may leave its broker in this turn.
 
-    ``drained`` brokers come before others.
+    Of each partition, the replica of one broker is a candidate. ``drained`` brokers take
+    precedence.
     """
     if not one.is_movable or one.broker_id not in sources:
         return False
@@ -95,7 +96,7 @@ def is_candidate(
 
 
 def crossings_of_broker(task: Task, candidates: Iterable[Placed], racks: Racks) -> list[Crossing]:
-    """What one broker sends to others, of the replicas that may leave it."""
+    """Choose replicas that one broker sends to others, among the candidates."""
     rows = sorted(candidates, key=lambda one: one[:2])
     choices = choose(
         task,
@@ -127,13 +128,13 @@ def crossings_of_broker(task: Task, candidates: Iterable[Placed], racks: Racks) 
 
 
 def moves_of_broker(dirs: Iterable[DirSums], homes: Iterable[Home], goals: Goals) -> Iterator[Move]:
-    """What moves into directories of one broker, from within and from others.
+    """Yield the moves into directories of one broker, from its own and from other brokers.
 
-    A crossing that finds no place in any directory stays out.
+    A crossing that fits into no directory is dropped.
     """
     places = sorted(dirs, key=lambda one: one.path)
     number = {one.path: index for index, one in enumerate(places)}
-    # What lies in a directory that nobody reports cannot be planned with.
+    # Replicas in a directory without a report cannot be planned.
     known = sorted(
         (one for one in homes if one.rank is not None or one.path in number),
         key=lambda one: one[:4],
@@ -159,10 +160,10 @@ def moves_of_broker(dirs: Iterable[DirSums], homes: Iterable[Home], goals: Goals
 
 
 def order(one: Move) -> tuple[int | float | str, ...]:
-    """Moves in the order of their use: what they are for, how full their source is.
+    """Sort key of moves: purpose first, then how full the source is.
 
-    What goes to another broker comes before what plans within brokers have made of that. The
-    partition is in it only so that the same plan is limited the same way.
+    Moves between brokers come before moves within brokers that were planned on top of them. The
+    partition makes the order, and so the effect of a limit, deterministic.
     """
     is_within = one.from_broker == one.to_broker
     first = 0 if one.tier == Tier.DRAIN else 2 if is_within else 1
@@ -171,7 +172,7 @@ def order(one: Move) -> tuple[int | float | str, ...]:
 
 
 def limited_move(one: Move) -> LimitedMove:
-    """What a limit goes by."""
+    """Return the data of a move that a limit needs."""
     is_within = one.from_broker == one.to_broker
     alone = None if is_within else (one.topic, one.partition)
     return LimitedMove(
@@ -184,7 +185,7 @@ def limited_move(one: Move) -> LimitedMove:
 
 
 def by_broker(dirs: Sequence[DirSums]) -> dict[int, list[DirSums]]:
-    """Directories in groups, brokers ascending."""
+    """Group directories by broker, in ascending order."""
     groups: dict[int, list[DirSums]] = {}
     for one in sorted(dirs, key=lambda one: (one.broker_id, one.path)):
         groups.setdefault(one.broker_id, []).append(one)

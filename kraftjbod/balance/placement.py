@@ -1,14 +1,14 @@
-"""PURE. What lies where in a cluster, and what a plan may do with it.
+"""PURE. The replicas and directories of a cluster, and the rules for moving them.
 
-Values come in as the cluster or its telemetry reports them (:class:`LogDir`, :class:`Replica`);
-rules are applied once:
+The input is what the cluster or its telemetry reports (:class:`LogDir`, :class:`Replica`).
+The rules:
 
-* A replica on its way counts where it goes, with the bytes that it is going to have, and stays.
-* Only a directory that is online, not cordoned and not drained takes replicas, and a plan fills
-  :data:`SAFE_SHARE` of its free bytes at most; from one that is offline or hung nothing is read.
-* A replica moves only if its partition's assignment names its broker.
+* A replica that is already moving counts in its target with its final size, and no plan moves it.
+* Only a directory that is online, not cordoned and not drained takes replicas. A plan fills at most
+  :data:`SAFE_SHARE` of its free bytes. Replicas in offline or stalled directories do not move.
+* A replica moves only if its partition's assignment contains its broker.
 
-The same rules as frames are in spark/plan/plan_frames.py; a test keeps both equal.
+spark/plan/plan_frames.py has the same rules on frames, and a test compares both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kraftjbod.balance.transfer_planner import DirSums
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.log_dir_state import LogDirState
 
-#: Of a directory's free bytes, what a plan may fill: appends go on while replicas are copied.
+#: Fraction of a directory's free bytes that a plan may fill. Appends continue during the copy.
 SAFE_SHARE: Final = 0.8
 
 _OPEN: Final[str] = LogDirState.ONLINE.value
@@ -45,10 +45,10 @@ class LogDir(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """One replica where it lies; ``brokers`` is its partition's assignment, None if unknown.
+    """One replica in its directory; ``brokers`` is its partition's assignment, None if unknown.
 
-    ``is_future`` marks a copy that a move builds, or what a reassignment under way brings.
-    ``write_rate`` in bytes per second.
+    ``is_future`` marks the future replica of a move, or a replica that a pending reassignment adds.
+    ``write_rate`` is in bytes per second.
     """
 
     topic: str
@@ -63,7 +63,7 @@ class Replica(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A replica where it is or is going to be; ``pending_bytes`` have not arrived there yet."""
+    """A replica at its final place; ``pending_bytes`` have not been copied there yet."""
 
     topic: str
     partition: int
@@ -79,7 +79,7 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """A directory, or a whole broker if ``path`` is None, that shall become empty."""
+    """A directory to be emptied, or a whole broker if ``path`` is None."""
 
     broker_id: int
     path: str | None = None
@@ -90,7 +90,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a plan is wanted to do; limits are None where there are none."""
+    """Goals and limits of a plan; None means no limit."""
 
     goals: Goals = field(default_factory=Goals)
     across_brokers: bool = False
@@ -100,7 +100,7 @@ class PlanRequest:
 
 
 def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> list[DirSums]:
-    """Each directory with what may be done with it, before anything is counted into it."""
+    """Return each directory with its capabilities, before replicas are added."""
     drained = {(drain.broker_id, drain.path) for drain in drains}
     found = []
     for one in log_dirs:
@@ -130,7 +130,7 @@ def empty_dirs(log_dirs: Iterable[LogDir], drains: Collection[Drain] = ()) -> li
 
 
 def placed_replicas(replicas: Iterable[Replica], dirs: Iterable[DirSums]) -> list[Placed]:
-    """Each replica once; moves under way count as done, and nothing else moves such a replica."""
+    """Return each replica once. Pending moves count as done, and such replicas are not movable."""
     loads = {(one.broker_id, one.path): one.load for one in dirs}
     current: list[Replica] = []
     future: dict[tuple[str, int, int], list[Replica]] = defaultdict(list)
@@ -167,7 +167,7 @@ def _moving(current: Replica, future: Replica) -> Placed:
 
 @dataclass(slots=True)
 class _Held:
-    """What is counted in one directory."""
+    """Sums of the replicas in one directory."""
 
     size_bytes: int = 0
     fixed_bytes: int = 0
@@ -189,9 +189,9 @@ class _Held:
 
 
 def filled_dirs(dirs: Iterable[DirSums], placed: Iterable[Placed]) -> list[DirSums]:
-    """Each directory with what lies in it; what is on its way takes its free bytes at once.
+    """Return each directory with its replicas, sorted by broker and path.
 
-    By broker and path: sums of shares are the same then, to their last digit.
+    Pending bytes reduce the spare bytes at once. The order makes sums of floats reproducible.
     """
     held: dict[tuple[int, str], _Held] = defaultdict(_Held)
     for one in placed:
@@ -223,7 +223,7 @@ def _filled(one: DirSums, held: _Held) -> DirSums:
 
 
 def require_known(dirs: Sequence[DirSums], drains: Iterable[Drain]) -> None:
-    """:raises StartupError: without directories, or for a drain of something that there is not."""
+    """:raises StartupError: no directory is known, or a drain names an unknown one."""
     if not dirs:
         raise StartupError("no log directory is known, so there is nothing to plan with")
     for drain in drains:

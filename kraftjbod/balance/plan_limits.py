@@ -1,17 +1,16 @@
-"""PURE. Which moves of a plan are made when only so many are allowed: whole ones, good by
-themselves.
+"""PURE. Selection of moves under a limit, such that the selected moves are useful without the rest.
 
-A plan is made as if all of it were done: a later move counts on what earlier ones took away or
-brought. So a limit may not just leave some out.
+A plan assumes that all its moves are made: a later move relies on the bytes that earlier moves
+removed or added. So a limit cannot drop arbitrary moves.
 
-* What belongs together (the two moves of a swap) is made whole or left out whole.
-* What is larger than all that is allowed is left out, and so is what counted on it: a move for
-  balance out of a directory that then has less than planned, or into one that has more. What has to
-  find a place (drains, moves across brokers) counts on nothing.
-* At the first that no longer fits beside those before it, the limit is reached.
+* The two moves of a swap are selected or dropped together.
+* A move larger than the whole limit is dropped. Balance moves that rely on it are dropped too:
+  those out of a directory that then has less than planned, or into one that has more. Drains and
+  moves across brokers rely on no other move.
+* The selection ends at the first move that exceeds the remaining limit.
 
-So each move for balance is made between directories of which the source is at least as full as the
-plan had it, and the target at most: both end strictly between where they were, as planned.
+So for each selected balance move, the source is at least as full as planned, and the target at
+most. Both end strictly between their former levels, as planned.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from kraftjbod.balance.planner import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedMove:
-    """What a limit goes by. ``unit`` is what the moves of a swap share, and neighbours do not."""
+    """A move as a limit sees it. Adjacent moves with the same ``unit`` belong together."""
 
     unit: Hashable
     tier: Tier
@@ -37,9 +36,9 @@ class LimitedMove:
 def within_limits(
     moves: Iterable[LimitedMove], most_moves: int | None, most_bytes: int | None
 ) -> Iterator[bool]:
-    """For each of ``moves``, which are in the order of their use, whether it is made.
+    """Yield for each of ``moves``, in plan order, whether it is selected.
 
-    Ends early where the limit is reached: none of the rest is.
+    Ends early at the limit: no further move is selected.
     """
     state = _Left()
     so_many, so_large = 0, 0
@@ -63,16 +62,16 @@ def within_limits(
 
 
 class _Left:
-    """Directories that are not as the plan had them, for what was left out so far."""
+    """Directories whose bytes differ from the plan, because moves were dropped."""
 
     def __init__(self) -> None:
-        #: They have more than planned: something does not leave.
+        #: Directories with more bytes than planned: a dropped move does not leave them.
         self._fuller: set[Hashable] = set()
-        #: They have less than planned: something does not come.
+        #: Directories with fewer bytes than planned: a dropped move does not arrive.
         self._emptier: set[Hashable] = set()
 
     def allows(self, unit: Sequence[LimitedMove]) -> bool:
-        """Whether the moves are as good as they were planned."""
+        """Return whether the moves are still as useful as planned."""
         source, target = _ends(unit)
         match unit[0].tier:
             case Tier.DRAIN | Tier.ACROSS:
@@ -80,7 +79,7 @@ class _Left:
             case Tier.BYTES:
                 return source not in self._emptier and target not in self._fuller
             case Tier.RATE:
-                # By rate in one direction, by bytes in any: both have to be as planned.
+                # A rate move may shift bytes in either direction, so both must be as planned.
                 return not {source, target} & (self._fuller | self._emptier)
 
     def leave_out(self, unit: Sequence[LimitedMove]) -> None:
@@ -90,6 +89,6 @@ class _Left:
 
 
 def _ends(unit: Sequence[LimitedMove]) -> tuple[Hashable, Hashable]:
-    """Where bytes go from and to; of a swap, where the larger one goes."""
+    """Return source and target; for a swap those of its larger move."""
     largest = max(unit, key=lambda move: move.size_bytes)
     return largest.source, largest.target

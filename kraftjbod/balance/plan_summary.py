@@ -1,13 +1,13 @@
-"""PURE. What a plan brings, in figures and in words: before, after, and what it cannot bring.
+"""PURE. The result of a plan in figures and as text: before, after, and the goals it misses.
 
-Shares are those of fair_shares.py: of each broker's own bytes, or of the cluster's where replicas
+Shares are those of fair_shares.py: of each broker's bytes, or of the cluster's bytes if replicas
 may change brokers.
 
-At least :attr:`PlanFigures.least_bytes` have to be moved by any plan that brings every directory
-within the tolerance of its share. Proof: the shares sum up to what is there before and after, so
-they are the same for every plan. Bytes leave a directory in moves only, so what a directory has
-above ``share * (1 + tolerance)`` must be moved out of it; summed over directories no byte is
-counted twice, for it lies in one of them. Likewise what a directory lacks below
+:attr:`PlanFigures.least_bytes` is a lower bound: any plan that brings every directory within the
+tolerance of its share moves at least so many bytes. Proof: the shares are the same for every plan,
+because they depend only on the bytes before the plan. Bytes leave a directory only by moves, so
+the bytes above ``share * (1 + tolerance)`` must be moved out of it. Summed over directories, no
+byte is counted twice. Likewise the bytes that a directory lacks below
 ``share * (1 - tolerance)`` must be moved into it. The larger of the two sums is the bound.
 """
 
@@ -23,13 +23,13 @@ from kraftjbod.balance.fair_shares import DirLoad, byte_band, shares
 from kraftjbod.balance.transfer_planner import DirSums, Sent
 from kraftjbod.core.text.size_text import size_text
 
-#: More directories or brokers than this are not listed one by one.
+#: Longer lists of directories, brokers or missed goals are not printed in full.
 MOST_LINES: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDir:
-    """One directory before and after; ``load`` and ``fixed_bytes`` as the planner had them."""
+    """One directory before and after; ``load`` and ``fixed_bytes`` are the planner's input."""
 
     broker_id: int
     path: str
@@ -46,7 +46,7 @@ class PlannedDir:
 
     @staticmethod
     def of(one: DirSums, more: Sent) -> PlannedDir:
-        """``more`` is what comes, less what goes."""
+        """Return the directory with ``more``, the sum of arriving less leaving replicas, added."""
         return PlannedDir(
             broker_id=one.broker_id,
             path=one.path,
@@ -57,7 +57,7 @@ class PlannedDir:
             bytes_before=one.size_bytes,
             bytes_after=one.size_bytes + more.size_bytes,
             write_rate_before=one.write_rate,
-            # Sums of floats: what is left of nothing may be a little less than nothing.
+            # A sum of floats may be slightly below zero.
             write_rate_after=max(0.0, one.write_rate + more.write_rate),
             replicas_before=one.replicas,
             replicas_after=one.replicas + more.replicas,
@@ -66,7 +66,7 @@ class PlannedDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveCounts:
-    """Bytes and counts of moves; what counts as ``across`` goes to another broker."""
+    """Counts and bytes of moves; ``across`` counts moves to another broker."""
 
     moves: int
     moved_bytes: int
@@ -77,9 +77,9 @@ class MoveCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How full directories are, as fractions of their sizes; ``skew`` is fullest over mean.
+    """Fill levels of directories as fractions of their sizes; ``skew`` is fullest over mean.
 
-    ``deviation`` is the standard deviation of the fractions from their mean.
+    ``deviation`` is the standard deviation of the fractions.
     """
 
     fullest: float
@@ -92,7 +92,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures(MoveCounts):
-    """A whole plan. Only directories that take replicas are in the spreads."""
+    """Figures of a whole plan. The spreads cover only directories that take replicas."""
 
     least_bytes: int
     before: Spread
@@ -107,7 +107,7 @@ def figures(
     tolerance: float,
     across_brokers: bool,
 ) -> PlanFigures:
-    """What a plan brings; shares are the cluster's with ``across_brokers``."""
+    """Compute the figures of a plan; with ``across_brokers`` shares are those of the cluster."""
     wanted = _shares(dirs, across_brokers=across_brokers)
     above = sum(
         max(0.0, one.bytes_before - share * (1 + tolerance))
@@ -127,7 +127,7 @@ def figures(
 
 
 def spread(dirs: Iterable[PlannedDir], *, is_after: bool) -> Spread:
-    """Of the directories that take replicas."""
+    """Compute the spread over the directories that take replicas."""
     open_dirs = [one for one in dirs if one.load.takes and one.load.total_bytes > 0]
     held = [one.bytes_after if is_after else one.bytes_before for one in open_dirs]
     rates = [one.write_rate_after if is_after else one.write_rate_before for one in open_dirs]
@@ -149,7 +149,7 @@ def as_json(plan: PlanFigures) -> dict[str, Any]:
 
 
 def lines(dirs: Sequence[PlannedDir], plan: PlanFigures) -> list[str]:
-    """For people: directories one by one where there are few, else brokers, else none."""
+    """Return the plan as text: a table of directories, of brokers if that is shorter, or none."""
     brokers = _by_broker(dirs)
     tables = []
     if plan.moves and len(dirs) <= MOST_LINES:
@@ -193,7 +193,7 @@ def _shares(dirs: Sequence[PlannedDir], *, across_brokers: bool) -> list[float]:
 
 
 def _missed(dirs: Sequence[PlannedDir], wanted: Sequence[float], tolerance: float) -> Iterator[str]:
-    """The directories that stay outside the tolerance, worst first, and why as far as is known."""
+    """Yield the directories that stay outside the tolerance, worst first, with the known reason."""
     found: list[tuple[float, str]] = []
     for one, share in zip(dirs, wanted, strict=True):
         place = f"{one.broker_id}:{one.path}"
@@ -258,7 +258,7 @@ def _broker_cells(broker: int, own: Sequence[PlannedDir]) -> tuple[str, ...]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, figures to the right."""
+    """Format a table with the first column left-aligned and the others right-aligned."""
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     return [
         "  ".join(

@@ -1,23 +1,22 @@
-"""PURE. Which replicas of one broker move to which of its directories: rules by bytes, then by
-rate.
+"""PURE. Plan the moves of one broker's replicas between its directories.
 
 Goals, in this order:
 
-1. Directories that are drained become empty; replicas that come from other brokers get a place.
-2. Each directory holds its share of the bytes: as many per byte of its size as any other, give or
-   take the tolerance.
-3. Each directory gets as much of what is written as any other, within a tolerance of its own.
+1. Drained directories become empty, and replicas from other brokers get a directory.
+2. Each directory holds its share of the bytes, within the tolerance. Shares are proportional to
+   directory sizes.
+3. Each directory gets the same write rate as the others, within the rate tolerance.
 
 Rules:
 
-* A move never fills its target: what comes in is counted at once, what leaves frees nothing, and
-  together they stay below what the caller calls spare.
-* Directories that do not take get nothing; from those that do not give nothing is read.
-* A move or a swap for balance leaves both directories strictly between where they were, so that
-  the worst one never gets worse. One for the rate leaves both within the tolerance of the bytes.
+* A move never fills its target: incoming bytes count at once, leaving bytes free no space, and the
+  sum stays within the caller's spare bytes.
+* Directories that do not take get no replica. Directories that do not give are not read.
+* A move or swap for balance leaves both directories strictly between their former levels, so that
+  the worst one never gets worse. A rate move leaves both within the tolerance of the bytes.
 * No replica moves twice.
 
-Directories and replicas are known by their places in the sequences that are handed in.
+Directories and replicas are identified by their indexes in the given sequences.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from kraftjbod.balance.fair_shares import (
     shares,
 )
 
-#: A replica that ends a need may be larger than it by so much before smaller ones are tried.
+#: A replica may exceed the needed bytes by this factor before smaller ones are tried.
 _SNUG: Final = 1.1
-#: Below this part of a need one larger replica is better than many small ones, and no swap.
+#: Below this part of the need, one larger replica is better than small ones or a swap.
 _WORTHWHILE: Final = 1 / 16
-#: Of the tolerance, how far a broker's own level may be from the one that is wanted.
+#: A broker's own level may differ from the requested one by this part of the tolerance.
 _NEAR: Final = 0.7
-#: Of the gap between two directories; all of it would only let them change sides.
+#: Part of the gap between two directories that may move. The whole gap would swap their levels.
 _OF_GAP: Final = 0.75
-#: What a swap brings must be this part of the bytes that it moves.
+#: Minimum gain of a swap as a part of its moved bytes.
 _SWAP_GAIN: Final = 1 / 8
-#: Swaps for one directory, for bytes and for rate.
+#: Limit of swaps per directory, for bytes and for rate each.
 _MAX_SWAPS: Final = 32
-#: Replicas with the highest rate of a directory that are tried for a swap.
+#: Number of replicas with the highest rate in a directory that are tried for a swap.
 _HOTTEST: Final = 16
-#: Directories with the lowest rate that something may go to for the rate's sake.
+#: Number of directories with the lowest rate that are tried as targets of rate moves.
 _COOLEST: Final = 4
 
 
 class Tier(IntEnum):
-    """What a move is for; lower ones come first where only some may be made."""
+    """Purpose of a move. Under a limit, lower tiers come first."""
 
     DRAIN = 0
     ACROSS = 1
@@ -67,7 +66,7 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """One replica; ``directory`` is None for one that comes from another broker."""
+    """One replica; ``directory`` is None if it comes from another broker."""
 
     directory: int | None
     size_bytes: int
@@ -77,10 +76,10 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirMove:
-    """``replica`` goes to ``target``.
+    """Move of ``replica`` to directory ``target``.
 
-    ``step`` numbers what belongs together (the two moves of a swap have one number). ``score`` says
-    how full the source was, as a multiple of its share; it never rises within a tier.
+    The two moves of a swap have the same ``step``. ``score`` is the fill level of the source as a
+    multiple of its share; it never rises within a tier.
     """
 
     replica: int
@@ -92,14 +91,14 @@ class DirMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirPlan:
-    """``misfits`` are replicas that had to find a place and found none."""
+    """Moves of a broker; ``misfits`` are replicas that had to move and fit nowhere."""
 
     moves: tuple[DirMove, ...]
     misfits: tuple[int, ...]
 
 
 def plan_broker(dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goals: Goals) -> DirPlan:
-    """The moves that bring one broker nearest to its goals, in the order of their use."""
+    """Return the moves that bring one broker nearest to its goals, in plan order."""
     board = _Board(dirs, replicas, goals)
     misfits = tuple(_place(board))
     _balance_bytes(board)
@@ -108,7 +107,7 @@ def plan_broker(dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goals:
 
 
 class _Board:
-    """The broker as the plan goes on."""
+    """State of the broker during planning."""
 
     def __init__(
         self, dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goals: Goals
@@ -119,7 +118,7 @@ class _Board:
         self.spare = [load.spare_bytes for load in dirs]
         self.bytes = [0] * len(dirs)
         self.rate = [0.0] * len(dirs)
-        #: Those that may move, by directory: size and replica, ascending.
+        #: Movable replicas by directory: size and index, ascending.
         self.free: list[list[tuple[int, int]]] = [[] for _ in dirs]
         self.moves: list[DirMove] = []
         self._step = 0
@@ -158,11 +157,11 @@ class _Board:
         return [d for d, load in enumerate(self.dirs) if load.takes]
 
     def fill(self, directory: int) -> float:
-        """Bytes as a multiple of the directory's share."""
+        """Return the directory's bytes as a multiple of its share."""
         return _ratio(self.bytes[directory], self.byte_share[directory])
 
     def heat(self, directory: int) -> float:
-        """Rate as a multiple of the directory's share."""
+        """Return the directory's write rate as a multiple of its share."""
         return _ratio(self.rate[directory], self.rate_share[directory])
 
     def begin_step(self) -> None:
@@ -183,13 +182,13 @@ class _Board:
         )
 
     def most_bytes(self, source: int, target: int) -> float:
-        """What may move between two directories, so that both end between, and much nearer."""
+        """Return the limit of bytes to move so that both directories end between their levels."""
         gap = self.fill(source) - self.fill(target)
         least_share = min(self.byte_share[source], self.byte_share[target])
         return gap * least_share * _OF_GAP if gap > 0 and least_share > 0 else 0.0
 
     def bytes_in_band(self, source: int, target: int, moved_bytes: int) -> bool:
-        """Whether both are within the tolerance after so many bytes have moved."""
+        """Return whether both are within the tolerance after ``moved_bytes`` have moved."""
         tolerance = self.goals.tolerance
         return (
             self.bytes[source] - moved_bytes >= self.byte_share[source] * (1 - tolerance)
@@ -200,7 +199,7 @@ class _Board:
 
 
 def _level(bands: Sequence[Band], all_bytes: int, goals: Goals) -> float:
-    """The level that is wanted, if all directories can be within the tolerance of it at once."""
+    """Return the requested level if the directories can reach it within the tolerance."""
     own = level_of(bands, all_bytes)
     if goals.level is None or abs(own - goals.level) > goals.level * goals.tolerance * _NEAR:
         return own
@@ -217,7 +216,7 @@ def _ratio(held: float, share: float) -> float:
 
 
 def _place(board: _Board) -> Iterator[int]:
-    """Find places for what comes in and what is drained, the largest first; yields misfits."""
+    """Place incoming and drained replicas, the largest first. Yields those that fit nowhere."""
     homeless = [
         index
         for index, replica in enumerate(board.replicas)
@@ -249,7 +248,7 @@ def _fill_with(board: _Board, directory: int, more_bytes: int) -> float:
 
 
 def _balance_bytes(board: _Board) -> None:
-    """Move what is above the shares to where it is wanted most, then fill what is below."""
+    """Move bytes out of directories above the tolerance, then into those below, then swap."""
     stuck: set[int] = set()
     while (found := _next_overfull(board, stuck)) or (found := _next_underfull(board)):
         replica, source, target = found
@@ -260,7 +259,7 @@ def _balance_bytes(board: _Board) -> None:
 
 
 def _next_overfull(board: _Board, stuck: set[int]) -> tuple[int, int, int] | None:
-    """A replica out of the fullest directory above the tolerance."""
+    """Return replica, source and target for the fullest directory above the tolerance."""
     givers = [d for d in range(len(board.dirs)) if board.free[d] and d not in stuck]
     for source in sorted(givers, key=board.fill, reverse=True):
         need = board.bytes[source] - board.byte_share[source] * (1 + board.goals.tolerance)
@@ -277,7 +276,7 @@ def _next_overfull(board: _Board, stuck: set[int]) -> tuple[int, int, int] | Non
 
 
 def _next_underfull(board: _Board) -> tuple[int, int, int] | None:
-    """A replica into the emptiest directory below the tolerance."""
+    """Return replica, source and target for the emptiest directory below the tolerance."""
     for target in sorted(board.takers, key=board.fill):
         need = board.byte_share[target] * (1 - board.goals.tolerance) - board.bytes[target]
         if need <= 0:
@@ -291,7 +290,7 @@ def _next_underfull(board: _Board) -> tuple[int, int, int] | None:
 
 
 def _pick(board: _Board, source: int, target: int, need: float, *, is_strict: bool) -> int | None:
-    """The replica that serves a need of bytes best; strictly, both ends stay in the tolerance."""
+    """Return the replica that best meets a need of bytes. Strict: both ends stay in tolerance."""
     most = min(float(board.spare[target]), board.most_bytes(source, target))
     if is_strict:
         tolerance = board.goals.tolerance
@@ -316,7 +315,7 @@ def _pick(board: _Board, source: int, target: int, need: float, *, is_strict: bo
 
 
 def _swap_bytes(board: _Board, source: int) -> None:
-    """Large ones out, small ones in, as long as that brings the directory nearer to its share."""
+    """Swap large replicas for smaller ones while the directory is above the tolerance."""
     if not board.dirs[source].takes:
         return
     for _ in range(_MAX_SWAPS):
@@ -338,7 +337,7 @@ def _swap_bytes(board: _Board, source: int) -> None:
 def _best_swap(
     board: _Board, source: int, target: int, need: float
 ) -> tuple[bool, int, int, int, int] | None:
-    """Cheapest first: whether it falls short of the need, bytes, out, back, target."""
+    """Return the cheapest swap: falls short of the need, bytes, out, back, target."""
     most = board.most_bytes(source, target)
     best: tuple[bool, int, int, int, int] | None = None
     for back_size, back in board.free[target]:
@@ -371,7 +370,7 @@ def _swap(
 
 
 def _balance_rate(board: _Board) -> None:
-    """Move or swap what is written most, while the bytes stay within their tolerance."""
+    """Move or swap replicas with high write rates while the bytes stay within the tolerance."""
     if not any(board.rate):
         return
     for source in sorted(range(len(board.dirs)), key=board.heat, reverse=True):
@@ -382,7 +381,7 @@ def _balance_rate(board: _Board) -> None:
 
 
 def _cool(board: _Board, source: int) -> bool:
-    """One move or swap out of a directory that gets too much; whether there was one."""
+    """Move or swap one replica out of a directory with a high rate; return whether it worked."""
     rates = board.replicas
     hot = [i for _, i in board.free[source] if rates[i].write_rate > 0]
     hot.sort(key=lambda i: (-rates[i].write_rate / max(1, rates[i].size_bytes), i))
@@ -412,7 +411,7 @@ def _cool(board: _Board, source: int) -> bool:
 
 
 def _cools(board: _Board, source: int, target: int, out: int, back: int | None) -> bool:
-    """Whether moving ``out``, and ``back`` the other way, is allowed and brings rates nearer."""
+    """Return whether moving ``out``, and ``back`` in return, is allowed and evens out the rates."""
     size, rate = board.replicas[out].size_bytes, board.replicas[out].write_rate
     if size > board.spare[target]:
         return False
@@ -423,7 +422,7 @@ def _cools(board: _Board, source: int, target: int, out: int, back: int | None) 
         size, rate = size - other.size_bytes, rate - other.write_rate
     least_share = min(board.rate_share[source], board.rate_share[target])
     gap = board.heat(source) - board.heat(target)
-    # As with bytes: both end strictly between where they were.
+    # As for bytes, both end strictly between their former levels.
     return (
         least_share > 0
         and 0 < rate < gap * least_share
@@ -437,7 +436,7 @@ def _bytes_per_rate(board: _Board, out: int, back: int) -> float:
 
 
 def _ordered(moves: Iterable[DirMove]) -> Iterator[DirMove]:
-    """By tier, with scores that do not rise, so that a limit takes the first ones."""
+    """Sort moves by tier and make scores non-increasing, so that a limit keeps the first ones."""
     ceiling = float("inf")
     tier: Tier | None = None
     for move in sorted(moves, key=lambda move: (move.tier, move.step)):

@@ -1,17 +1,15 @@
-"""PURE. Which replicas go from one broker to another: how many bytes by the driver, which by
-executors.
+"""PURE. Plan moves between brokers: the driver plans byte amounts, executors choose replicas.
 
-First :func:`byte_tasks` and :func:`rate_tasks` go by sums of brokers, a row each, and say how
-much each broker that has too much hands to which other one. Then :func:`choose` picks replicas for
-one source at a time, knowing nothing of the other sources. What the parts chose fits together,
-because
+First :func:`byte_tasks` and :func:`rate_tasks` take the sums of brokers and decide how much each
+overfull broker sends to which other broker. Then :func:`choose` picks replicas for one source at a
+time, independent of other sources. The independent choices are compatible, because
 
-* what all sources together may send to a target is within what the target may take;
-* a partition is a candidate on one broker only: who that is, is the caller's business;
-* the target has no replica of the partition, and no rack of the partition is lost. Between brokers
-  of one rack that is always so, so such pairs come first.
+* the transfers to a target together stay within its limit,
+* a partition is a candidate on one broker only, which the caller ensures,
+* the target has no replica of the partition, and the partition loses no rack. Pairs of brokers in
+  one rack never lose a rack, so they come first.
 
-In which directory of the target a replica lands is planned later (planner.py).
+planner.py later plans the directory of the target.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from kraftjbod.balance.fair_shares import (
 from kraftjbod.balance.planner import Tier
 
 _BISECTIONS: Final = 64
-#: A directory gives what is above its share; replicas may be larger than that by so much.
+#: A chosen replica may exceed its directory's excess bytes by this factor.
 _ABOVE: Final = 2.0
 
 Racks = Mapping[int, str | None]
@@ -42,7 +40,7 @@ Racks = Mapping[int, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirSums:
-    """One directory of the cluster and what lies in it; ``fixed`` is what cannot be moved."""
+    """Sums of one directory's replicas; ``fixed`` sums cover immovable replicas."""
 
     broker_id: int
     path: str
@@ -58,10 +56,10 @@ class DirSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad:
-    """One broker: what it has and what its share is.
+    """Sums and shares of one broker.
 
-    ``excess`` is by path how many bytes a directory has above its share. ``weight_bytes`` counts a
-    byte for each replica that must leave, so that empty ones are not forgotten.
+    ``excess`` is the number of bytes above its share, by directory path. ``weight_bytes`` adds one
+    byte per replica of a drained directory, so that empty replicas count.
     """
 
     broker_id: int
@@ -82,7 +80,7 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What one broker shall send to another: about ``wanted``, never above ``most_bytes``."""
+    """Amount for one target broker: about ``wanted``, at most ``most_bytes``."""
 
     target: int
     wanted: float
@@ -91,9 +89,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one broker sends in all. ``wanted`` counts bytes, or with ``is_rate`` bytes per second.
+    """Transfers of one source broker. ``wanted`` is in bytes, with ``is_rate`` in bytes per second.
 
-    ``spare_bytes`` is what it may lose before it has too little itself.
+    ``spare_bytes`` may leave the broker before it falls below the tolerance.
     """
 
     load: BrokerLoad
@@ -115,7 +113,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The candidate at place ``candidate`` goes to broker ``target``."""
+    """The candidate with index ``candidate`` moves to broker ``target``."""
 
     candidate: int
     target: int
@@ -125,7 +123,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What one broker has been given to send, or to take, so far."""
+    """Sums of replicas that a broker sends or receives."""
 
     size_bytes: int
     write_rate: float
@@ -148,14 +146,14 @@ NOTHING: Final = Sent(size_bytes=0, write_rate=0.0, replicas=0)
 
 
 def cluster_level(dirs: Iterable[DirSums]) -> float:
-    """How full all directories of the cluster would be if they were alike, as far as they can."""
+    """Return the common fill level of all directories, within their bounds."""
     known = list(dirs)
     bands = [byte_band(one.load, one.size_bytes, one.fixed_bytes) for one in known]
     return level_of(bands, sum(one.size_bytes for one in known))
 
 
 def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
-    """Each broker with its share, at one level for all directories of the cluster."""
+    """Return each broker with its share, at one level for all directories of the cluster."""
     known = list(dirs)
     level = cluster_level(known)
     by_bytes = [byte_band(one.load, one.size_bytes, one.fixed_bytes).at(level) for one in known]
@@ -188,7 +186,7 @@ def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
 def after(
     loads: Iterable[BrokerLoad], given: Mapping[int, Sent], taken: Mapping[int, Sent]
 ) -> list[BrokerLoad]:
-    """The brokers when what was chosen has moved; space is taken and not given back."""
+    """Return the brokers after the chosen moves. Freed space does not count as spare."""
     changed = []
     for load in loads:
         out, come = given.get(load.broker_id, NOTHING), taken.get(load.broker_id, NOTHING)
@@ -205,9 +203,9 @@ def after(
 
 
 def without_stuck(loads: Sequence[BrokerLoad], stuck: Collection[int]) -> list[BrokerLoad]:
-    """The shares of all others when these brokers keep what they have above theirs.
+    """Return the loads with new shares, given that ``stuck`` brokers keep their excess.
 
-    What may not leave one broker, for the sake of racks or holders, another one gives instead.
+    If racks or existing replicas prevent moves from one broker, other brokers send more instead.
     """
     kept = [load.broker_id in stuck and load.size_bytes > load.share_bytes for load in loads]
     bands = [
@@ -224,7 +222,7 @@ def without_stuck(loads: Sequence[BrokerLoad], stuck: Collection[int]) -> list[B
 
 
 def byte_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[int, Task]:
-    """By source, what brokers above the tolerance give and those below it take."""
+    """Return by source the bytes from brokers above the tolerance to brokers below it."""
     high, low = 1 + goals.tolerance, 1 - goals.tolerance
 
     def gives(load: BrokerLoad, level: float) -> float:
@@ -249,7 +247,7 @@ def byte_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[
 
 
 def rate_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[int, Task]:
-    """By source, what brokers that are written to too much give, as far as the bytes allow it."""
+    """Return by source the write rate to move, as far as the bytes stay within the tolerance."""
     given, taken, most = {}, {}, {}
     for load in loads:
         if load.share_rate <= 0 or load.share_bytes <= 0:
@@ -267,7 +265,7 @@ def rate_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[
 
 
 def _level(amount_at: Callable[[float], float], amount: float) -> float:
-    """The level at which a function that grows with it reaches ``amount``."""
+    """Return the level at which the increasing function ``amount_at`` reaches ``amount``."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         if amount_at(high) >= amount:
@@ -285,7 +283,7 @@ def _level(amount_at: Callable[[float], float], amount: float) -> float:
 def _pairs(
     given: Mapping[int, float], taken: Mapping[int, float], racks: Racks
 ) -> list[tuple[int, int, float]]:
-    """Sources and targets, within racks first, the largest first: few pairs, large parts."""
+    """Match sources and targets, within racks first, the largest first: few pairs, large parts."""
     left_given, left_taken = dict(given), dict(taken)
     pairs: list[tuple[int, int, float]] = []
     named = sorted({rack for rack in racks.values() if rack is not None})
@@ -328,7 +326,7 @@ def _tasks(
     *,
     is_rate: bool,
 ) -> dict[int, Task]:
-    """A target's slack goes to its sources by what each of them sends."""
+    """Build the tasks. A target's limit is divided in proportion to the sources' amounts."""
     grouped: dict[int, list[Transfer]] = defaultdict(list)
     for source, target, part in pairs:
         most_bytes = most[target] * part / taken[target]
@@ -349,7 +347,7 @@ def _tasks(
 
 
 def choose(task: Task, candidates: Sequence[Candidate], racks: Racks) -> list[Choice]:
-    """Replicas of the task's broker for its transfers; each at most once."""
+    """Choose replicas for the task's transfers, each at most once."""
     pick = _Pick(task, candidates, racks)
     for transfer in task.transfers:
         if task.is_rate:
@@ -360,7 +358,7 @@ def choose(task: Task, candidates: Sequence[Candidate], racks: Racks) -> list[Ch
 
 
 class _Pick:
-    """What is left of one source as replicas are chosen."""
+    """Remaining candidates and sums of one source while replicas are chosen."""
 
     def __init__(self, task: Task, candidates: Sequence[Candidate], racks: Racks) -> None:
         self.choices: list[Choice] = []
@@ -373,7 +371,7 @@ class _Pick:
         self._left = set(range(len(candidates)))
 
     def by_bytes(self, transfer: Transfer) -> None:
-        """The largest first, out of directories that have too much before others."""
+        """Choose the largest candidates first, from directories above their share first."""
         wanted, most = transfer.wanted, transfer.most_bytes
         able = self._able(transfer.target)
         able.sort(
@@ -395,7 +393,7 @@ class _Pick:
             self._finish(able, transfer.target, wanted, most)
 
     def _finish(self, able: Iterable[int], target: int, wanted: float, most: float) -> None:
-        """One replica more, the smallest that serves the rest, if the target has the space."""
+        """Choose the smallest replica that covers the rest, if the target has the space."""
         fit = [
             index
             for index in able
@@ -409,7 +407,7 @@ class _Pick:
             self._take(last, target, Tier.ACROSS)
 
     def by_rate(self, transfer: Transfer) -> None:
-        """Those with the highest rate for their bytes first."""
+        """Choose candidates with the highest write rate per byte first."""
         wanted, most = transfer.wanted, transfer.most_bytes
 
         def coldness(index: int) -> tuple[float, int]:
