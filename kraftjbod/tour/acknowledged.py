@@ -1,8 +1,8 @@
-"""WIRE. What was acknowledged, written down for the pipeline's ``audit``: JSON lines.
+"""WIRE. The acknowledged records as JSON lines, for the pipeline's ``audit``.
 
-One line per acknowledged batch: where it is, whose it is (``producer``, ``sequence`` of its first
-record) and the CRC-32 (zlib's) of each record's key and value, so that the audit does not take
-another record for a missing one. Some 20 bytes and 1 µs per record.
+Each line describes one acknowledged batch: topic, partition, offset, ``producer``, ``sequence`` of
+its first record, and the CRC-32 (zlib's) of each record's key and value. By the CRCs the audit
+detects a wrong record at the right place. A record costs about 20 bytes and 1 µs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 
 
 def write_acknowledged(path: Path, topic: str, loads: Iterable[Acknowledgements]) -> int:
-    """Write what ``loads`` had acknowledged of ``topic`` to ``path``; how many records that are.
+    """Write the acknowledged batches of ``loads`` to ``path`` and return the number of records.
 
-    :raises OSError: if the file cannot be written.
+    :raises OSError: the file cannot be written.
     """
     records = 0
     with path.open("w", encoding="ascii") as file:

@@ -1,7 +1,7 @@
-"""WIRE. A disk dies under load: which one, how, what was seen when, and how it comes back.
+"""WIRE. Kill a disk under load, build the timeline of the failover, and restore the disk.
 
-The disk is a log directory; it dies by ``chmod 000``. Times come from three places: this
-process's clock, the broker's telemetry, and the clients' own acknowledgements.
+The disk is a log directory, killed by ``chmod 000``. Times come from three sources: this process's
+clock, the broker's telemetry, and the acknowledgements of the clients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REPORTED = "log_dir_failure_acknowledged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Milestone:
-    """Something that happened ``after_ms`` the disk died; ``None``: it was never seen."""
+    """An event ``after_ms`` milliseconds after the death; ``None`` if it was not observed."""
 
     what: str
     after_ms: int | None
@@ -37,7 +37,7 @@ class Milestone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """When it happened, by both clocks, and which mode the directory had."""
+    """Time of the death by the monotonic and the wall clock, and the directory's former mode."""
 
     at_s: float
     wall_s: float
@@ -45,7 +45,7 @@ class Death:
 
 
 def kill_disk(path: Path) -> Death:
-    """From now on nothing in ``path`` can be opened by a daemon."""
+    """Set the mode of ``path`` to 000, so that no daemon can open files in it."""
     mode = stat.S_IMODE(path.stat().st_mode)
     path.chmod(0)
     return Death(at_s=time.monotonic(), wall_s=time.time(), mode=mode)
@@ -58,7 +58,7 @@ def restore_disk(path: Path, death: Death) -> None:
 async def wait_for_new_leaders(
     client: ClusterClient, topic: str, victim: Victim, *, timeout_s: float
 ) -> float | None:
-    """The instant (monotonic) when no partition was led from the dead disk any more."""
+    """Return the time (monotonic) when every partition had a leader on another broker, or None."""
 
     def all_moved(metadata: ClusterMetadata) -> bool:
         partitions = metadata.topic(topic).partitions
@@ -70,7 +70,7 @@ async def wait_for_new_leaders(
 async def wait_clients_back(
     loads: Sequence[Acknowledgements], victim: Victim, since_s: float, *, timeout_s: float
 ) -> bool:
-    """Whether each partition that lost its leader was written to again after ``since_s``."""
+    """Return whether each partition that lost its leader was written to after ``since_s``."""
     deadline = time.monotonic() + timeout_s
     waiting = [load for load in loads if load.partition in victim.led]
     while waiting and time.monotonic() < deadline:
@@ -87,7 +87,7 @@ def timeline_of(
     gaps: Mapping[int, Gap],
     victim: Victim,
 ) -> list[Milestone]:
-    """What happened when, in the order of the story."""
+    """Return the milestones of the failover in their expected order."""
     back_s = max((gaps[p].end_s for p in victim.led), default=None)
     return [
         Milestone(what="the disk dies (chmod 000)", after_ms=0),
@@ -113,9 +113,9 @@ def timeline_of(
 def gaps_around(
     loads: Sequence[Acknowledgements], death: Death, *, until_s: float | None = None
 ) -> dict[int, Gap]:
-    """By partition, the longest time without an acknowledged write around the death.
+    """Return by partition the longest time between acknowledgements around the death.
 
-    :param until_s: the instant (monotonic) from which gaps may be of something else.
+    :param until_s: end (monotonic) of the measurement, before the next fault.
     """
     to_s = min(death.at_s + _AFTER_S, until_s or death.at_s + _AFTER_S)
     return {load.partition: load.longest_gap(death.at_s - _BEFORE_S, to_s) for load in loads}
@@ -128,7 +128,7 @@ def _ms_after(instant_s: float | None, death: Death) -> int | None:
 def _logged_after_ms(
     broker: DaemonProcess, event: str, directory_id: str | None, death: Death
 ) -> int | None:
-    """When the broker logged ``event`` for the first time after the death."""
+    """Return after how many ms the broker first logged ``event`` since the death."""
     for logged in broker.events(event):
         at_s = datetime.fromisoformat(logged["timestamp"]).timestamp()
         if logged.get("directory_id") == directory_id and at_s >= death.wall_s - 0.001:

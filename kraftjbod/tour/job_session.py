@@ -1,8 +1,8 @@
-"""WIRE. `JobSession`: ``kraftjbod-pipeline session`` as a process beside the tour, and its answers.
+"""WIRE. `JobSession`: the process ``kraftjbod-pipeline session`` and its answers.
 
-The process starts Spark once for all jobs. Whether it can is known when the first job is asked for:
-what the tour does before that goes its way without Spark. What the jobs say meanwhile goes to a
-file. The process ends with its input, so it does not outlive the tour, nor its Java the process.
+The process starts Spark once for all jobs. A failed start is reported by the first requested job,
+so the part of the tour before it works without Spark. The output of the jobs goes to a log file.
+The process ends at the end of its standard input, so neither it nor its Java outlives the tour.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kraftjbod.core.errors import OperatingError
 
 _SESSION: Final = (
     *(sys.executable, "-m", "kraftjbod.spark.pipeline_tool", "session"),
-    # To plan each stage anew costs more than a tour's few rows do.
+    # Adaptive execution replans each stage, which costs more than the few rows of a tour.
     *("--conf", "spark.sql.adaptive.enabled=false"),
 )
 _JOB_TIMEOUT_S: Final = 300.0
 _STOP_TIMEOUT_S: Final = 20.0
-#: A job's summary is of this size at most.
+#: Limit of a job's summary.
 _MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
 _LAST_WORDS_CHARS: Final = 2000
 
@@ -37,11 +37,11 @@ Answer = Mapping[str, Any]
 
 
 class JobFailedError(OperatingError):
-    """A job or tool ended with another exit code than 0; the message holds its last words."""
+    """A job or tool had an exit code other than 0; the message has the end of its output."""
 
 
 class JobSession:
-    """Jobs in the order in which they are asked for; closed at the end of an ``async with``."""
+    """Runs Spark jobs in the order of their requests. Use it in an ``async with``."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -55,7 +55,7 @@ class JobSession:
         return importlib.util.find_spec("pyspark") is not None
 
     async def start(self) -> None:
-        """Begin to start Spark; that it cannot is raised by :meth:`ask`."""
+        """Begin to start Spark. :meth:`ask` reports a failed start."""
         if self._process is not None or not self.is_installed():
             return
         try:
@@ -69,12 +69,12 @@ class JobSession:
             self._reading = asyncio.create_task(self._read(self._process))
 
     def ask(self, name: str, *options: str) -> asyncio.Future[Answer]:
-        """Put a job in line; its answer comes when those before it are done.
+        """Queue a job and return a future with its answer.
 
-        What the job does ahead begins at once.
+        The job's preparation starts at once; its answer follows those of earlier jobs.
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        # Of jobs that nobody waits for any more, asyncio need not complain.
+        # Mark exceptions as retrieved: asyncio would log them for abandoned jobs.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self._failure is not None:
             answer.set_exception(JobFailedError(self._failure))
@@ -87,9 +87,9 @@ class JobSession:
     async def answer(
         self, asked: asyncio.Future[Answer], *, accept: Sequence[int] = (0,)
     ) -> Answer:
-        """The summary of a job that ended with one of the exit codes ``accept``.
+        """Wait for the answer of a job that ended with one of the exit codes ``accept``.
 
-        :raises JobFailedError: with what it said, if it fails or takes minutes.
+        :raises JobFailedError: the job failed, or took more than 5 minutes.
         """
         try:
             async with asyncio.timeout(_JOB_TIMEOUT_S):
@@ -101,7 +101,7 @@ class JobSession:
         return answer
 
     async def _read(self, process: Process) -> None:
-        """Answers, to whom they are due, until the process ends."""
+        """Deliver answers to the requests in order, until the process ends."""
         assert process.stdout is not None
         try:
             while line := await process.stdout.readline():
@@ -127,7 +127,7 @@ class JobSession:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """The process ends in order: at once if an error ends the tour, or else after its jobs."""
+        """End the process: at once if an exception ended the tour, else after its jobs."""
         process = self._process
         if process is None:
             return

@@ -1,11 +1,11 @@
 """WIRE. ``make run``: the tour.
 
-The tour starts a cluster from empty disks, sends it every line of the standard library, and under
-load kills the busiest log directory, the active controller, and a broker. It reads everything back,
-and repairs the disk. Then Spark takes the topic in, audits it, and plans how to even out the disks.
-The cluster stays up.
-The exit code is 0 only if nothing that was acknowledged is missing, doubled, changed or out of
-order, and every job of the pipeline did its work.
+The tour starts a cluster on empty disks and writes every line of the standard library to it. Under
+load it kills the busiest log directory, the active controller, and a broker. It reads all records
+back and repairs the disk. Then Spark ingests the topic, audits it, and plans how to even out the
+disks. The cluster stays up.
+The exit code is 0 only if no acknowledged record is missing, duplicated, changed or out of
+order, and every job of the pipeline succeeded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOPIC: Final = "python-source"
 PARTITIONS: Final = 12
 REPLICATION_FACTOR: Final = 3
 GOAL_GAP_MS: Final = 1000
-#: Producers need no controller; a broker's partitions need an election and a client that asks.
+#: Smaller than a broker's: producers do not need a controller.
 CONTROLLER_GOAL_GAP_MS: Final = 300
 BROKER_GOAL_GAP_MS: Final = 1500
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     reporter = Reporter(Console())
-    # Whoever ends a tour half way ends its cluster too.
+    # SIGTERM raises KeyboardInterrupt, so that an interrupted tour ends its cluster too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with claimed(options.run_dir):
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
-    """The tour, from empty disks to a repaired cluster and what Spark makes of it."""
+    """Run the tour from empty disks to a repaired cluster and the Spark jobs; return exit code."""
     await _clear(run_dir, reporter)
     dealing = asyncio.create_task(asyncio.to_thread(deal_standard_library, PARTITIONS))
     cluster = await _start_new(run_dir, reporter)
@@ -98,7 +98,7 @@ async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
                 )
                 is_good = await pipeline.take() and is_good
     except BaseException:
-        # A half-done story is no cluster to leave running; its files stay.
+        # An interrupted tour leaves no running cluster behind, only its files.
         cluster.kill()
         raise
     reporter.step("The cluster stays up.")
@@ -107,7 +107,7 @@ async def run(run_dir: Path, reporter: Reporter, *, with_pipeline: bool) -> int:
 
 
 async def _clear(run_dir: Path, reporter: Reporter) -> None:
-    """Stop a cluster of an earlier run and remove its data, so that the tour starts alone."""
+    """Stop the cluster of an earlier run and remove its data."""
     cluster = ClusterProcesses.load(run_dir)
     if cluster is None:
         return
@@ -143,7 +143,7 @@ async def _require_mortal_disks(cluster: ClusterProcesses) -> None:
 
 
 class _Tour:
-    """One run of the story."""
+    """State of one tour."""
 
     def __init__(
         self,
@@ -156,11 +156,11 @@ class _Tour:
         self._reporter = reporter
         self._workload = workload
         self._jobs = jobs
-        #: Of the victim; read before it dies.
+        #: Directory id of the killed disk, read before it is killed.
         self._directory_id: str | None = None
 
     async def take(self) -> bool:
-        """Whether nothing was lost and everything came back."""
+        """Run the first half and return whether no acknowledged record was lost or changed."""
         workload = self._workload
         async with ClusterClient(self._cluster.bootstrap_servers) as client:
             await self._create_topic(client)
@@ -239,7 +239,7 @@ class _Tour:
                 await asyncio.wait({producing}, timeout=_POLL_S)
         producing.result()
         if self._jobs is not None:
-            # Not before: while disks die under load the machine is theirs alone.
+            # Not earlier, so that Spark does not compete for CPU while disks are killed.
             await self._jobs.start()
         figures = _figures(workload)
         self._reporter.note(
@@ -277,8 +277,10 @@ class _Tour:
     async def _kill_processes(
         self, client: ClusterClient, workload: Workload, broker_id: int
     ) -> list[ProcessDeath]:
-        """The broker is the one whose disk is dead: of another one two replicas would be left of
-        some partitions, and one of them without its disk."""
+        """Kill the active controller, then broker ``broker_id``, whose disk is dead.
+
+        Any other broker would leave some partitions with two replicas, one of them offline.
+        """
         self._reporter.step("Killing the active controller under the same load (kill -9).")
         controller = await process_deaths.kill_controller(
             self._cluster, TOPIC, workload.loads, goal_ms=CONTROLLER_GOAL_GAP_MS
@@ -322,8 +324,8 @@ class _Tour:
         return not errors
 
     async def _repair(self, client: ClusterClient, victim: Victim, death: Death) -> None:
-        """A dead directory comes back while its broker runs, once an operator says so."""
-        # It was killed meanwhile, and started again.
+        """Reattach the repaired directory to its running broker and wait for replicas in sync."""
+        # The broker was killed and restarted meanwhile.
         await self._cluster.wait_healthy(timeout_s=_REPAIR_TIMEOUT_S)
         began_s = time.monotonic()
         disk_death.restore_disk(victim.path, death)

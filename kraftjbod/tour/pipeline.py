@@ -1,8 +1,8 @@
 """WIRE. The second half of ``make run``: the data pipeline on the cluster of the first half.
 
-The jobs are those that a user runs, in one Spark session (:class:`JobSession`), and answer with
-JSON documents. The tour needs neither Spark nor Java itself: where the jobs cannot run, that is
-reported, and what the first half proved stands. What neither needs the other goes on side by side.
+The jobs are the ones that users run, in one Spark session (:class:`JobSession`), and return
+JSON documents. The tour itself needs neither Spark nor Java: if the jobs cannot run, the tour
+reports that, and the results of the first half remain valid. Independent steps run concurrently.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Asked = asyncio.Future[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Jobs over ``topic``, whose acknowledgements ``workload`` remembers."""
+    """Jobs over ``topic``, with the acknowledgements of ``workload``."""
 
     cluster: ClusterProcesses
     reporter: Reporter
@@ -49,7 +49,7 @@ class Pipeline:
         return self.cluster.run_dir / "tables"
 
     async def take(self) -> bool:
-        """Whether every job did what it should and found nothing missing."""
+        """Run all jobs; return whether they succeeded and the audit found no difference."""
         if not self.jobs.is_installed():
             self.reporter.trouble(
                 "The pipeline is left out: Spark is not installed (`make spark`)."
@@ -63,7 +63,7 @@ class Pipeline:
                 meanwhile.create_task(self._write_acknowledged())
                 done["ingest"] = await self._ingest()
             audit = self._begin_audit()
-            # It asks the brokers while the audit is at work.
+            # The plan job queries the brokers while the audit runs.
             plan = self._begin_plan()
             done["audit"] = await self._audit(audit)
             done["plan"] = await self._even_out(plan)
@@ -140,7 +140,7 @@ class Pipeline:
         return {**done, "skew_now": fullest}
 
     async def _fullest_over_mean(self) -> float:
-        """Bytes of replicas in the fullest directory of the cluster, over the mean of them all."""
+        """Return the bytes of replicas in the fullest directory, divided by the mean of all."""
         async with ClusterClient(self.cluster.bootstrap_servers) as client:
             metadata = await client.retry(client.refresh_metadata)
             sizes = [
@@ -161,16 +161,16 @@ class Pipeline:
         return done
 
     def _ask(self, name: str, *options: str, live: bool = True) -> Asked:
-        """``live`` jobs ask the cluster."""
+        """Queue a job; ``live`` jobs get the addresses of the cluster."""
         common = ["--tables", str(self.tables)]
         if live:
             common += ["--bootstrap-server", self.cluster.bootstrap_servers]
         return self.jobs.ask(name, *common, *options)
 
     async def _done(self, asked: Asked, *, accept: Sequence[int] = (0,)) -> Mapping[str, Any]:
-        """The summary of a job.
+        """Return the summary of a job.
 
-        :raises JobFailedError: with what it said, if it fails or takes minutes.
+        :raises JobFailedError: the job failed, or took more than 5 minutes.
         """
         answer = await self.jobs.answer(asked, accept=accept)
         self.reporter.note(f"{answer['job']}: {answer['seconds']:.1f} s")
@@ -180,7 +180,7 @@ class Pipeline:
     async def _run(self, command: Sequence[str], options: Sequence[str]) -> None:
         """Run a tool to its end.
 
-        :raises JobFailedError: with what it said, if it fails or takes minutes.
+        :raises JobFailedError: the tool failed, or took more than 5 minutes.
         """
         process = await asyncio.create_subprocess_exec(
             *command, *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

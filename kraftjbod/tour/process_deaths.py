@@ -1,7 +1,7 @@
-"""WIRE. Two processes die under load, after the disk: the active controller, and then a broker.
+"""WIRE. Kill two processes under load, after the disk: the active controller, then a broker.
 
-Both by ``kill -9``, and both are started again. Nobody who produces or consumes needs a controller,
-so what is watched besides is how long nothing can be decided.
+Both are killed by SIGKILL and started again. Producers and consumers do not need a controller, so
+the tour also measures how long metadata requests fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kraftjbod.tour.disk_death import Death, Milestone
 
 _TIMEOUT_S: Final = 40.0
 _POLL_S: Final = 0.02
-#: Load after each, for the gaps to end in.
+#: Load after each restart, so that gaps end before they are measured.
 _AFTER_S: Final = 0.5
 _CALM_S: Final = 0.3
 _MISSED: Final = frozenset({"broker_gone", "broker_session_expired"})
@@ -33,7 +33,7 @@ _MISSED: Final = frozenset({"broker_gone", "broker_session_expired"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessDeath:
-    """Who died, what happened when, and the gap of each partition; ``led``: those that it led."""
+    """A killed process, the timeline, and the gap of each partition; ``led`` are its partitions."""
 
     who: str
     goal_ms: int
@@ -46,7 +46,7 @@ class ProcessDeath:
         return max(gap.length_ms for gap in self.gaps.values())
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the death as a JSON document."""
         return {
             "killed": self.who,
             "led_from_it": sorted(self.led),
@@ -59,9 +59,9 @@ class ProcessDeath:
 async def kill_controller(
     cluster: ClusterProcesses, topic: str, loads: Sequence[Acknowledgements], *, goal_ms: int
 ) -> ProcessDeath:
-    """Kill the active one, and start it again when another one decides.
+    """Kill the active controller, and restart it once another one is active.
 
-    :raises StartupError: if none is active, or none takes over.
+    :raises StartupError: no controller is active, or none takes over.
     """
     active = active_controller(cluster.controllers.values())
     if active is None:
@@ -108,7 +108,10 @@ async def kill_broker(
     *,
     goal_ms: int,
 ) -> ProcessDeath:
-    """Kill it, and start it again when others lead and are written to."""
+    """Kill the broker, and restart it once other brokers lead and clients write to them.
+
+    ``goal_ms`` is the goal for the longest gap of a partition.
+    """
     metadata = await client.refresh_metadata([topic])
     partitions = metadata.topic(topic).partitions.values()
     broker = cluster.brokers[broker_id]
@@ -151,10 +154,9 @@ async def kill_broker(
 def _clients_return(
     led: frozenset[int], death: Death, led_elsewhere_s: float | None, back_s: float | None
 ) -> list[Milestone]:
-    """When the clients of partitions that the broker led have found other leaders.
+    """Return the milestones of clients that find new leaders of the broker's partitions.
 
-    There are none if the broker led nothing: the disk that died before may have held all its
-    leaders.
+    Returns none if the broker led no partition, since the dead disk may have held all of them.
     """
     if not led:
         return []
@@ -171,7 +173,7 @@ def _clients_return(
 
 
 def _missed_after_ms(cluster: ClusterProcesses, broker_id: int, death: Death) -> int | None:
-    """When a controller logged that the broker is gone."""
+    """Return after how many ms a controller logged the end of the broker's session."""
     for controller in cluster.controllers.values():
         for event in controller.events():
             if event["event"] in _MISSED and event.get("broker_id") == broker_id:
@@ -190,7 +192,7 @@ def _ms(seconds: float) -> int:
 
 
 async def _until(condition: Callable[[], bool], what: str) -> None:
-    """:raises StartupError: saying for what it waited."""
+    """:raises StartupError: ``condition`` was not met in time; ``what`` describes it."""
     deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:

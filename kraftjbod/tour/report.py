@@ -1,4 +1,4 @@
-"""WIRE. What the tour prints and writes down: plain words, tables, and ``tour.json``."""
+"""WIRE. The output of the tour: text, tables, and ``tour.json``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kraftjbod.tour.process_deaths import ProcessDeath
 
 
 class Reporter:
-    """Prints the story on a terminal or into a pipe."""
+    """Prints the progress and the results of the tour to a terminal or a pipe."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -47,7 +47,7 @@ class Reporter:
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar, on terminals only; what it gives takes how much is done by now."""
+        """Show a progress bar on terminals. Yields a function that sets the completed amount."""
         columns = (
             TextColumn("  " + label),
             BarColumn(),
@@ -70,7 +70,7 @@ class Reporter:
         self._console.print(table)
 
     def process_death(self, death: ProcessDeath) -> None:
-        """Its timeline, and in one line the gap of each partition."""
+        """Print the timeline of a process death, and the write gap of each partition."""
         self.timeline(f"A process died: {death.who}", death.milestones)
         gaps = ", ".join(
             f"{partition}{'*' if partition in death.led else ''} {gap.length_ms}"

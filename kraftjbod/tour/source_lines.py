@@ -1,7 +1,7 @@
-"""WIRE. Real input: every line of the Python standard library's source, dealt out to partitions.
+"""WIRE. Test input: every line of the Python standard library's source, divided over partitions.
 
-The stream of a partition is endless and always the same: its lines in order, and round again.
-So what record ``index`` must be is known without keeping what was sent.
+The stream of a partition repeats its lines endlessly and is deterministic. So the expected record
+``index`` is known without storing the sent records.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class LineStream:
         self._lines = lines
 
     def __len__(self) -> int:
-        """Lines in one round."""
+        """Return the number of lines in one round."""
         return len(self._lines)
 
     def key(self, index: int) -> bytes:
-        """``1:json/decoder.py:12``: round and place, so each key of the topic stands once."""
+        """Return ``1:json/decoder.py:12``: round and place, which make the key unique."""
         turn, line = divmod(index, len(self._lines))
         return f"{turn + 1}:{self._lines[line].place}".encode()
 
@@ -44,11 +44,11 @@ class LineStream:
         return self._lines[index % len(self._lines)].text
 
     def owns(self, key: bytes) -> bool:
-        """Any: the topic is the stream's alone."""
+        """Return True: the topic contains the records of this stream only."""
         return True
 
     def records(self, start: int, count: int, timestamp_ms: int) -> list[Record]:
-        """The records ``start`` up to ``start + count``."""
+        """Return the records ``start`` up to ``start + count``."""
         return [
             Record(key=self.key(index), value=self.value(index), timestamp_ms=timestamp_ms)
             for index in range(start, start + count)
@@ -56,8 +56,9 @@ class LineStream:
 
 
 def deal_standard_library(partitions: int, root: Path = _STANDARD_LIBRARY) -> list[LineStream]:
-    """All of it, or what is below ``root``; a file's lines stay together, shares are equal: they
-    differ by a file at most.
+    """Divide the files below ``root`` over partitions, about equally by number of lines.
+
+    The lines of a file stay in one partition.
     """
     shares: list[list[SourceLine]] = [[] for _ in range(partitions)]
     for path in sorted(root.rglob("*.py")):

@@ -1,6 +1,6 @@
-"""WIRE. A topic that lies all on the first disk of every broker, for a planner to even out.
+"""WIRE. A topic whose replicas are all on the first disk of their broker, as input of the planner.
 
-Real input: the files of Python's standard library, a record each, until there is enough of them.
+The records are the files of Python's standard library, repeated up to a size.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _TIMEOUT_S: Final = 60.0
 async def make_uneven_topic(
     client: ClusterClient, cluster: ClusterProcesses, size_bytes: int = SIZE_BYTES
 ) -> int:
-    """Create the topic, put it all on first disks, and fill it; returns how many records.
+    """Create the topic on first disks only, fill it, and return the number of records.
 
-    ``size_bytes`` is that of one replica of the whole topic, as values go.
+    ``size_bytes`` is the size of the values of one replica of the whole topic.
 
-    :raises OperatingError: what the cluster refused, or could not do in a minute.
+    :raises OperatingError: the cluster refused a request, or did not answer in a minute.
     """
     await _ask_for_first_disks(client, cluster)
     await create_topic(
@@ -54,7 +54,7 @@ async def make_uneven_topic(
 
 
 async def _ask_for_first_disks(client: ClusterClient, cluster: ClusterProcesses) -> None:
-    """Before there is a replica, a broker remembers where it shall be made (KIP-113)."""
+    """Request the first disk before the replicas exist: the broker remembers the path (KIP-113)."""
     partitions = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
     for broker_id, broker in cluster.brokers.items():
         first = str(broker.files.log_dirs[0])
@@ -65,7 +65,7 @@ async def _ask_for_first_disks(client: ClusterClient, cluster: ClusterProcesses)
 
 
 async def _fill(producer: Producer, partition: int, size_bytes: int) -> int:
-    """How many records it took."""
+    """Produce at least ``size_bytes`` of values and return the number of records."""
     sent_bytes, count, batch, batch_bytes = 0, 0, [], 0
     for record in _files(partition):
         batch.append(record)
@@ -81,7 +81,7 @@ async def _fill(producer: Producer, partition: int, size_bytes: int) -> int:
 
 
 def _files(partition: int) -> Iterator[Record]:
-    """Without end: every so many-th file of the library, and round again."""
+    """Yield every ``PARTITIONS``-th file of the library, endlessly."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in sorted(root.rglob("*.py")) if "-packages" not in path.as_posix()]
     for path in itertools.cycle(paths[partition::PARTITIONS]):

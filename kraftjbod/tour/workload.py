@@ -1,7 +1,7 @@
-"""WIRE. The load: one producer per partition, each with connections of its own, all at full speed.
+"""WIRE. The load of the tour: one producer with its own connections per partition, at full speed.
 
-Each producer sends the next batch when the last one is acknowledged (acks=all), and notes when that
-was. It goes on until asked to stop, at least once through its lines, at most ``max_s`` seconds.
+Each producer sends the next batch once the last one is acknowledged (acks=all), and records the
+time. A producer runs until it is stopped and has sent all its lines, at most ``max_s`` seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH_RECORDS: Final = 500
 
 
 class LineLoad(PartitionLoad):
-    """One producer's lines."""
+    """Producer of one partition's lines."""
 
     def __init__(self, partition: int, stream: LineStream) -> None:
         super().__init__(partition, stream)
@@ -41,12 +41,12 @@ class LineLoad(PartitionLoad):
                     return
 
     def _batch_size(self) -> int:
-        """The last batch of a round is shortened, so that rounds begin with a batch."""
+        """Return the size of the next batch. The last batch of a round is smaller."""
         return min(BATCH_RECORDS, self.lines - self.acked % self.lines)
 
 
 class Workload:
-    """All producers together."""
+    """The producers of all partitions."""
 
     def __init__(self, streams: Sequence[LineStream], *, max_s: float) -> None:
         self.loads = [LineLoad(index, stream) for index, stream in enumerate(streams)]
@@ -83,7 +83,7 @@ class Workload:
         self._stop.set()
 
     async def run(self, bootstrap_servers: str, topic: str) -> None:
-        """Produce until stopped; producers that fail say so in their ``error``."""
+        """Produce until stopped. A failing producer stores its failure in ``error``."""
         try:
             async with asyncio.timeout(self._max_s):
                 async with asyncio.TaskGroup() as group:
@@ -92,6 +92,6 @@ class Workload:
         except TimeoutError:
             for load in self.loads:
                 if not load.has_sent_all:
-                    # Its last batch was on its way when the time was over.
+                    # A batch was in flight at the timeout.
                     load.in_doubt = load.in_doubt or BATCH_RECORDS
                     load.error = load.error or f"not done within {self._max_s:.0f} s"
