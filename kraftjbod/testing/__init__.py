@@ -1,4 +1,4 @@
-"""What tests of users' own start clusters and break disks with; this project's tests do as well.
+"""Clusters and failing disks for tests, of this project and of its users.
 
 `LocalCluster` runs real daemons as processes on loopback, on disks that can fail for real.
 Read local_cluster.py first, then log_disks.py.
@@ -13,7 +13,7 @@ __all__ = ["ClusterTimeoutError", "LocalCluster"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when they are asked for: pytest loads this package in every run, cluster or not."""
+    """Import lazily, because pytest loads this package in every run, with or without clusters."""
     if name in __all__:
         from kraftjbod.testing import local_cluster
 

@@ -1,18 +1,17 @@
-"""WIRE. ``FaultFs``: a file system over a directory that fails when it is ordered to, and is well
-again.
+"""WIRE. ``FaultFs``: a file system over a directory that fails on request.
 
-It shows what is in ``backing``, which may be the very directory that it is mounted on: then whoever
-uses that path goes through the fault file system, and finds the same files. Five faults:
+It shows the files of ``backing``. ``backing`` may be the mount point itself, so that users of that
+path find the same files through the fault file system. Five faults:
 
-* ``eio``: EIO from every operation, on files that are open too;
+* ``eio``: EIO from every operation, also on open files;
 * ``readonly``: EROFS for every change, reads work;
-* ``full``: ENOSPC for what needs space, and 0 bytes free; what is unlinked is free again;
+* ``full``: ENOSPC for what needs space, and 0 bytes free; unlinking frees space again;
 * ``hang``: every operation waits until :meth:`FaultFs.heal`;
-* ``slow``: each write, sync, create and unlink takes a while, one after the other.
+* ``slow``: each write, sync, create and unlink is delayed, one after the other.
 
-It works for root everywhere, and for other users where fusermount3 is installed (Debian's package
-fuse3); then only they themselves may see it. The server, ``fuse_server.py``, is a process of
-its own that ends with this one.
+Root can always use it, other users only with fusermount3 installed (Debian's package fuse3), and
+then only the same user has access. The server, ``fuse_server.py``, is a separate process that ends
+with this one.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _numbers: Final = itertools.count(1)
 
 
 def why_not() -> str | None:
-    """The reason why this machine or user cannot have one, or ``None`` if it can."""
+    """Return the reason why this machine or user cannot mount one, or ``None`` if it can."""
     if not os.path.exists(_DEVICE):
         return f"there is no {_DEVICE}"
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
@@ -56,7 +55,7 @@ def why_not() -> str | None:
 
 
 class FaultFs:
-    """A mounted one; made by :meth:`mount`, undone by :meth:`unmount` or a ``with`` statement."""
+    """A mounted fault file system: see :meth:`mount` and :meth:`unmount`, or use ``with``."""
 
     def __init__(
         self, path: Path, source: str, server: subprocess.Popen[bytes], orders: Path
@@ -78,11 +77,11 @@ class FaultFs:
 
     @classmethod
     def mount(cls, path: Path, *, backing: Path, home: Path) -> FaultFs:
-        """Show ``backing`` at ``path``, without any fault at first.
+        """Mount ``backing`` at ``path``, without any fault at first.
 
-        :param home: a directory for the server's own two files, outside of ``path``; each fault
-            file system needs one of its own.
-        :raises DiskKitError: with the reason, if it cannot be mounted; :func:`why_not` asks first.
+        :param home: a directory for the two files of the server, outside of ``path``. Each fault
+            file system needs its own one.
+        :raises DiskKitError: mounting failed; :func:`why_not` tells the reason in advance.
         """
         path, backing, orders = path.resolve(), backing.resolve(), home.resolve() / "fault"
         source = mounts.source_name(f"fuse-{next(_numbers)}")
@@ -107,28 +106,28 @@ class FaultFs:
         return mounted
 
     def fail(self, fault: FsFault, *, delay_s: float = 0.2) -> None:
-        """From the next operation on.
+        """Inject a fault, from the next operation on.
 
-        :param delay_s: what an operation of a ``slow`` disk takes at least.
-        :raises DiskKitError: if the server has ended, so that the disk is dead already.
+        :param delay_s: minimum duration of an operation on a ``slow`` disk, in seconds.
+        :raises DiskKitError: the server has ended, so the disk is dead already.
         """
         self._order(fault, delay_s)
 
     def heal(self) -> None:
-        """No fault from the next operation on; what hangs goes on.
+        """Remove the fault; hanging operations continue.
 
-        :raises DiskKitError: if the server has ended, so that the disk is dead for good.
+        :raises DiskKitError: the server has ended, so the disk stays dead.
         """
         self._order(None, 0.0)
 
     def unmount(self) -> None:
-        """Undo it, also if it hangs and if files are open: those fail with ENOTCONN from now on."""
+        """Unmount, even if operations hang or files are open. Open files then return ENOTCONN."""
         if self._server.poll() is None:
             self.heal()
         assert self._server.stdin is not None
         self._server.stdin.close()
         try:
-            # It unmounts itself.
+            # The server unmounts when its standard input ends.
             self._server.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._server.kill()

@@ -1,12 +1,11 @@
-"""WIRE. A disk that hangs or crawls: a frozen file system, and a process that thaws it whatever
-happens.
+"""WIRE. A hanging or crawling disk: a frozen file system, and a process that always thaws it.
 
-While it is frozen every write, create and fsync waits in the kernel and cannot be killed; what is
-cached can be read. A disk that crawls is frozen most of the time and thawed for moments, so that
-every write waits.
+While the file system is frozen, every write, create and fsync waits in the kernel and cannot be
+killed. Cached data can be read. A crawling disk is frozen most of the time and thawed for moments,
+so that every write waits.
 
-A process of its own freezes and thaws. It thaws for good when its input ends, as it does when the
-test run is killed, or after a limit: no file system stays frozen.
+A separate process freezes and thaws. It thaws finally when its standard input ends, for example
+because the test run is killed, or after a time limit, so that no file system stays frozen.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final
 
 from kraftjbod.testing.mounts import Disk, DiskKitError
 
-#: Arguments: what to freeze, for how long in all, for how long at a time (0: all the time).
+#: Arguments: path to freeze, limit in seconds, seconds per freeze (0: frozen all the time).
 _FREEZER: Final = """
 import errno, fcntl, os, select, signal, sys, time
 FREEZE, THAW, MOMENT_S = 0xC0045877, 0xC0045878, 0.002
@@ -51,11 +50,11 @@ finally:
 
 
 class Freeze:
-    """A disk that hangs from now on, or crawls with ``at_a_time_s``, until :meth:`thaw`.
+    """A disk that hangs until :meth:`thaw`, or crawls with ``at_a_time_s``.
 
     Only ext4 and xfs can be frozen, and only by root.
 
-    :raises DiskKitError: if the kernel refuses.
+    :raises DiskKitError: the kernel refused.
     """
 
     def __init__(self, disk: Disk, *, at_most_s: float, at_a_time_s: float = 0.0) -> None:
@@ -72,7 +71,7 @@ class Freeze:
             raise DiskKitError(f"cannot freeze {disk.path}: {self._process.communicate()[1]}")
 
     def thaw(self) -> None:
-        """:raises DiskKitError: if the kernel refuses."""
+        """:raises DiskKitError: the kernel refused."""
         _, problem = self._process.communicate()
         if self._process.returncode != 0:
             raise DiskKitError(f"cannot thaw: {problem}")
@@ -80,7 +79,7 @@ class Freeze:
 
 @contextlib.contextmanager
 def frozen(disk: Disk, *, at_most_s: float) -> Iterator[None]:
-    """``disk`` hangs for the length of the ``with`` block, and never longer than ``at_most_s``."""
+    """Let ``disk`` hang during the ``with`` block, but not longer than ``at_most_s`` seconds."""
     freeze = Freeze(disk, at_most_s=at_most_s)
     try:
         yield

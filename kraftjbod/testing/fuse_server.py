@@ -1,15 +1,15 @@
-"""WIRE. The server of the fault file system: shows a directory by FUSE, and fails as it is ordered.
+"""WIRE. The server of the fault file system: shows a directory by FUSE, and fails on request.
 
-It speaks the kernel's protocol (linux/fuse.h, 7.31) with no library, one operation after the other.
-``fault_fs.py`` starts it as a process and writes its orders: a file of one line that is replaced in
-one step, and read before each operation.
+It implements the kernel's protocol (linux/fuse.h, 7.31) without a library, one operation at a time.
+``fault_fs.py`` starts it as a process and writes its orders: a file of one line that is replaced
+atomically, and read before each operation.
 
-* Nothing is cached by the kernel that would hide a fault: attributes, names and data are asked for
-  each time. A file of it can therefore not be mapped into memory for shared writing.
-* A full disk has no free space from the order on; what is unlinked or truncated then is free.
-* Closing a file never fails and never hangs, as on a disk: what hangs is set aside, and the server
-  goes on listening.
-* It unmounts itself and ends when whoever started it ends, however that was.
+* The kernel caches nothing that would hide a fault: it requests attributes, names and data each
+  time. Therefore, files cannot be mapped into memory for shared writing.
+* A full disk has no free space when the fault begins. Unlinked and truncated bytes become free.
+* Closing a file never fails and never hangs, as on a disk. The server sets hanging operations aside
+  and continues to answer others.
+* The server unmounts the file system and ends when its parent process ends.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _ROOT: Final = 1
 _POLL_S: Final = 0.01
 _SECTOR_BYTES: Final = 512
 _BLOCK_BYTES: Final = 4096
-#: FOPEN_DIRECT_IO and FOPEN_NOFLUSH (Linux 5.16). Before that the kernel learns from the first
-#: FLUSH that there is none.
+#: FOPEN_DIRECT_IO and FOPEN_NOFLUSH (Linux 5.16). An older kernel sends one FLUSH, and none after
+#: the answer that FLUSH is not implemented.
 _UNCACHED_NO_FLUSH: Final = 1 | 1 << 5
 _NOSUID_NODEV: Final = 2 | 4
 
@@ -60,7 +60,7 @@ _OPENDIR, _READDIR, _RELEASEDIR, _FSYNCDIR, _CREATE, _INTERRUPT = 27, 28, 29, 30
 _BATCH_FORGET, _FALLOCATE, _RENAME2 = 42, 43, 45
 
 _UNANSWERED: Final = frozenset({_FORGET, _BATCH_FORGET, _INTERRUPT})
-#: What the kernel says for itself, not for a program that uses the disk.
+#: Operations of the kernel, not of a program that uses the disk.
 _NEVER_FAIL: Final = frozenset({_INIT, _RELEASE, _RELEASEDIR})
 _CHANGES: Final = frozenset(
     {_SETATTR, _MKDIR, _UNLINK, _RMDIR, _RENAME, _WRITE, _FSYNC, _CREATE, _FALLOCATE, _RENAME2}
@@ -73,7 +73,7 @@ _ATIME, _MTIME, _HANDLE, _ATIME_NOW, _MTIME_NOW = 16, 32, 64, 128, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultOrder:
-    """What the disk shall suffer from; ``number`` distinguishes equal orders."""
+    """The fault to simulate; ``number`` distinguishes equal orders."""
 
     fault: FsFault | None
     delay_s: float
@@ -93,7 +93,7 @@ class FaultOrder:
 
 
 class _Gate:
-    """Every operation comes by here first, and waits or fails as the present order says."""
+    """Checks every operation first, and lets it wait or fail according to the current order."""
 
     def __init__(self, orders: str) -> None:
         self._orders = orders
@@ -110,11 +110,11 @@ class _Gate:
         return self._free_bytes if self._order.fault == "full" else None
 
     def holds(self, opcode: int) -> bool:
-        """Whether the operation has to wait for a disk that hangs."""
+        """Return whether the operation has to wait because the disk hangs."""
         return opcode not in _NEVER_FAIL and self._read_order().fault == "hang"
 
     def enter(self, opcode: int) -> None:
-        """:raises OSError: what the operation fails with."""
+        """:raises OSError: the error with which the operation fails."""
         if opcode in _NEVER_FAIL:
             return
         order = self._read_order()
@@ -128,7 +128,7 @@ class _Gate:
             raise OSError(errno.EROFS, "the disk can only be read")
 
     def take(self, size_bytes: int) -> None:
-        """:raises OSError: ENOSPC, if a full disk has not as much."""
+        """:raises OSError: ENOSPC, if a full disk has less free space."""
         if self.free_bytes is not None and size_bytes > 0:
             if size_bytes > self._free_bytes:
                 raise OSError(errno.ENOSPC, "the disk is full")
@@ -145,7 +145,7 @@ class _Gate:
 
 
 class _Server:
-    """Answers the kernel. Nodes are numbers for paths below ``backing``."""
+    """Answers the kernel's requests. Node ids stand for paths below ``backing``."""
 
     def __init__(self, fd: int, backing: str, orders: str) -> None:
         self._fd = fd
@@ -154,7 +154,7 @@ class _Server:
         self._paths = {_ROOT: ""}
         self._nodes = {"": _ROOT}
         self._next_node = _ROOT + 1
-        #: Files that are open, by node: they have attributes also after their name is gone.
+        #: Open files by node: they have attributes even after their name is removed.
         self._open_files: dict[int, list[int]] = {}
         self._answers: dict[int, Callable[[int, bytes], bytes]] = {
             _LOOKUP: self._lookup,
@@ -181,11 +181,11 @@ class _Server:
         }
 
     def serve(self) -> None:
-        """Until it is unmounted."""
+        """Answer requests until the file system is unmounted."""
         os.set_blocking(self._fd, False)
         held: deque[bytes] = deque()
         while True:
-            # As many can be held as there are threads that wait for the disk.
+            # The number of held operations is limited by the threads that wait for the disk.
             select.select([self._fd], [], [], _POLL_S if held else None)
             try:
                 held.append(os.read(self._fd, _BUFFER_BYTES))
@@ -200,7 +200,7 @@ class _Server:
                     held.append(request)
 
     def _answer(self, request: bytes) -> bool:
-        """``False``: not now."""
+        """Answer a request. Return ``False`` if it has to wait."""
         _, opcode, unique, node, self._uid, self._gid, _, _ = _IN_HEADER.unpack_from(request)
         if opcode in _UNANSWERED:
             return True
@@ -214,7 +214,7 @@ class _Server:
             except OSError as e:
                 code = -(e.errno or errno.EIO)
         with contextlib.suppress(FileNotFoundError):
-            # ENOENT: whoever asked was killed meanwhile.
+            # ENOENT: the requesting process was killed meanwhile.
             header = _OUT_HEADER.pack(_OUT_HEADER.size + len(reply), code, unique)
             os.write(self._fd, header + reply)
         return True
@@ -238,7 +238,7 @@ class _Server:
         self._nodes.pop(path.removeprefix(self._backing), None)
 
     def _own(self, path: str) -> None:
-        """Whoever asked owns what was made."""
+        """Give a created file to the user of the requesting process."""
         if self._uid != os.geteuid():
             os.chown(path, self._uid, self._gid)
 
@@ -276,7 +276,7 @@ class _Server:
         return self._getattr(node, body)
 
     def _truncate(self, file: int | str, size: int) -> None:
-        """Longer takes no space: the file gets a hole."""
+        """Set the size. Extending needs no space, because it creates a hole."""
         before = os.stat(file).st_blocks
         os.truncate(file, size)
         freed = (before - os.stat(file).st_blocks) * _SECTOR_BYTES
@@ -368,7 +368,7 @@ class _Server:
         return b""
 
     def _take_space(self, handle: int, end: int) -> None:
-        """What a full disk has to give so that a file may reach up to ``end``."""
+        """Take the space from a full disk that a file needs to reach ``end``."""
         found = os.fstat(handle)
         held = found.st_blocks * _SECTOR_BYTES
         self._gate.take(-(-max(0, end - held) // _BLOCK_BYTES) * _BLOCK_BYTES)
@@ -413,12 +413,12 @@ class _Server:
 
 
 def _server_flags(flags: int) -> int:
-    """How the server opens a file: the kernel says where each byte goes, and has made it empty."""
+    """Return flags to open a file on the server. The kernel passes offsets and truncates itself."""
     return flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW)
 
 
 def _allocated_bytes(path: str) -> int:
-    """Bytes that the disk has again without ``path``."""
+    """Return the bytes that removing ``path`` frees."""
     found = os.lstat(path)
     return 0 if found.st_nlink > 1 else found.st_blocks * _SECTOR_BYTES + _BLOCK_BYTES
 
@@ -451,7 +451,7 @@ def _mount_as_root(path: str, source: str) -> int:
 
 
 def _mount_as_user(path: str, source: str) -> int:
-    """By the helper that may: it mounts, and hands over what /dev/fuse gave it."""
+    """Mount by fusermount3, and return the descriptor of /dev/fuse that it passes back."""
     command = ("fusermount3", "-o", f"fsname={source},default_permissions", "--", path)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -467,7 +467,7 @@ def _mount_as_user(path: str, source: str) -> int:
 
 
 def _end_with_owner(path: str) -> None:
-    """Whoever started the server holds the other end of its standard input."""
+    """End when the parent process closes the other end of the standard input."""
     while os.read(sys.stdin.fileno(), 1):
         continue
     try:
@@ -477,7 +477,7 @@ def _end_with_owner(path: str) -> None:
 
 
 def _main(backing: str, path: str, orders: str, source: str) -> None:
-    # Opened before the mount: it may be the very directory that is mounted on.
+    # Opened before the mount, because the backing directory may be the mount point itself.
     below = os.open(backing, os.O_RDONLY | os.O_DIRECTORY)
     os.umask(0)
     mount = _mount_as_root if os.geteuid() == 0 else _mount_as_user

@@ -1,9 +1,9 @@
-"""WIRE. What a killed test left: its daemons and its disks.
+"""WIRE. Removal of the daemons and disks of killed tests.
 
-Daemons of a test live in sessions of their own and outlive it if it is killed. They are known by
-their run directory, whose name holds the pid of the test's process; disks are known in the same
-way (mounts.py). What belongs to a process that is alive is never touched. Run directories stay:
-what daemons logged may be what somebody needs.
+Daemons of a test have their own sessions and outlive a killed test. The name of their run directory
+contains the pid of the test's process; disks are recognised in the same way (mounts.py). Daemons
+and disks of a living process are never touched. Run directories stay, since their logs may be
+needed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _POLL_S: Final = 0.02
 
 
 def make_run_dir() -> Path:
-    """A fresh directory for a cluster of this process."""
+    """Create a directory for a cluster of this process."""
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
 
 
 def undo_left_overs() -> None:
-    """Kill daemons of tests that are gone, then undo their disks.
+    """Kill daemons of ended tests, then unmount their disks.
 
-    :raises DiskKitError: if a disk cannot be undone.
+    :raises DiskKitError: a disk cannot be unmounted.
     """
     deadline = time.monotonic() + _END_TIMEOUT_S
-    # One that waits for a hung disk ends when that does, later.
+    # A process that waits for a hung disk ends later, together with the hang.
     while (left := _left_daemons()) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -45,7 +45,7 @@ def undo_left_overs() -> None:
 
 
 def _left_daemons() -> list[int]:
-    """Daemons in run directories of tests that are gone, as far as this user may kill them."""
+    """Return the pids of daemons of ended tests that this user may kill."""
     parent = re.escape(str(Path(tempfile.gettempdir()).resolve()))
     config = re.compile(rf"{parent}/{_PREFIX}(\d+)-.*\.properties")
     found = []
@@ -54,7 +54,7 @@ def _left_daemons() -> list[int]:
             words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
             is_ours = os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
         except OSError:
-            # It ended a moment ago.
+            # The process ended meanwhile.
             continue
         owners = [match[1] for word in words if (match := config.fullmatch(word))]
         if is_ours and owners and not os.path.exists(f"/proc/{owners[0]}"):

@@ -12,15 +12,14 @@
         disk.heal()
         disk.reattach()
 
-``async with`` works as well. Every method waits for what it says and may be called from any
-thread; in a coroutine it holds up the loop meanwhile, which ``asyncio.to_thread`` avoids.
+``async with`` works as well. Every method waits for its result and may be called from any thread.
+A coroutine should call it by ``asyncio.to_thread``, since it blocks the event loop meanwhile.
 
-* One or more controllers and some brokers, each a process; ports that no other test process takes.
-* Brokers are numbered from 1, as their node ids; log directories from 0, as in ``log.dirs``.
-* The log directories lie on disks of one kind: log_disks.py says which kinds can fail how.
-* What a failed test needs stays: the run directory, if the ``with`` block ends with an exception.
-  Whatever else was made is gone afterwards; what a killed test left, the next cluster
-  removes.
+* Each controller and broker is a process, on ports that no other test process takes.
+* Brokers are numbered from 1, like their node ids; log directories from 0, as in ``log.dirs``.
+* All log directories are on disks of one kind: log_disks.py lists the faults of each kind.
+* If the ``with`` block ends with an exception, the run directory stays. All other resources are
+  removed. The next cluster removes the remains of a killed test.
 """
 
 from __future__ import annotations
@@ -66,20 +65,20 @@ T = TypeVar("T")
 Value = str | int | float
 """Of a configuration key; ``bool`` is an ``int``."""
 
-#: For a cluster to do what a method waits for, unless it is asked otherwise.
+#: Default time limit of methods that wait for the cluster.
 WAIT_S: Final = 60.0
-#: For a disk that was healed to be one again, for a broker that is asked to take it back.
+#: Time limit for a reattachment, during which a healed disk may still fail.
 _SETTLING_S: Final = 10.0
 _POLL_S: Final = 0.05
 _MOST_BROKERS: Final = 32
 _MOST_DIRS: Final = 32
 _CONTROLLERS: Final = (1, 3, 5)
 _SHOWN_LINES: Final = 20
-#: For a broker to say what a failed test's report shows.
+#: Time limit for a broker to answer for the report of a failed test.
 _REPORT_S: Final = 5.0
 _SHOWN_CHARS: Final = 500
 _STATES: Final = tuple(state.value for state in LogDirState)
-#: What differs from the daemons' defaults: a test waits for less, and finds its own topics only.
+#: Differences from the daemons' defaults: shorter waits, and no telemetry topics.
 TEST_CONFIG: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "6000",
@@ -92,26 +91,26 @@ TEST_CONFIG: Final[Mapping[str, str]] = {
 
 
 class ClusterTimeoutError(KraftJbodError):
-    """The cluster did not do in time what a test waited for; the message says how it is."""
+    """The cluster did not reach a state in time; the message has the states of its daemons."""
 
 
 class LocalCluster:
-    """See the module's own words.
+    """A cluster of processes on disks that can fail; the module docstring has an example.
 
-    :param brokers: 1 to 32 of them.
-    :param dirs: log directories of each, 1 to 32.
-    :param controllers: 1, or an odd number up to 5: a quorum outlives all but a majority of them.
-    :param disks: what the log directories lie on; ``auto`` is the kind with the most faults here.
+    :param brokers: number of brokers, 1 to 32.
+    :param dirs: log directories per broker, 1 to 32.
+    :param controllers: an odd number from 1 to 5; the quorum needs a majority.
+    :param disks: kind of the disks; ``auto`` is the kind with the most faults on this machine.
     :param disk_bytes: size of each ext4, xfs or tmpfs disk.
-    :param config: keys for the configuration file of every daemon that knows them, on top of
-        :data:`TEST_CONFIG`. Values are text, numbers or truth values, here and below.
-    :param controller_config: further keys of the controller.
+    :param config: keys for the configuration file of every daemon that knows them, in addition to
+        :data:`TEST_CONFIG`. Values are strings, numbers or booleans, here and below.
+    :param controller_config: further keys of the controllers.
     :param broker_config: further keys by broker.
-    :param run_dir: where the daemons' files go; a temporary directory by default.
-    :param hosts: each daemon on a host of its own, whose cable can be pulled; as root only:
-        ``kraftjbod.local.network_hosts.cut(daemon.files.host)``.
-    :raises ConfigError: if a number is out of its range, no daemon knows a key, or a value is of
-        another type. A value that a daemon refuses is reported by :meth:`start`.
+    :param run_dir: directory for the daemons' files; by default a temporary directory.
+    :param hosts: give each daemon its own host, which can be disconnected by
+        ``kraftjbod.local.network_hosts.cut(daemon.files.host)``. Needs root.
+    :raises ConfigError: a number is out of its range, no daemon knows a key, or a value has
+        another type. :meth:`start` reports values that a daemon refuses.
     """
 
     def __init__(
@@ -181,17 +180,17 @@ class LocalCluster:
         await asyncio.to_thread(self.close, keep=kind is not None)
 
     def start(self) -> None:
-        """Make disks, format them, start every daemon and wait until all serve.
+        """Create and format disks, start every daemon and wait until all serve.
 
-        :raises StartupError: with a daemon's last words.
-        :raises DiskKitError: if this machine cannot make such disks.
+        :raises StartupError: a daemon failed; the message has its last events.
+        :raises DiskKitError: this machine cannot create such disks.
         """
         if self._processes is not None:
             raise StartupError("this cluster is started already")
         undo_left_overs()
         run_dir = self._given_run_dir or make_run_dir()
         run_dir.mkdir(parents=True, exist_ok=True)
-        # Daemons may run as somebody else.
+        # Daemons may run as another user.
         run_dir.chmod(0o755)
         try:
             self._lay_out(run_dir)
@@ -201,14 +200,14 @@ class LocalCluster:
             raise
 
     def close(self, *, keep: bool = False) -> None:
-        """Stop every daemon at once and undo the disks.
+        """Kill every daemon and remove the disks.
 
-        :param keep: leave the run directory, with what the daemons logged, in its place.
+        :param keep: keep the run directory with the daemons' logs.
         """
         processes, self._processes = self._processes, None
         try:
             if processes is not None:
-                # Else a daemon in the middle of an operation on a hanging disk could not end.
+                # A daemon in the middle of an operation on a hanging disk cannot end.
                 for disk in self._disks:
                     if disk.fault in ("hang", "slow"):
                         disk.heal()
@@ -225,7 +224,7 @@ class LocalCluster:
 
     @property
     def processes(self) -> ClusterProcesses:
-        """The daemons themselves, for what this class has no word for."""
+        """The processes of the cluster, for operations that this class does not have."""
         if self._processes is None:
             raise StartupError("this cluster is not started, or closed already")
         return self._processes
@@ -236,7 +235,7 @@ class LocalCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to: ``127.0.0.1:20001,127.0.0.1:20002,...``."""
+        """The addresses for clients: ``127.0.0.1:20001,127.0.0.1:20002,...``."""
         return self.processes.bootstrap_servers
 
     @property
@@ -245,11 +244,11 @@ class LocalCluster:
 
     @property
     def controllers(self) -> tuple[DaemonProcess, ...]:
-        """Their processes; ``kill()`` and ``start()`` them as you like."""
+        """The controllers' processes, with ``kill()`` and ``start()``."""
         return tuple(self.processes.controllers.values())
 
     def active_controller(self, *, timeout_s: float = WAIT_S) -> DaemonProcess:
-        """The one that decides; waits until one does."""
+        """Wait until a controller is active, and return it."""
         active: list[DaemonProcess] = []
 
         def ask() -> bool:
@@ -261,7 +260,7 @@ class LocalCluster:
         return active[0]
 
     def broker(self, broker_id: int) -> Broker:
-        """:raises ConfigError: if there is none of that number."""
+        """:raises ConfigError: there is no broker with that id."""
         if not 1 <= broker_id <= len(self._brokers):
             raise ConfigError(f"there is no broker {broker_id}: 1 to {len(self._brokers)}")
         return self._brokers[broker_id - 1]
@@ -276,8 +275,8 @@ class LocalCluster:
     ) -> None:
         """Create a topic and wait until every replica is in sync and on a disk.
 
-        :param replication_factor: by default 3, or as many as there are brokers.
-        :raises OperatingError: what the cluster has against it.
+        :param replication_factor: by default 3, or the number of brokers if that is less.
+        :raises OperatingError: the cluster refused the request.
         """
         factor = replication_factor or min(3, len(self._brokers))
         texts = _texts(config, "config")
@@ -299,7 +298,7 @@ class LocalCluster:
     def wait_in_sync(self, topic: str, *, timeout_s: float = WAIT_S) -> None:
         """Wait until every replica of the topic is in sync.
 
-        :raises ClusterTimeoutError: if that takes too long.
+        :raises ClusterTimeoutError: a replica is not in sync after ``timeout_s``.
         """
         self.wait(
             f"every replica of {topic} to be in sync",
@@ -310,9 +309,9 @@ class LocalCluster:
     def wait(
         self, what: str, condition: Callable[[], object], *, timeout_s: float = WAIT_S
     ) -> None:
-        """Ask again and again until the ``condition`` is true; an error of the cluster's is a no.
+        """Poll until ``condition`` is true. An OperatingError of the cluster counts as false.
 
-        :raises ClusterTimeoutError: saying for ``what`` it waited, and how the daemons are.
+        :raises ClusterTimeoutError: the message names ``what`` and the states of the daemons.
         """
         deadline = time.monotonic() + timeout_s
         trouble = "it never was so"
@@ -328,8 +327,7 @@ class LocalCluster:
         )
 
     def last_words(self) -> str:
-        """The last lines of every daemon, for a test that failed; and which partitions refuse
-        writes."""
+        """Return the last events of every daemon, and the partitions that refuse writes."""
         lines_out = []
         for daemon in self.processes.daemons:
             path = daemon.files.telemetry_path
@@ -341,7 +339,7 @@ class LocalCluster:
         return "\n".join(lines_out)
 
     def _partitions_that_refuse_writes(self) -> list[str]:
-        """One line each; none if no broker says in time how it is."""
+        """Return one line per partition; none if no broker answers in time."""
 
         async def ask(client: ClusterClient) -> list[ShortPartition]:
             async with asyncio.timeout(_REPORT_S):
@@ -361,7 +359,7 @@ class LocalCluster:
         ]
         with ThreadPoolExecutor() as pool:
             making = [pool.submit(self._make_disk, home) for home in homes]
-        # All have ended: those that were made are undone also if another could not be.
+        # All threads have ended. Created disks are removed even if another could not be created.
         self._disks = [made.result() for made in making if made.exception() is None]
         for made in making:
             made.result()
@@ -403,7 +401,7 @@ class LocalCluster:
         return self._ask(ask)
 
     def _on_disks(self, topic: str, factor: int) -> bool:
-        """A new partition's in-sync set is full from the start, before there are any files."""
+        """Return whether all replicas have a directory; new ones count as in sync without one."""
 
         async def ask(client: ClusterClient) -> bool:
             metadata = await client.refresh_metadata([topic])
@@ -421,7 +419,7 @@ class Broker:
 
     def __init__(self, cluster: LocalCluster, process: DaemonProcess, disks: list[LogDisk]) -> None:
         self._cluster = cluster
-        #: The daemon itself: its pid, its files, its exit code.
+        #: The broker's process: its pid, its files, its exit code.
         self.process = process
         self.dirs = tuple(BrokerDir(cluster, self, disk) for disk in disks)
 
@@ -441,7 +439,7 @@ class Broker:
         return self.process.is_running
 
     def dir(self, number: int) -> BrokerDir:
-        """:raises ConfigError: if there is none of that number."""
+        """:raises ConfigError: there is no directory with that number."""
         if not 0 <= number < len(self.dirs):
             raise ConfigError(
                 f"broker {self.id} has no directory {number}: 0 to {len(self.dirs) - 1}"
@@ -449,29 +447,29 @@ class Broker:
         return self.dirs[number]
 
     def kill(self) -> None:
-        """``kill -9``, and wait until the process is gone."""
+        """Send SIGKILL and wait until the process has ended."""
         self.process.kill()
 
     def stop(self) -> None:
-        """An orderly stop: leaders move away first.
+        """Stop the broker in an orderly way: its leaders move to other brokers first.
 
-        :raises ClusterTimeoutError: if it had to be killed after all.
+        :raises ClusterTimeoutError: the broker did not stop in time and was killed.
         """
         if not self._cluster._loop.run(self.process.stop(WAIT_S)):
             raise ClusterTimeoutError(f"broker {self.id} did not stop in {WAIT_S:.0f} s")
 
     def start(self) -> None:
-        """Start it again with its data, and wait until all brokers that run serve."""
+        """Start the broker with its data, and wait until all running brokers serve."""
         self.process.start()
         self._cluster._loop.run(self._cluster.processes.wait_healthy(timeout_s=WAIT_S))
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """What the broker logged so far, oldest first; only events called ``name`` if given."""
+        """Return the logged events, oldest first, restricted to those called ``name`` if given."""
         return self.process.events(name)
 
 
 class BrokerDir:
-    """One log directory of a broker, and the disk that it lies on."""
+    """One log directory of a broker, and its disk."""
 
     def __init__(self, cluster: LocalCluster, broker: Broker, disk: LogDisk) -> None:
         self._cluster = cluster
@@ -487,16 +485,16 @@ class BrokerDir:
 
     @property
     def state(self) -> str:
-        """What the broker says: ``online``, ``saturated``, ``stalled`` or ``offline``.
+        """Return the broker's state of it: ``online``, ``saturated``, ``stalled`` or ``offline``.
 
-        :raises OperatingError: if the broker does not answer.
+        :raises OperatingError: the broker did not answer.
         """
         return self.describe().state or "offline"
 
     def describe(self) -> LogDirDescription:
-        """All that the broker says of it.
+        """Return the broker's description of the directory.
 
-        :raises OperatingError: if the broker does not run, or does not answer.
+        :raises OperatingError: the broker does not run, or did not answer.
         """
         self._require_running()
 
@@ -508,33 +506,33 @@ class BrokerDir:
         return self._cluster._ask(ask)
 
     def fail(self, fault: Fault) -> None:
-        """Let the disk fail in this way from now on; returns before anybody has noticed.
+        """Inject a fault into the disk. Returns before the broker notices it.
 
-        :raises DiskKitError: if this kind of disk cannot.
+        :raises DiskKitError: this kind of disk does not support the fault.
         """
         self.disk.fail(fault)
 
     def heal(self) -> None:
-        """Mend the disk. A directory that is offline stays so: see :meth:`reattach`.
+        """Repair the disk. An offline directory stays offline until :meth:`reattach`.
 
-        :raises DiskKitError: if the broker does not let go of a disk that has to be repaired.
+        :raises DiskKitError: the broker does not close the files of a disk that must be repaired.
         """
         self.disk.heal()
 
     def reattach(self) -> None:
-        """Have the broker, which runs on, take the directory back.
+        """Let the running broker take the directory online again.
 
-        :raises OperatingError: what the broker has against it.
+        :raises OperatingError: the broker refused.
         """
         self._order("reattach")
 
     def replace(self) -> None:
-        """Have the broker, which runs on, take the directory in as a new one: after ``wipe``.
+        """Let the running broker accept the directory as a new, empty one: after ``wipe``.
 
-        What was on the old disk is made anew from other brokers.
+        The replicas of the old disk are recreated from other brokers.
 
-        :raises OperatingError: what the broker has against it, such as a partition that has no
-            other copy.
+        :raises OperatingError: the broker refused, for example because a partition has no other
+            replica.
         """
         self._order("forget")
         self._order("add")
@@ -543,7 +541,8 @@ class BrokerDir:
         """Wait until the broker reports ``state`` for the directory: ``online``, ``saturated``,
         ``stalled`` or ``offline``.
 
-        :raises ConfigError: if there is no such state.
+        :raises ConfigError: there is no such state.
+        :raises ClusterTimeoutError: the directory is not in that state after ``timeout_s``.
         :raises ClusterTimeoutError: if the directory is not in that state after ``timeout_s``.
         """
         if state not in _STATES:
@@ -568,7 +567,7 @@ class BrokerDir:
         async def ask(client: ClusterClient) -> None:
             await client.retry(
                 lambda: change_log_dir(client, change, timeout_ms=int(WAIT_S * 1000)),
-                # What hung may still be about to end.
+                # A hanging operation may still have to end.
                 timeout_ms=int(_SETTLING_S * 1000),
             )
 
@@ -578,7 +577,7 @@ class BrokerDir:
 def _texts(config: Mapping[str, Value] | None, what: str) -> dict[str, str]:
     """Convert values to the text of a properties file.
 
-    :raises ConfigError: for a value that is no text, number or truth value.
+    :raises ConfigError: a value is neither string, number nor boolean.
     """
     for key, value in (config or {}).items():
         if not isinstance(value, str | int | float):
@@ -590,7 +589,7 @@ def _texts(config: Mapping[str, Value] | None, what: str) -> dict[str, str]:
 
 
 class _LoopThread:
-    """A loop of the cluster's own, so that its methods work whether or not the caller has one."""
+    """An event loop in its own thread, so that callers with and without a loop can use it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1,4 +1,4 @@
-"""WIRE. Disks for log directories, and the eight ways in which they fail.
+"""WIRE. Disks for log directories, and the eight faults that they can have.
 
 | fault | what a broker gets from then on | plain | ext4 | xfs | tmpfs | fuse |
 |---|---|---|---|---|---|---|
@@ -11,14 +11,14 @@
 | ``unmount`` | no such directory, as the disk is not there | yes | yes | yes | yes | yes |
 | ``wipe`` | another, empty disk | yes | yes | yes | yes | yes |
 
-* ``ext4`` and ``xfs`` are real file systems on loop devices, ``tmpfs`` lives in memory; root only.
-* ``fuse`` is a file system of this project's, for root, and for others where fusermount3 is
-  installed: see fault_fs.py.
-* ``plain`` is a directory on whatever file system there is.
+* ``ext4`` and ``xfs`` are real file systems on loop devices, ``tmpfs`` is in memory; root only.
+* ``fuse`` is the fault file system of fault_fs.py, for root, and for others if fusermount3 is
+  installed.
+* ``plain`` is a directory on the existing file system.
 
-:func:`best_kind` is what this machine allows. A disk that failed is whole after
-:meth:`LogDisk.heal`: what was on it is there again, but for what was never synced (``eio``) or went
-with the old disk (``wipe``). Whether its broker takes it back is the broker's business.
+:func:`best_kind` returns the best kind that this machine supports. :meth:`LogDisk.heal` makes a
+failed disk work again, with its data, except for unsynced data (``eio``) and data of the old disk
+(``wipe``). The broker does not take the directory online again automatically.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ MountedKind = Literal["ext4", "xfs", "tmpfs"]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 DISK_KINDS: Final[tuple[DiskKind, ...]] = get_args(DiskKind)
 DEFAULT_DISK_BYTES: Final = 64 * 1024 * 1024
-#: No disk hangs or crawls for longer, whatever becomes of who wanted it to.
+#: Limit after which a hanging or crawling disk recovers, whatever happens to the test.
 LONGEST_HANG_S: Final = 300.0
-#: What a write to a slow disk takes, about.
+#: Approximate duration of a write to a slow disk.
 SLOW_S: Final = 0.2
-#: For a broker to let go of the files of a dead disk.
+#: Time limit for a broker to close the files of a dead disk.
 _LET_GO_S: Final = 20.0
 _POLL_S: Final = 0.1
 
 
 def why_not(kind: DiskKind) -> str | None:
-    """The reason why this machine or this user cannot have such disks, or None."""
+    """Return the reason why this machine or user cannot have such disks, or None."""
     if kind == "plain":
         return None
     return fault_fs.why_not() if kind == "fuse" else mounts.why_not(kind)
 
 
 def best_kind() -> DiskKind:
-    """The kind with the most and the most real faults that this machine allows."""
+    """Return the kind with the most and most realistic faults that this machine supports."""
     kinds: tuple[DiskKind, ...] = ("ext4", "fuse")
     return next((kind for kind in kinds if why_not(kind) is None), "plain")
 
 
 def make_disk(kind: DiskKind, *, home: Path, size_bytes: int = DEFAULT_DISK_BYTES) -> LogDisk:
-    """A fresh disk; what is not a mount of its own lies under ``home``.
+    """Create a disk; directories that are not mounted file systems are below ``home``.
 
-    :param size_bytes: of ext4, xfs (320 MiB at least) and tmpfs.
-    :raises DiskKitError: if the machine cannot: see :func:`why_not`.
+    :param size_bytes: size of ext4, xfs (at least 320 MiB) and tmpfs.
+    :raises DiskKitError: this machine does not support it: see :func:`why_not`.
     """
     reason = why_not(kind)
     if reason is not None:
@@ -86,11 +86,11 @@ def make_disk(kind: DiskKind, *, home: Path, size_bytes: int = DEFAULT_DISK_BYTE
 
 
 class LogDisk(ABC):
-    """One disk with one log directory on it. Not to be used from two threads at once."""
+    """One disk with one log directory. Not thread-safe."""
 
     def __init__(self, kind: DiskKind, path: Path) -> None:
         self.kind = kind
-        #: The log directory, as a broker is configured with it.
+        #: The log directory in a broker's configuration.
         self.path = path
         self.fault: Fault | None = None
         self._undo: Callable[[], None] | None = None
@@ -101,12 +101,12 @@ class LogDisk(ABC):
     @property
     @abstractmethod
     def faults(self) -> frozenset[Fault]:
-        """What this kind of disk can do."""
+        """The faults that this kind of disk supports."""
 
     def fail(self, fault: Fault) -> None:
-        """Fail in this way from now on, until :meth:`heal`.
+        """Inject a fault that lasts until :meth:`heal`.
 
-        :raises DiskKitError: if this kind of disk cannot, or if it has failed already.
+        :raises DiskKitError: this kind of disk does not support it, or the disk has a fault.
         """
         if fault not in FAULTS:
             raise DiskKitError(f"no such fault: {fault}; there are {', '.join(FAULTS)}")
@@ -119,10 +119,10 @@ class LogDisk(ABC):
         self.fault = fault
 
     def heal(self) -> None:
-        """Be a good disk again. Nothing happens to one that is.
+        """Remove the fault. Does nothing on a healthy disk.
 
-        :raises DiskKitError: if a broker does not let go of the files of a disk that has to be
-            repaired; it does as soon as its directory is offline.
+        :raises DiskKitError: a broker still has files of the disk open, which prevents the repair.
+            It closes them when the directory is offline.
         """
         if self._undo is not None:
             self._undo()
@@ -130,10 +130,10 @@ class LogDisk(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The end of the disk, and of everything on it."""
+        """Remove the disk and its content."""
 
     def _begin(self, fault: Fault) -> Callable[[], None]:
-        """Let it fail; returns what undoes that."""
+        """Inject the fault; return the function that removes it."""
         mode = stat.S_IMODE(self.path.stat().st_mode)
         if fault == "chmod":
             self.path.chmod(0)
@@ -152,7 +152,7 @@ def _able(fault: Fault) -> list[DiskKind]:
 
 
 class PlainDisk(LogDisk):
-    """A directory, with another one beside it for what is not to be seen."""
+    """A directory, and a second one beside it that holds the files while they are hidden."""
 
     FAULTS: Final[frozenset[Fault]] = frozenset({"chmod", "unmount", "wipe"})
 
@@ -181,7 +181,7 @@ class PlainDisk(LogDisk):
 
 
 class MountedDisk(LogDisk):
-    """A file system of its own; the log directory is a folder on it."""
+    """A mounted file system; the log directory is a folder on it."""
 
     _EVERYWHERE: Final[frozenset[Fault]] = frozenset({"chmod", "full", "unmount", "wipe"})
     FAULTS: Final[dict[MountedKind, frozenset[Fault]]] = {
@@ -203,7 +203,7 @@ class MountedDisk(LogDisk):
 
     def close(self) -> None:
         if self.fault in ("hang", "slow"):
-            # Else whoever has a file open there could not even be killed.
+            # A process with an open file on a frozen disk cannot even be killed.
             self.heal()
         self._stack.close()
 
@@ -252,7 +252,7 @@ class MountedDisk(LogDisk):
 
 
 class FuseDisk(LogDisk):
-    """A file system of this project's over a folder."""
+    """The fault file system over a folder."""
 
     _OF_FS: Final[tuple[FsFault, ...]] = get_args(FsFault)
     FAULTS: Final[frozenset[Fault]] = frozenset({"chmod", "unmount", "wipe", *_OF_FS})
@@ -301,7 +301,7 @@ class FuseDisk(LogDisk):
 
 
 def _make_like(path: Path, model: Path) -> None:
-    """An empty directory with the owner and the mode of ``model``."""
+    """Create an empty directory with the owner and the mode of ``model``."""
     found = model.stat()
     path.mkdir()
     path.chmod(stat.S_IMODE(found.st_mode))
@@ -309,10 +309,10 @@ def _make_like(path: Path, model: Path) -> None:
 
 
 def _rename_over(source: Path, target: Path) -> None:
-    """Somebody may have made a ``target`` meanwhile; what is in it goes."""
+    """Rename, and remove a ``target`` that was created meanwhile."""
     shutil.rmtree(target, ignore_errors=True)
     source.rename(target)
 
 
 def _nothing() -> None:
-    """A new disk is a good one."""
+    """Do nothing: a new disk has no fault."""

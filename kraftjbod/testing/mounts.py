@@ -1,15 +1,15 @@
-"""WIRE. Disks that a test may break: real file systems on loop devices and in memory.
+"""WIRE. File systems that a test may break: on loop devices and in memory.
 
-* :func:`mounted` makes one and undoes it whatever happens; names are unique per process.
-* A :class:`Disk` knows the ways to die: :meth:`Disk.shut_down` (every call fails with EIO),
+* :func:`mounted` creates one and always removes it; names are unique per process.
+* A :class:`Disk` has methods for its faults: :meth:`Disk.shut_down` (every call fails with EIO),
   :meth:`Disk.abort` (read-only), :meth:`Disk.detach` (lazy unmount), :meth:`Disk.fill` (ENOSPC).
-* :func:`closed_to_owner` takes a directory's permission bits away, which only bites processes
+* :func:`closed_to_owner` removes a directory's permission bits, which affects only processes
   without CAP_DAC_OVERRIDE.
-* :func:`reap` undoes what dead processes left; it goes by the name prefix, of the directory
-  or of what is mounted, and never touches a mount of a process that is alive.
+* :func:`reap` unmounts the remains of dead processes. It recognises them by the name prefix of
+  the directory or of the mounted source, and never touches a mount of a living process.
 
-Every command has a deadline, and an unmount that is refused becomes a lazy one: nothing hangs.
-A disk that hangs is made by frozen.py.
+Every command has a time limit, and a refused unmount becomes a lazy one, so that nothing hangs.
+frozen.py makes a disk hang.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Kind = Literal["ext4", "xfs", "btrfs", "tmpfs"]
 PREFIX: Final = "kraftjbod-disk-"
 COMMAND_TIMEOUT_S: Final = 30
 _MIB: Final = 1024 * 1024
-#: xfs and btrfs refuse to be smaller; the image is sparse, so size costs nothing.
+#: Minimum sizes of xfs and btrfs. The image is sparse, so its size costs nothing.
 _SMALLEST_BYTES: Final[dict[Kind, int]] = {
     "ext4": 16 * _MIB,
     "xfs": 320 * _MIB,
@@ -49,17 +49,17 @@ _CAP_SYS_ADMIN: Final = 1 << 21
 _LOOP_CONTROL: Final = "/dev/loop-control"
 _UMOUNT_NOFOLLOW: Final = 8
 _FILL_CHUNK: Final = bytes(64 * 1024)
-#: mkfs lives in sbin, which is not on everybody's PATH.
+#: mkfs is in sbin, which is not on every user's PATH.
 _PATH: Final = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 class DiskKitError(Exception):
-    """A command of the kit failed; the message holds what it said."""
+    """A command failed; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A mounted file system. ``path`` is its root, writable for everybody."""
+    """A mounted file system. ``path`` is its root, writable for all users."""
 
     path: str
     kind: Kind
@@ -69,9 +69,9 @@ class Disk:
         return any(mount.path == self.path for mount in mount_table())
 
     def shut_down(self, *, keeps_names: bool = False) -> None:
-        """Kill it: EIO from reads, writes, fsync and open, at once; unsynced data is lost.
+        """Shut the file system down: EIO from reads, writes, fsync and open. Unsynced data is lost.
 
-        ``keeps_names`` writes the journal first. Only ext4 and xfs can do that.
+        ``keeps_names`` writes the journal first. Only ext4 and xfs support that.
         """
         how = _SHUTDOWN_WITH_LOG_FLUSH if keeps_names else _SHUTDOWN_WITHOUT_LOG_FLUSH
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -81,16 +81,16 @@ class Disk:
             os.close(fd)
 
     def abort(self) -> None:
-        """Let ext4 give up its journal: what is cached can be read, every write is EROFS."""
+        """Make ext4 abort its journal: cached data can be read, every write fails with EROFS."""
         assert self.kind == "ext4", "only ext4 knows the mount option abort"
         _run("mount", "-o", "remount,abort", self.path)
 
     def detach(self) -> None:
-        """Unmount lazily: open files go on working, the path shows the directory beneath."""
+        """Unmount lazily: open files still work, and the path shows the directory beneath."""
         detach(self.path)
 
     def set_aside(self) -> None:
-        """As :meth:`detach`, but all that is on it waits for :meth:`put_back`."""
+        """Detach as :meth:`detach`, but keep the content mounted elsewhere for :meth:`put_back`."""
         os.makedirs(self._aside, exist_ok=True)
         _run("mount", "--bind", self.path, self._aside)
         self.detach()
@@ -106,32 +106,32 @@ class Disk:
 
     @property
     def image(self) -> str:
-        """What a loop device makes a disk of; a tmpfs has none."""
+        """The file behind the loop device; a tmpfs has none."""
         assert self.kind != "tmpfs", "a tmpfs is gone with its mount"
         return f"{os.path.dirname(self.path)}/image"
 
     def unmount(self) -> None:
-        """In order, as before a repair.
+        """Unmount cleanly, as before a repair.
 
-        :raises DiskKitError: if a process has a file of it open.
+        :raises DiskKitError: a process has a file on it open.
         """
         _run("umount", self.path)
 
     def repair(self) -> None:
-        """Check the file system that is not mounted, and mend what is wrong."""
+        """Check and repair the unmounted file system."""
         if self.kind == "ext4":
             _run("e2fsck", "-p", "-f", self.image, may_be=(0, 1))
         else:
-            # The journal of xfs is replayed by mounting it, which has to be possible.
+            # Mounting replays the journal of xfs.
             self.mount()
             self.unmount()
 
     def wipe(self) -> None:
-        """A new, empty file system in the place of one that is not mounted."""
+        """Create a new file system in place of an unmounted one."""
         _make_filesystem(self.kind, self.image)
 
     def replace(self) -> None:
-        """Another disk, empty, in the place of this one; open files stay open on the old one."""
+        """Replace this disk by an empty one; open files stay open on the old disk."""
         size_bytes = self.size_bytes
         self.detach()
         if self.kind != "tmpfs":
@@ -152,12 +152,12 @@ class Disk:
             with open(self.image, "wb") as file:
                 file.truncate(size_bytes)
             _make_filesystem(self.kind, self.image)
-            # "-o loop" detaches the loop device by itself once nothing uses it any more.
+            # "-o loop" detaches the loop device when it is no longer used.
             self.mount()
         os.chmod(self.path, 0o777)  # noqa: S103 - like /tmp
 
     def mount(self, *, at: str | None = None, options: str = "loop") -> None:
-        """Mount it again, where it was or ``at`` another place."""
+        """Mount the file system again, at its path or ``at`` another one."""
         _run("mount", "-t", self.kind, "-o", options, self.image, at or self.path)
 
     def fill(self) -> None:
@@ -171,13 +171,13 @@ class Disk:
                 except OSError as e:
                     if e.errno != errno.ENOSPC:
                         raise
-                    # The last bytes go in small pieces.
+                    # Fill the last bytes in small pieces.
                     chunk = chunk[: len(chunk) // 2]
         finally:
             os.close(fd)
 
     def free_space(self) -> None:
-        """Undo :meth:`fill`, for good: a disk that dies next does not come back full."""
+        """Undo :meth:`fill` durably: the disk is not full after a later fault either."""
         os.unlink(f"{self.path}/balloon")
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -187,17 +187,17 @@ class Disk:
 
 
 def why_no_mounts() -> str | None:
-    """The reason why this process may mount nothing, or ``None`` if it may."""
+    """Return the reason why this process cannot mount, or ``None`` if it can."""
     if os.geteuid() != 0:
         return "mounting needs root"
     with open("/proc/self/status", encoding="ascii") as file:
         (word,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
-    # As root in most containers.
+    # The usual case of root in a container.
     return None if int(word, 16) & _CAP_SYS_ADMIN else "mounting needs CAP_SYS_ADMIN"
 
 
 def why_not(kind: Kind) -> str | None:
-    """The reason why this machine cannot mount a ``kind``, or ``None`` if it can."""
+    """Return the reason why this machine cannot mount a ``kind``, or ``None`` if it can."""
     reason = why_no_mounts()
     if reason is not None:
         return reason
@@ -211,13 +211,13 @@ def why_not(kind: Kind) -> str | None:
 
 @contextlib.contextmanager
 def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
-    """A fresh file system of at least ``size_bytes`` for the length of the ``with`` block.
+    """Mount a new file system of at least ``size_bytes`` during the ``with`` block.
 
-    :raises DiskKitError: if the machine refuses; ask :func:`why_not` first.
+    :raises DiskKitError: the machine refused; :func:`why_not` tells the reason in advance.
     """
     size_bytes = max(size_bytes, _SMALLEST_BYTES[kind])
     home = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
-    # Daemons may run as somebody else than the owner of the test.
+    # Daemons may run as another user than the test.
     os.chmod(home, 0o755)  # noqa: S103 - nothing secret is in there
     disk = Disk(path=f"{home}/{kind}", kind=kind)
     os.mkdir(disk.path)
@@ -230,7 +230,7 @@ def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
 
 @contextlib.contextmanager
 def empty_mount_point() -> Iterator[str]:
-    """A directory for somebody else to mount on; what is there at the end is unmounted."""
+    """Yield a directory for another process to mount on, and unmount it at the end."""
     home = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
     os.chmod(home, 0o755)  # noqa: S103 - nothing secret is in there
     os.mkdir(f"{home}/mount")
@@ -242,7 +242,7 @@ def empty_mount_point() -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A line of the kernel's table; ``source`` is what is mounted."""
+    """A line of the kernel's mount table; ``source`` is the mounted device or name."""
 
     source: str
     path: str
@@ -250,7 +250,7 @@ class Mount:
 
 
 def mount_table() -> list[Mount]:
-    """What this process sees mounted, newest first."""
+    """Return the mounts that this process sees, newest first."""
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.split(" ") for line in file]
     return [
@@ -260,9 +260,9 @@ def mount_table() -> list[Mount]:
 
 
 def detach(path: str) -> None:
-    """Unmount lazily, without asking the file system: it may be one that does not answer.
+    """Unmount lazily, without a request to the file system, which may not answer.
 
-    :raises DiskKitError: if nothing is mounted there, or it is somebody else's.
+    :raises DiskKitError: nothing is mounted at ``path``, or another user mounted it.
     """
     if os.geteuid() != 0:
         _run("fusermount3", "-u", "-z", path)
@@ -273,13 +273,13 @@ def detach(path: str) -> None:
 
 
 def source_name(kind: str) -> str:
-    """What a mount of this process is called, wherever it is, so that :func:`reap` knows it."""
+    """Return the source name for mounts of this process, by which :func:`reap` recognises them."""
     return f"{PREFIX}{os.getpid()}-{kind}"
 
 
 @contextlib.contextmanager
 def closed_to_owner(path: str) -> Iterator[None]:
-    """``chmod 000`` on ``path``, and the old mode again afterwards."""
+    """Set mode 000 on ``path`` during the ``with`` block."""
     mode = os.stat(path).st_mode & 0o7777
     os.chmod(path, 0)
     try:
@@ -289,9 +289,9 @@ def closed_to_owner(path: str) -> Iterator[None]:
 
 
 def reap(*, also_own: bool = False) -> list[str]:
-    """Undo the mounts of processes that are gone; the directories removed or unmounted.
+    """Undo the mounts of dead processes; return the removed or unmounted directories.
 
-    One process does it at a time: test runs that start together find the same remains.
+    A lock serialises concurrent test runs, which would find the same remains.
     """
     reaped = []
     parent = tempfile.gettempdir()
@@ -338,13 +338,13 @@ def _undo(home: str) -> None:
             try:
                 _run("umount", mount.path)
             except DiskKitError:
-                # Something holds a file open; the mount ends when that does.
+                # A process has a file open. The file system ends when the file is closed.
                 detach(mount.path)
     shutil.rmtree(home)
 
 
 def _unescaped(path: str) -> str:
-    """Blanks and the like stand as octal numbers in the table."""
+    """Decode the octal escapes of blanks and other characters in the mount table."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 

@@ -1,14 +1,14 @@
-"""WIRE. Fixtures for pytest; installing kraftjbod is all that it takes to have them.
+"""WIRE. Fixtures for pytest, available as soon as kraftjbod is installed.
 
-* ``kraftjbod_cluster``: a cluster for one test, that may kill what it likes.
-* ``kraftjbod_session_cluster``: one for all tests that leave it whole; each process of
+* ``kraftjbod_cluster``: a cluster for one test, which may break it.
+* ``kraftjbod_session_cluster``: one cluster for all tests that break nothing; each process of
   pytest-xdist has its own.
-* ``kraftjbod_clusters``: makes clusters with parameters of a test's own.
+* ``kraftjbod_clusters``: creates clusters with parameters of the test.
 
-How large a cluster is, is said by the marker ``kraftjbod(brokers=3, dirs=3, ...)`` with the
-parameters of :class:`~kraftjbod.testing.local_cluster.LocalCluster`, else by the options
-``--kraftjbod-brokers``, ``--kraftjbod-dirs`` and ``--kraftjbod-disks``. The report of a test that
-failed has a section with the last words of its clusters' daemons, and their files stay.
+The marker ``kraftjbod(brokers=3, dirs=3, ...)`` sets the parameters of
+:class:`~kraftjbod.testing.local_cluster.LocalCluster`. Without it, the options
+``--kraftjbod-brokers``, ``--kraftjbod-dirs`` and ``--kraftjbod-disks`` apply. The report of a
+failed test has the last events of its clusters' daemons, and their files are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _clusters_of: Final = pytest.StashKey[list["LocalCluster"]]()
 
 
 class MakeCluster(Protocol):
-    """Starts a cluster with :class:`LocalCluster`'s own parameters."""
+    """Starts a cluster with the parameters of :class:`LocalCluster`."""
 
     def __call__(self, **parameters: Any) -> LocalCluster: ...
 
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def kraftjbod_clusters(request: pytest.FixtureRequest) -> Iterator[MakeCluster]:
-    """Makes clusters; they end with the test."""
+    """Yield a function that creates clusters; they end with the test."""
     yield from _make_clusters(request)
 
 
@@ -61,20 +61,20 @@ def kraftjbod_clusters(request: pytest.FixtureRequest) -> Iterator[MakeCluster]:
 def kraftjbod_cluster(
     request: pytest.FixtureRequest, kraftjbod_clusters: MakeCluster
 ) -> LocalCluster:
-    """A cluster of this test's own."""
+    """Return a cluster for this test only."""
     marker = request.node.get_closest_marker(_MARKER)
     return kraftjbod_clusters(**(marker.kwargs if marker else {}))
 
 
 @pytest.fixture(scope="session")
 def kraftjbod_session_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A cluster for all tests that break nothing."""
+    """Yield a cluster for all tests that break nothing."""
     for make in _make_clusters(request):
         yield make()
 
 
 def _make_clusters(request: pytest.FixtureRequest) -> Iterator[MakeCluster]:
-    # Imported late: runs that need no cluster load this plugin as well.
+    # Imported lazily: runs without a cluster load this plugin as well.
     from kraftjbod.testing.local_cluster import LocalCluster
 
     options = request.config.option
