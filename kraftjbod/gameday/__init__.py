@@ -1,6 +1,6 @@
-"""A game day: a cluster under load, a fault on purpose, and what it cost, in figures.
+"""Game days: put load on a cluster, inject a fault, and measure the effect.
 
-Breaks disks and brokers of a test cluster on this machine and puts them right again, or only
-watches any Kafka cluster. Knows clusters by the wire, and brokers by their files and ports.
+The faults need a test cluster on this machine, whose disks and daemons are restored afterwards.
+The observing mode works with any Kafka cluster.
 Read gameday_tool.py first, then scenario_run.py.
 """

@@ -1,8 +1,8 @@
-"""WIRE. ``kraftjbod-gameday``: break a test cluster on purpose, under load, and say what that cost.
+"""WIRE. ``kraftjbod-gameday``: inject a fault into a test cluster under load, measure the effect.
 
-It writes at a steady rate, breaks a disk, a broker or a controller, mends it, reads everything
-back, and judges.
-``--observe`` breaks nothing: it measures while somebody else does, on any Kafka cluster.
+The tool writes at a steady rate, breaks a disk, a broker or a controller, restores it, reads all
+records back, and judges the result.
+With ``--observe`` it injects no fault: it measures while the operator of any Kafka cluster does.
 
 Exit code 0: good. 1: a gap above its limit, records lost, doubled or out of order, or an error.
 2: wrong usage. 130, 143: interrupted or terminated, with everything undone.
@@ -58,7 +58,7 @@ from kraftjbod.gameday.timeline_svg import draw_timeline
 
 _ALL: Final = "all"
 _TOPIC: Final = "gameday"
-#: Of watching: the acknowledgements and the records to read back are kept in memory.
+#: Limit of an observation, since acknowledgements and read records are kept in memory.
 _MAX_OBSERVE_S: Final = 1800.0
 _SECONDS = click.FloatRange(min=0.1, max=600)
 
@@ -165,7 +165,7 @@ def main(
     try:
         ended_by = asyncio.run(_until_signal(gameday, cluster, scenarios))
     except KraftJbodError:
-        # What was played before it broke off is known nevertheless.
+        # Report the scenarios that completed before a failure.
         if gameday.outcomes:
             gameday.report(json_path, svg_path)
         raise
@@ -178,14 +178,14 @@ def main(
 async def _until_signal(
     gameday: _GameDay, cluster: ClusterAddress, scenarios: tuple[str, ...]
 ) -> int | None:
-    """The signal that ended it early, if one did; what was broken is mended by then."""
+    """Play until done or until a signal. Return the signal; faults are undone by then."""
     ended_by: list[int] = []
     playing = asyncio.create_task(gameday.play(cluster, scenarios))
 
     def end(signum: int) -> None:
         if gameday.stop_watching():
             return
-        # A second one has nothing to add: undoing has its own limits.
+        # Ignore further signals, since undoing has its own time limits.
         if not ended_by:
             ended_by.append(signum)
             playing.cancel()
@@ -199,7 +199,7 @@ async def _until_signal(
 
 @dataclass(slots=True, kw_only=True)
 class _GameDay:
-    """Scenarios one after the other, and one report."""
+    """Plays scenarios one after the other, and collects one report."""
 
     settings: Settings
     observe_s: float
@@ -215,14 +215,14 @@ class _GameDay:
         return bool(self.outcomes) and all(not outcome.complaints for outcome in self.outcomes)
 
     def stop_watching(self) -> bool:
-        """Whether there was something to end in order."""
+        """Stop a running observation; return whether there was one."""
         if self._stop is None or self._stop.is_set():
             return False
         self._stop.set()
         return True
 
     async def play(self, cluster: ClusterAddress, scenarios: tuple[str, ...]) -> None:
-        """:raises KraftJbodError: if a scenario breaks off; after that no other is played."""
+        """:raises KraftJbodError: a scenario failed. The remaining ones are not played."""
         async with cluster.connect(patience_ms=PATIENCE_MS) as client:
             for scenario in scenarios:
                 try:
@@ -270,7 +270,7 @@ class _GameDay:
         }
 
     def report(self, json_path: Path | None, svg_path: Path | None) -> None:
-        """Tables, and the files that were asked for, also of a game day that ended early."""
+        """Print the tables and write the requested files, also after an early end."""
         to_stdout = json_path is not None and str(json_path) == "-"
         console = Console(stderr=to_stdout)
         for outcome in self.outcomes:

@@ -1,4 +1,4 @@
-"""PURE. What came of a scenario: instants, gaps and findings, and whether that is good enough."""
+"""PURE. The outcome of a scenario: times, gaps and findings, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.gameday.load.check import Findings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened at one instant (monotonic)."""
+    """An event of the scenario at one time (monotonic)."""
 
     what: str
     at_s: float
@@ -20,7 +20,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """``was_hit``: led from the disk or the broker that got the fault."""
+    """Outcome of one partition; ``was_hit``: its leader was on the broken disk or broker."""
 
     partition: int
     was_hit: bool
@@ -34,7 +34,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One scenario, or one time of watching."""
+    """Outcome of one scenario or of one observation."""
 
     scenario: str
     target: str
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def complaints(self) -> list[str]:
-        """Why it is not good enough; empty if it is."""
+        """Return the reasons why the outcome is bad; empty if it is good."""
         found = list(self.problems)
         if self.max_gap_ms > self.limit_ms:
             found.append(
@@ -88,7 +88,7 @@ class Outcome:
         return round((at_s - self.began_s) * 1000)
 
     def document(self) -> dict[str, Any]:
-        """For programs: times in milliseconds since the load began."""
+        """Return a JSON document. Times are in milliseconds since the load began."""
         return {
             "scenario": self.scenario,
             "target": self.target,
@@ -121,7 +121,7 @@ class Outcome:
 
 
 def p99_ms(waits_s: Sequence[float]) -> float | None:
-    """Return the 99th percentile in milliseconds; None of nothing."""
+    """Return the 99th percentile in milliseconds, or None of an empty sequence."""
     if not waits_s:
         return None
     return round(sorted(waits_s)[len(waits_s) * 99 // 100] * 1000, 1)
@@ -129,14 +129,14 @@ def p99_ms(waits_s: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A scenario that this machine or user cannot play, and why."""
+    """A scenario that this machine or user cannot play, and the reason."""
 
     scenario: str
     reason: str
 
 
 def report_document(outcomes: Sequence[Outcome], left_out: Sequence[LeftOut]) -> dict[str, Any]:
-    """The whole report, for programs."""
+    """Return the whole report as a JSON document."""
     return {
         "good": all(not outcome.complaints for outcome in outcomes),
         "scenarios": [outcome.document() for outcome in outcomes],

@@ -1,4 +1,4 @@
-"""WIRE. What a game day prints: one table per scenario, and one over all of them."""
+"""WIRE. The tables that a game day prints: one per scenario, and a summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from kraftjbod.gameday.outcome import LeftOut, Outcome
 
-#: What can be wrong, and its heading.
+#: Kinds of wrong records, and their headings.
 _COUNTS: Final = {
     "lost": "lost",
     "twice": "twice",
@@ -27,7 +27,7 @@ _LEGEND: Final = (
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
-    """The story of one scenario, and every partition."""
+    """Print the timeline of one scenario, and a row per partition."""
     _line(console, f"[bold]{outcome.scenario}[/bold]: {outcome.target}")
     events = Table("what happened", box=box.SIMPLE)
     events.add_column("after", justify="right")
@@ -67,7 +67,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 def print_summary(
     console: Console, outcomes: Sequence[Outcome], left_out: Sequence[LeftOut]
 ) -> None:
-    """A row for each scenario; why it is not good enough stands below."""
+    """Print a row per scenario, and below it the reasons for bad outcomes."""
     table = Table(title="Game day", title_justify="left", box=box.SIMPLE)
     for heading in ("scenario", "longest gap", "limit", "acknowledged", "wrong", "verdict"):
         table.add_column(heading, justify="left" if heading == "scenario" else "right")

@@ -1,7 +1,7 @@
-"""LOOP. One scenario from its topic to its findings, and a time of watching, which has no fault.
+"""LOOP. The run of one scenario, from its topic to its findings, and an observation without fault.
 
-Whatever goes wrong, and whenever it is interrupted: the fault is undone, the load ends, and the
-topic goes if it was made here. Every wait has a limit.
+At any failure or interruption the fault is undone, the load ends, and a topic that was created here
+is deleted. Every wait has a limit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is the same for every scenario of a game day."""
+    """Settings that all scenarios of a game day share."""
 
     bootstrap_servers: str
     topic: str
@@ -52,7 +52,7 @@ class Settings:
 
 
 class ScenarioRun:
-    """Plays one scenario; made anew for each."""
+    """Plays one scenario. Each scenario needs a new instance."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class ScenarioRun:
         report: Report,
         metadata_limit_ms: int | None = None,
     ) -> None:
-        """:param run: marks the records of this run, so that no others are taken for them.
-        :param metadata_limit_ms: how long no controller may do what it is asked for.
+        """:param run: name in the keys of this run's records, which distinguishes them.
+        :param metadata_limit_ms: longest allowed time without a successful metadata operation.
         """
         self._settings = settings
         self._scenario = scenario
@@ -79,7 +79,7 @@ class ScenarioRun:
         self._metadata = MetadataLoad(settings.bootstrap_servers, settings.topic)
 
     async def play(self, client: ClusterClient, fault: Fault) -> Outcome:
-        """:raises KraftJbodError: if it cannot be played; everything is undone by then."""
+        """:raises KraftJbodError: the scenario cannot be played. Everything is undone by then."""
         settings = self._settings
         async with self._undone(fault, client):
             self._report(f"{self._scenario}: preparing")
@@ -95,7 +95,7 @@ class ScenarioRun:
     async def observe(
         self, client: ClusterClient, *, seconds: float, stop: asyncio.Event, is_own: bool
     ) -> Outcome:
-        """Break nothing; watch for so long, or until ``stop``."""
+        """Measure without a fault for ``seconds``, or until ``stop`` is set."""
         settings = self._settings
         async with _topic_to_watch(client, settings, is_own=is_own) as partitions:
             starts = await end_offsets(client, settings.topic, partitions)
@@ -112,7 +112,7 @@ class ScenarioRun:
 
     @asynccontextmanager
     async def _flowing(self, client: ClusterClient, partitions: range) -> AsyncIterator[SteadyLoad]:
-        """A load that flows, and a watch beside it; both have ended afterwards."""
+        """Run the load and the watch within the context, and end both afterwards."""
         settings = self._settings
         streams = {
             partition: NumberedStream(
@@ -129,7 +129,7 @@ class ScenarioRun:
             await self._wait_steady(load, producing)
             self.mark("steady")
             yield load
-            # A producer that still waits for an answer gives up by itself before this.
+            # A producer that waits for an answer fails before this timeout.
             await asyncio.wait({producing}, timeout=DELIVERY_TIMEOUT_MS / 1000 + _GRACE_S)
             if not producing.done():
                 self._problems.append("a producer did not end, its last records are in doubt")
@@ -208,7 +208,7 @@ class ScenarioRun:
         )
 
     def _p99_ms(self, load: SteadyLoad, begin: str, end: str) -> float | None:
-        """Of all partitions between two marks; None if there were none."""
+        """Return the percentile over all partitions between two marks; None without the marks."""
         instants = {mark.what: mark.at_s for mark in self._marks}
         if begin not in instants or end not in instants:
             return None
@@ -224,7 +224,7 @@ class ScenarioRun:
     async def _read_back(
         self, client: ClusterClient, load: SteadyLoad, starts: dict[int, int]
     ) -> list[Findings]:
-        """The gaps are worth reporting also where nothing can be read any more."""
+        """Read all records back. Unreadable partitions must not prevent the report of gaps."""
         topic = self._settings.topic
         try:
             return await read_back(client, topic, load.loads, lambda _: None, starts=starts)
@@ -254,7 +254,7 @@ class ScenarioRun:
         )
 
     def mark(self, what: str, at_s: float | None = None) -> None:
-        """Note that something happened, now or at an instant (monotonic)."""
+        """Record an event, now or at ``at_s`` (monotonic)."""
         self._marks.append(Mark(what=what, at_s=time.monotonic() if at_s is None else at_s))
 
     @asynccontextmanager
@@ -266,7 +266,7 @@ class ScenarioRun:
             try:
                 await fault.undo(client)
             except KraftJbodError as e:
-                # What went wrong first is raised; this is what is left to do.
+                # The caller gets the first error, so the failure to undo is only reported.
                 self._report(f"{self._scenario}: {e}")
             raise
         await fault.undo(client)
@@ -274,9 +274,9 @@ class ScenarioRun:
 
 @asynccontextmanager
 async def own_topic(client: ClusterClient, settings: Settings) -> AsyncIterator[None]:
-    """A topic that is there for a while, each replica of it on a disk and in sync.
+    """Create a topic, wait until all replicas are in sync and on disks, and delete it at the end.
 
-    :raises StartupError: if there is one of that name already, or it is not in sync in time.
+    :raises StartupError: the topic exists already, or is not in sync in time.
     """
     topic = settings.topic
     await client.retry(client.refresh_metadata)
@@ -303,7 +303,7 @@ async def own_topic(client: ClusterClient, settings: Settings) -> AsyncIterator[
 
 
 async def _wait_on_disks(client: ClusterClient, settings: Settings) -> None:
-    """A new replica counts as in sync before there is a directory for it."""
+    """Wait for the directories: a new replica counts as in sync before it has one."""
     wanted = settings.partitions * REPLICATION_FACTOR
     deadline = time.monotonic() + _STEADY_TIMEOUT_S
     while True:
@@ -322,9 +322,9 @@ async def _wait_on_disks(client: ClusterClient, settings: Settings) -> None:
 async def _topic_to_watch(
     client: ClusterClient, settings: Settings, *, is_own: bool
 ) -> AsyncIterator[range]:
-    """Its partitions; one that was there before stays.
+    """Yield the partitions of the observed topic. An existing topic is not deleted.
 
-    :raises StartupError: if there is no such topic.
+    :raises StartupError: there is no such topic.
     """
     if is_own:
         async with own_topic(client, settings):

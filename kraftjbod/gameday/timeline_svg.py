@@ -1,9 +1,9 @@
-"""PURE. The timeline of a game day as one SVG: the verdict, a legend, and a lane per partition.
+"""PURE. The timeline of a game day as an SVG image: verdict, legend, and a lane per partition.
 
-Each lane shows how many records were acknowledged in each short slice of time. A gap is drawn where
-it stands out: against what was normal before the fault, and against the limit; only one above the
-limit is red. Vertical lines are the instants of the scenario, triangles are changes of leaders.
-Colours follow the reader's scheme, light or dark. Nothing is loaded from anywhere.
+Each lane shows the number of acknowledged records per slice of time. A gap is drawn if it is long
+compared with the gaps before the fault and with the limit. Only a gap above the limit is red.
+Vertical lines are the events of the scenario, triangles are changes of leaders.
+Colours follow the reader's scheme, light or dark. The image loads no external resource.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _AXIS: Final = 44
 _SLICE_PX: Final = 5
 _LABEL_PX: Final = 7
 
-#: A gap stands out that is so many times as long as those before the fault, and this share of the
-#: limit at least; shorter ones are what a cluster under load always has.
+#: A gap is drawn if it is longer than those before the fault by this factor, and longer than this
+#: share of the limit. Shorter gaps are normal under load.
 _TIMES_CALM: Final = 2
 _SHARE_OF_LIMIT: Final = 0.1
-#: A slice with so many times as many records as most have is as high as a lane: what waited
-#: comes in one burst, beside which nothing else could be seen.
+#: A slice with this multiple of the median number of records has full height. Without this limit, a
+#: burst after a gap would flatten all other slices.
 _BURST: Final = 3
 _LEGEND_BOX: Final = 10
 
@@ -56,7 +56,7 @@ _STYLE: Final = """
 
 
 def draw_timeline(outcomes: Sequence[Outcome]) -> str:
-    """The verdict and a legend, then one block per outcome, one below the other."""
+    """Return the SVG with the verdict, a legend, and one block per outcome."""
     blocks, top = [_head(outcomes)], _HEAD
     for outcome in outcomes:
         block, height = _Block(outcome).draw()
@@ -108,14 +108,14 @@ def _triangle(x: float, y: float) -> str:
 
 
 class _Block:
-    """One outcome: title, marks, lanes, axis."""
+    """The drawing of one outcome: title, marks, lanes, axis."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
         self._seconds = max(0.001, outcome.ended_s - outcome.began_s)
 
     def draw(self) -> tuple[str, int]:
-        """The elements, and how high they are."""
+        """Return the SVG elements and their height."""
         outcome = self._outcome
         rows = self._label_rows()
         lanes_top = _TITLE + _MARK_ROW * (max(rows, default=-1) + 1) + 6
@@ -152,7 +152,7 @@ class _Block:
         )
 
     def _label_rows(self) -> list[int]:
-        """For each mark the first row in which its label hits no other."""
+        """Return for each mark the first row in which its label overlaps no other."""
         ends: list[float] = []
         rows = []
         for mark in self._outcome.marks:
@@ -202,7 +202,7 @@ class _Block:
         )
 
     def _rate_path(self, one: PartitionOutcome, top: int) -> str:
-        """Steps as high as there were acknowledgements; a burst is as high as the lane."""
+        """Return the steps of acknowledged records; a burst is cut at the lane's height."""
         slices = [0] * (_PLOT // _SLICE_PX + 1)
         for ack in one.acks:
             if not self._outcome.began_s <= ack.at_s <= self._outcome.ended_s:

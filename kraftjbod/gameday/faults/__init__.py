@@ -1,1 +1,1 @@
-"""The faults of a game day, and the cluster watched from without while they last."""
+"""The faults of a game day, and the observation of the cluster by its clients."""

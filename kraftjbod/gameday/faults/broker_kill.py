@@ -1,8 +1,7 @@
-"""WIRE. The scenarios of a broker that is killed (SIGKILL) and comes back, and of one that stands
-still (SIGSTOP) and goes on.
+"""WIRE. Scenarios of a killed broker (SIGKILL) and of a paused broker (SIGSTOP, SIGCONT).
 
-A broker that ``kraftjbod-local`` (``make up``) started is started again as it does; any other has
-somebody who supervises it, and is waited for.
+The tool restarts a broker of a ``kraftjbod-local`` (``make up``) cluster in the same way. For any
+other broker it waits until the broker's supervisor has restarted it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kraftjbod.local.cluster_process import ClusterProcesses
 
 
 class BrokerKill:
-    """``kill -9`` for the broker that leads most partitions of the topic."""
+    """SIGKILL for the broker that leads most partitions of the topic."""
 
     def __init__(self) -> None:
         self._local: ClusterProcesses | None = None
@@ -33,7 +32,7 @@ class BrokerKill:
         self._is_down = False
 
     async def prepare(self, client: ClusterClient) -> None:
-        """Nothing: brokers die as they are."""
+        """Do nothing: the fault needs no preparation."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
         self._broker_id, mine, self._pid = await busiest_broker(client, topic)
@@ -46,7 +45,7 @@ class BrokerKill:
         os.kill(self._pid, signal.SIGKILL)
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Until the cluster's metadata does not name the broker any more."""
+        """Wait until the cluster's metadata does not contain the broker."""
         return await wait_broker_missing(client, self._broker_id)
 
     async def heal(self, client: ClusterClient) -> None:
@@ -64,7 +63,7 @@ class BrokerKill:
 
 
 class BrokerPause:
-    """SIGSTOP: its connections stay open, and nobody answers on them."""
+    """SIGSTOP: connections stay open, and the broker answers none of them."""
 
     def __init__(self) -> None:
         self._broker_id = -1
@@ -72,7 +71,7 @@ class BrokerPause:
         self._is_stopped = False
 
     async def prepare(self, client: ClusterClient) -> None:
-        """Nothing: brokers stand still as they are."""
+        """Do nothing: the fault needs no preparation."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
         self._broker_id, mine, self._pid = await busiest_broker(client, topic)

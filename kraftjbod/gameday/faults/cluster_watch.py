@@ -1,7 +1,6 @@
-"""WIRE. What a topic's cluster is like from outside: whose disk leads most, who leads, who is in
-sync.
+"""WIRE. The state of a topic as clients see it: leaders, in-sync replicas, and log directories.
 
-:class:`ClusterWatch` asks again and again while something else happens, and notes what changed.
+:class:`ClusterWatch` polls the metadata during a scenario and records changes of leaders.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _WATCH_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """The log directory that will die, and the partitions that are led from it."""
+    """A candidate log directory, and the partitions that are led from it."""
 
     broker_id: int
     path: Path
@@ -36,7 +35,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChange:
-    """``leader`` is -1 while there is none."""
+    """A change of a partition's leader; ``leader`` is -1 if there is none."""
 
     at_s: float
     partition: int
@@ -44,9 +43,9 @@ class LeaderChange:
 
 
 async def victims(client: ClusterClient, topic: str | None) -> list[Victim]:
-    """Every log directory that is well; most leaders, then most replicas first.
+    """Return all log directories without error, most leaders first, then most replicas.
 
-    :param topic: whose leaders and replicas count; ``None``: replicas of any, and no leaders.
+    :param topic: counts leaders and replicas of this topic; ``None``: all replicas, no leaders.
     """
     wanted = [] if topic is None else [topic]
     metadata = await client.retry(lambda: client.refresh_metadata(wanted))
@@ -75,9 +74,9 @@ async def victims(client: ClusterClient, topic: str | None) -> list[Victim]:
 
 
 async def choose_victim(client: ClusterClient, topic: str) -> Victim:
-    """The log directory from which most partitions of ``topic`` are led.
+    """Return the log directory from which most partitions of ``topic`` are led.
 
-    :raises StartupError: if no directory is well.
+    :raises StartupError: no directory is online.
     """
     found = await victims(client, topic)
     if not found:
@@ -91,7 +90,10 @@ def is_in_sync(metadata: ClusterMetadata, topic: str) -> bool:
 
 
 async def wait_in_sync(client: ClusterClient, topic: str, *, timeout_s: float) -> None:
-    """:raises StartupError: if some partition still lacks a replica when the time is over."""
+    """Wait until all replicas of ``topic`` are in sync.
+
+    :raises StartupError: a replica is not in sync after ``timeout_s``.
+    """
     if await seen(client, topic, lambda now: is_in_sync(now, topic), timeout_s) is None:
         raise StartupError(f"{topic} is not in sync again after {timeout_s:.0f} s")
 
@@ -102,9 +104,9 @@ async def seen(
     wanted: Callable[[ClusterMetadata], bool],
     timeout_s: float,
 ) -> float | None:
-    """The instant (monotonic) when the metadata of ``topic`` was as ``wanted``; ``None``: never.
+    """Return the time (monotonic) when the metadata first met ``wanted``; ``None`` at a timeout.
 
-    :raises OperatingError: the last one, if the cluster refused an answer meanwhile.
+    :raises OperatingError: the last request failed when the time was over.
     """
     deadline = time.monotonic() + timeout_s
     last_error: OperatingError | None = None
@@ -121,21 +123,21 @@ async def seen(
 
 
 class ClusterWatch:
-    """Notes every change of a leader.
+    """Polls the metadata of a topic and records every change of a leader.
 
-    Has a client of its own: what it asks must not wait for what others ask.
+    It has its own client, so that its requests do not wait for those of others.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.leaders: dict[int, int] = {}
         self.changes: list[LeaderChange] = []
-        #: Why the last question had no answer.
+        #: Why the last request failed; None if it succeeded.
         self.trouble: str | None = None
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Poll until cancelled."""
         async with ClusterClient(self._bootstrap_servers, request_timeout_ms=2000) as client:
             while True:
                 try:

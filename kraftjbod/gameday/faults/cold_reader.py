@@ -1,7 +1,7 @@
-"""WIRE. The scenario of a consumer that reads a log which is in no memory, from its beginning.
+"""WIRE. The scenario of a consumer that reads a log from its beginning, without page cache.
 
-No part of the cluster fails: the question is what the reader costs the producers. The consumer and
-the producer of its backlog are processes of their own, so that they do not slow down the load.
+No part of the cluster fails: the scenario measures the consumer's effect on producers. The consumer
+and the producer of its backlog are separate processes, so that they do not slow down the load.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from kraftjbod.core.errors import ErrorCode, OperatingError, StartupError
 from kraftjbod.gameday.faults.cluster_watch import victims, wait_in_sync
 from kraftjbod.gameday.faults.fault import RETURN_TIMEOUT_S, CannotPlay, Target
 
-#: The mark of the instant at which the consumer has read all of the backlog.
+#: Mark of the time at which the consumer has read the whole backlog.
 READ: Final = "backlog is read"
 _PARTITIONS: Final = 6
 _REPLICATION_FACTOR: Final = 3
 _RECORD_BYTES: Final = 1_000
-#: Slow disks take this much of the backlog per second, at least.
+#: Assumed minimum of backlog bytes per second on a slow disk.
 _LEAST_BYTES_PER_S: Final = 2_000_000
 _PRODUCER: Final = "kraftjbod.cli.perf.producer_perf_tool"
 _CONSUMER: Final = "kraftjbod.cli.perf.consumer_perf_tool"
 
 
 class ColdReader:
-    """Reads a topic that it fills before, and whose pages it removes from the page cache."""
+    """Fills a topic, removes its pages from the page cache, and reads it."""
 
     def __init__(
         self, bootstrap_servers: str, mark: Callable[[str], None], *, backlog_bytes: int
     ) -> None:
-        """:param mark: notes what happens now."""
+        """:param mark: records an event of the scenario."""
         self._bootstrap_servers = bootstrap_servers
         self._mark = mark
         self._records = max(1, backlog_bytes // _RECORD_BYTES)
@@ -46,12 +46,12 @@ class ColdReader:
         self._process: subprocess.Popen[str] | None = None
 
     async def prepare(self, client: ClusterClient) -> None:
-        """Do nothing: the backlog gets a name from the topic of the load."""
+        """Do nothing: the backlog's name derives from the topic of the load."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
-        """Fill the backlog and remove it from memory.
+        """Fill the backlog and remove it from the page cache.
 
-        :raises CannotPlay: this user cannot read the segment files, or they are elsewhere.
+        :raises CannotPlay: this user cannot read the segment files, or they are on another host.
         :raises StartupError: the backlog cannot be written in time.
         """
         backlog = f"{topic}-backlog"
@@ -81,7 +81,7 @@ class ColdReader:
         self._start(_CONSUMER, "--topic", self._topic, "--num-records", str(self._records))
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Wait until the consumer has read the backlog; None, for no broker reports a reader."""
+        """Wait until the consumer has read the backlog. Return None: brokers report no reader."""
         await self._ended("read the backlog")
         self._mark(READ)
         return None
@@ -110,9 +110,9 @@ class ColdReader:
         )
 
     async def _ended(self, what: str) -> None:
-        """Wait for the process that :meth:`_start` made.
+        """Wait for the process that :meth:`_start` started.
 
-        :raises StartupError: it fails, or takes too long.
+        :raises StartupError: the process failed or took too long.
         """
         process = self._process
         assert process is not None
@@ -149,7 +149,7 @@ def _evict(paths: Sequence[Path], topic: str) -> int:
 def _evict_file(path: Path) -> int:
     fd = os.open(path, os.O_RDONLY)
     try:
-        # Dirty pages stay in memory.
+        # The kernel does not drop dirty pages.
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         return os.fstat(fd).st_size

@@ -1,7 +1,6 @@
-"""WIRE. The scenarios of the active controller: killed (SIGKILL), standing still (SIGSTOP), and its
-disk dead.
+"""WIRE. Scenarios of the active controller: killed (SIGKILL), paused (SIGSTOP), or without disk.
 
-For clusters of ``kraftjbod-local`` with several controllers. What ended is started again.
+They need a ``kraftjbod-local`` cluster with several controllers. An ended controller is restarted.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _NOTICED_S: Final = 60.0
 
 
 class ControllerKill:
-    """``kill -9`` for the controller that decides."""
+    """SIGKILL for the active controller."""
 
     how = "kill -9"
 
@@ -43,7 +42,7 @@ class ControllerKill:
         self._is_broken = False
 
     async def prepare(self, client: ClusterClient) -> None:
-        """Nothing: controllers break as they are."""
+        """Do nothing: the fault needs no preparation."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
         self._cluster = await require_local_cluster(client, topic)
@@ -58,7 +57,7 @@ class ControllerKill:
         self._break(self._aimed)
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Until another one decides."""
+        """Wait until another controller is active."""
         assert self._cluster is not None
         others = [one for one in self._cluster.controllers.values() if one is not self._active]
         deadline = time.monotonic() + _NOTICED_S
@@ -91,11 +90,11 @@ class ControllerKill:
         active.kill()
 
     def _mend(self, active: DaemonProcess) -> None:
-        """Nothing: it is dead."""
+        """Do nothing: the process is dead."""
 
 
 class ControllerPause(ControllerKill):
-    """SIGSTOP: its connections stay open, and nobody answers on them."""
+    """SIGSTOP: connections stay open, and the controller answers none of them."""
 
     how = "SIGSTOP"
 
@@ -109,7 +108,7 @@ class ControllerPause(ControllerKill):
 
 
 class ControllerDisk(ControllerKill):
-    """``chmod 000`` for its metadata directory: it ends by itself."""
+    """``chmod 000`` for the metadata directory, upon which the controller ends."""
 
     how = "chmod 000 of its metadata directory"
 
@@ -135,6 +134,6 @@ class ControllerDisk(ControllerKill):
         if self._mode is not None:
             active.files.metadata_dir.chmod(self._mode)
             self._mode = None
-        # It ended when it noticed; where the fault was short it may not have had the time.
+        # A short fault may end before the controller has noticed it and ended.
         if active.is_running:
             active.terminate()

@@ -1,4 +1,4 @@
-"""WIRE. How a log directory of a broker is, and how it comes back: by the wire, with limits."""
+"""WIRE. The state of a broker's log directory, and its reattachment, with time limits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _REATTACH_TIMEOUT_MS: Final = 30_000
 async def describe_log_dir(
     client: ClusterClient, broker_id: int, path: Path
 ) -> LogDirDescription | None:
-    """What the broker says of the directory; ``None`` if it has none there.
+    """Return the broker's description of the directory, or ``None`` if it has none at ``path``.
 
-    :raises OperatingError: if it does not answer.
+    :raises OperatingError: the broker did not answer.
     """
     described = await describe_log_dirs(client, broker_id)
     return next((one for one in described if one.path == str(path)), None)
@@ -39,9 +39,9 @@ async def wait_log_dir(
     what: str,
     timeout_s: float,
 ) -> float:
-    """The instant (monotonic) when the broker first reported the directory as ``wanted``.
+    """Return the time (monotonic) when the broker first reported the directory as ``wanted``.
 
-    :raises StartupError: with what was reported last, when the time is over.
+    :raises StartupError: it did not in time; the message has the last reported state.
     """
     deadline = time.monotonic() + timeout_s
     last = "nothing"
@@ -63,7 +63,7 @@ async def wait_log_dir(
 async def wait_offline(
     client: ClusterClient, broker_id: int, path: Path, *, timeout_s: float
 ) -> None:
-    """:raises StartupError: if the broker does not give the directory up in time."""
+    """:raises StartupError: the broker did not take the directory offline in time."""
     await wait_log_dir(
         client,
         broker_id,
@@ -77,9 +77,9 @@ async def wait_offline(
 async def bring_back(
     client: ClusterClient, broker_id: int, path: Path, *, timeout_s: float
 ) -> None:
-    """Wait until the directory is online, and reattach it whenever it is offline.
+    """Wait until the directory is online, and reattach it while it is offline.
 
-    :raises StartupError: with the broker's reason, when the time is over.
+    :raises StartupError: it is not online in time; the message has the broker's reason.
     """
     deadline = time.monotonic() + timeout_s
     reason = "it did not answer"

@@ -1,9 +1,8 @@
-"""WIRE. The scenarios of disks: one that dies, by file modes, and one that fails through
-``FaultFs``.
+"""WIRE. Scenarios of disks: a dead one, by file modes, and a failing one, by ``FaultFs``.
 
-The fault file system is mounted over the live directory before the measurement begins. The broker
-notices another device under its path and gives the directory up; reattached, it goes on with the
-same files through the mount. Afterwards the same happens the other way round.
+``FaultFs`` is mounted over the live directory before the measurement. The broker detects another
+device at its path and takes the directory offline. After a reattachment it uses the same files
+through the mount. Unmounting works the same way.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _NOTICED_S: Final = 15.0
 
 
 class DeadDisk:
-    """``chmod 000``: nothing in the directory can be opened any more."""
+    """``chmod 000``: no file in the directory can be opened."""
 
     def __init__(self) -> None:
         self._victim: Victim | None = None
         self._mode: int | None = None
 
     async def prepare(self, client: ClusterClient) -> None:
-        """Nothing: the disk dies as it is."""
+        """Do nothing: the fault needs no preparation."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
         victim = first_breakable(await victims(client, topic))
@@ -83,7 +82,7 @@ class DeadDisk:
 
 
 class MountedDisk:
-    """A disk that is full, hung or slow, by the fault file system over its directory."""
+    """A full, hung or slow disk, by a fault file system mounted over its directory."""
 
     def __init__(self, fault: FsFault) -> None:
         self._fault = fault
@@ -105,7 +104,7 @@ class MountedDisk:
         await bring_back(client, victim.broker_id, victim.path, timeout_s=RETURN_TIMEOUT_S)
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
-        """The directory was chosen; its broker gives it a fair share of the leaders it has."""
+        """Move a fair share of the broker's leaders into the directory that `prepare` chose."""
         chosen = _aimed(self._victim)
         await _share_leaders(client, topic, chosen)
         found = [one for one in await victims(client, topic) if one.path == chosen.path]
@@ -135,7 +134,7 @@ class MountedDisk:
         await bring_back(client, victim.broker_id, victim.path, timeout_s=RETURN_TIMEOUT_S)
 
     async def undo(self, client: ClusterClient) -> None:
-        """Off with the mount, and on with the directory beneath."""
+        """Unmount the fault file system, and reattach the directory below it."""
         disk, self._disk = self._disk, None
         if disk is not None:
             victim = _aimed(self._victim)
@@ -153,7 +152,7 @@ class MountedDisk:
             self._home = None
 
     async def _mount(self, path: Path, home: Path) -> None:
-        """Beside the loop; whoever is interrupted meanwhile has a mount to undo."""
+        """Mount in a thread. A cancelled call completes the mount, so that undo can remove it."""
         mounting = asyncio.create_task(
             asyncio.to_thread(FaultFs.mount, path, backing=path, home=home)
         )
@@ -182,7 +181,10 @@ def _target(victim: Victim, how: str) -> Target:
 async def _wait_noticed(
     client: ClusterClient, victim: Victim, *, was_slow: bool = False
 ) -> float | None:
-    """:param was_slow: its broker called it slow before the fault, so that this says nothing."""
+    """Wait until the broker reports the fault; return the time, or None.
+
+    :param was_slow: the broker reported a slow directory before the fault, so slowness is no sign.
+    """
     try:
         return await wait_log_dir(
             client,
@@ -193,14 +195,14 @@ async def _wait_noticed(
             timeout_s=_NOTICED_S,
         )
     except StartupError:
-        # A slow disk may stay within what is usual; the report says that nobody noticed.
+        # A slow disk may stay within normal latencies. The report says that it was not noticed.
         return None
 
 
 async def _share_leaders(client: ClusterClient, topic: str, chosen: Victim) -> None:
-    """Move as many replicas that the broker leads into ``chosen`` as make its fair share.
+    """Move replicas that the broker leads into ``chosen`` until it has a fair share of leaders.
 
-    :raises StartupError: if the broker refuses, or they do not arrive.
+    :raises StartupError: the broker refused, or the moves did not complete in time.
     """
     mine = [one for one in await victims(client, topic) if one.broker_id == chosen.broker_id]
     led = frozenset().union(*(one.led for one in mine))

@@ -1,4 +1,4 @@
-"""WIRE. What every fault of a game day can do, and what it was aimed at."""
+"""WIRE. The interface of game day faults, and the target of a fault."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kraftjbod.core.errors import StartupError
 
 
 class CannotPlay(StartupError):
-    """A scenario is not possible here, or for this user; nothing was touched."""
+    """This machine or user cannot play the scenario. Nothing was changed."""
 
 
-#: How long a broker may take to notice something, and a directory or a broker to come back.
+#: Limit for a broker to notice a fault, and for a directory or broker to return.
 NOTICE_TIMEOUT_S: Final = 60.0
 RETURN_TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """``led``: the partitions whose leader gets the fault."""
+    """The broken broker or disk; ``led``: partitions with their leader on it."""
 
     broker_id: int
     what: str
@@ -28,34 +28,34 @@ class Target:
 
 
 class Fault(Protocol):
-    """In this order; :meth:`undo` comes last whatever happened, and may come at any time."""
+    """Methods are called in this order. :meth:`undo` is always called last, at any stage."""
 
     async def prepare(self, client: ClusterClient) -> None:
-        """Before there is a topic.
+        """Prepare the fault before the topic exists.
 
-        :raises CannotPlay: what the operator has to change.
+        :raises CannotPlay: the message tells the operator what to change.
         """
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
-        """Choose what to break, and prove that it is here to be broken.
+        """Choose the target, and verify that it is on this machine and may be broken.
 
-        :raises CannotPlay: if it is not.
+        :raises CannotPlay: it is not.
         """
 
     def inject(self) -> None:
-        """Break it."""
+        """Inject the fault."""
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """The instant (monotonic) when its broker, or the cluster, reported it; ``None``: never."""
+        """Return the time (monotonic) when the fault was reported; ``None`` if it never was."""
 
     async def heal(self, client: ClusterClient) -> None:
-        """Mend it, and wait until what was broken is back.
+        """Remove the fault, and wait until the target has recovered.
 
-        :raises StartupError: if it does not come back in time.
+        :raises StartupError: the target did not recover in time.
         """
 
     async def undo(self, client: ClusterClient) -> None:
-        """Leave everything as it was found; nothing if that is so already.
+        """Restore the initial state. Does nothing if it is restored already.
 
-        :raises StartupError: saying what is left to do by hand.
+        :raises StartupError: the message tells the operator what remains to be done.
         """

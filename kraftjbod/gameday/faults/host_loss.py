@@ -1,7 +1,7 @@
-"""WIRE. The scenarios of a host without power: a broker's, and the active controller's.
+"""WIRE. Scenarios of a host without power: a broker's, and the active controller's.
 
-No FIN and no RST: nothing says that anybody is gone, and packets to it vanish. For clusters whose
-daemons have hosts of their own (``kraftjbod-local up --hosts``). The host comes back with power.
+Packets to the host vanish, and its peers receive neither FIN nor RST. The scenarios need a cluster
+with one host per daemon (``kraftjbod-local up --hosts``). The daemon is restarted with its host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kraftjbod.local.daemon_process import DaemonProcess
 
 
 class BrokerHostLoss(BrokerKill):
-    """The host of the broker that leads most partitions of the topic."""
+    """Power loss of the host whose broker leads most partitions of the topic."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
         self._broker_id, mine, self._pid = await busiest_broker(client, topic)
@@ -42,7 +42,7 @@ class BrokerHostLoss(BrokerKill):
 
 
 class ControllerHostLoss(ControllerKill):
-    """The host of the controller that decides."""
+    """Power loss of the active controller's host."""
 
     how = "its network and its process at once"
 

@@ -1,8 +1,8 @@
-"""WIRE. Is this really that broker, and may it be broken: what this machine knows of a broker.
+"""WIRE. Verification that a broker's directories and process on this machine may be broken.
 
-Nothing is touched that did not prove itself: a directory by the id in its ``meta.properties``,
-which has to be the one that the broker reports; a process by the port that it listens on and by a
-file that it has open below one of the broker's directories.
+A fault touches only verified targets. A directory must have the id in its ``meta.properties`` that
+the broker reports. A process must listen on the broker's port and have a file open below one of
+the broker's directories.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _METADATA_LOG: Final = "__cluster_metadata-0"
 
 
 def require_own_directory(victim: Victim) -> None:
-    """:raises CannotPlay: unless ``victim.path`` on this machine is that broker's directory."""
+    """:raises CannotPlay: ``victim.path`` on this machine is not that broker's directory."""
     where = f"{victim.path} of broker {victim.broker_id}"
     if victim.directory_id is None:
         raise CannotPlay(
@@ -44,9 +44,9 @@ def require_own_directory(victim: Victim) -> None:
 
 
 def first_breakable(found: Sequence[Victim]) -> Victim:
-    """The first whose broker goes on without it: it has other directories, and its metadata there.
+    """Return the first directory whose loss its broker survives: not the only one, no metadata.
 
-    :raises CannotPlay: if there is none, or it is not here to be broken.
+    :raises CannotPlay: there is no such directory, or it is not on this machine.
     """
     dirs = Counter(victim.broker_id for victim in found)
     for victim in found:
@@ -61,9 +61,9 @@ def first_breakable(found: Sequence[Victim]) -> Victim:
 
 
 def require_broker_process(broker_id: int, port: int, log_dirs: Iterable[Path]) -> int:
-    """The pid of the broker that listens on ``port`` of this machine.
+    """Return the pid of the broker that listens on ``port`` of this machine.
 
-    :raises CannotPlay: if there is none, or it has no file open below ``log_dirs``.
+    :raises CannotPlay: there is none, or it has no file open below ``log_dirs``.
     """
     pid = _listener(port)
     if pid is None:
@@ -81,7 +81,7 @@ def require_broker_process(broker_id: int, port: int, log_dirs: Iterable[Path]) 
 
 
 def ignores_modes(pid: int) -> bool:
-    """Whether ``chmod 000`` is nothing to the process."""
+    """Return whether the process has the capability to ignore file modes."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         (word,) = (line.split()[1] for line in file if line.startswith("CapEff:"))
     return bool(int(word, 16) & _IGNORES_MODES)
@@ -106,7 +106,7 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 
 def _networks() -> Iterable[Path]:
-    """What is known of this machine's connections, and of those of hosts on it."""
+    """Return the connection tables of this machine's network namespaces."""
     found: dict[str, Path] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -116,12 +116,12 @@ def _networks() -> Iterable[Path]:
 
 
 def _open_files(pid: int) -> list[str]:
-    """What the process has open; nothing if it has ended or is not ours to read."""
+    """Return the open files of the process; none if it ended or belongs to another user."""
     found = []
     gone = (PermissionError, FileNotFoundError, ProcessLookupError)
     with contextlib.suppress(*gone):
         for fd in os.listdir(f"/proc/{pid}/fd"):
-            # One that was closed meanwhile says nothing about the others.
+            # A file that is closed meanwhile must not hide the others.
             with contextlib.suppress(*gone):
                 found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return found

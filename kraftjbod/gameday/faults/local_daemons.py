@@ -1,11 +1,10 @@
-"""WIRE. The daemons of a cluster that ``kraftjbod-local`` (``make up``) started: found, waited for.
+"""WIRE. Find the daemons of a ``kraftjbod-local`` (``make up``) cluster, and wait for them.
 
-Brokers are proven by local_broker.py; controllers are known by the cluster's own files, and by the
-broker of that cluster that was proven.
+local_broker.py verifies brokers. Controllers are known by the files of the cluster that a verified
+broker belongs to.
 
-What ``examine`` needs to ask a controller is imported here, before any load flows. An import in the
-middle of it takes up to a second of the event loop that produces, too, and would be measured as a
-gap of the cluster.
+Modules that `examine` needs for controllers are imported here, before any load. An import during
+the load blocks its event loop for up to a second and would be measured as a gap of the cluster.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _ANSWER_MS: Final = 2_000
 
 
 async def busiest_broker(client: ClusterClient, topic: str) -> tuple[int, list[Victim], int]:
-    """The broker that leads most partitions of ``topic``, its directories, and its process.
+    """Return the broker that leads most partitions of ``topic``, its directories, and its pid.
 
-    :raises CannotPlay: if it is not here to be broken.
+    :raises CannotPlay: the broker is not on this machine.
     """
     found = await victims(client, topic)
     leaders = [p.leader for p in client.metadata.topic(topic).partitions.values()]
@@ -49,9 +48,9 @@ async def busiest_broker(client: ClusterClient, topic: str) -> tuple[int, list[V
 
 
 def process_of(client: ClusterClient, broker_id: int, mine: list[Victim]) -> int:
-    """The pid of a broker with these directories.
+    """Return the pid of a broker with these directories.
 
-    :raises CannotPlay: if it is not here to be broken.
+    :raises CannotPlay: the broker is not on this machine.
     """
     if not mine:
         raise CannotPlay(f"broker {broker_id} has no log directory that is online")
@@ -65,8 +64,11 @@ def broker_target(broker_id: int, mine: list[Victim], what: str) -> Target:
 
 
 def local_cluster_of(broker_id: int, pid: int) -> ClusterProcesses | None:
-    """The cluster two levels above the configuration file that the process was started with, if
-    that cluster knows the process as this broker."""
+    """Return the local cluster of a broker process, or None.
+
+    Its run directory is two levels above the configuration file in the process's arguments. The
+    cluster must know ``pid`` as this broker.
+    """
     for word in command_line(pid):
         if word.endswith(f"/broker-{broker_id}.properties"):
             found = ClusterProcesses.load(Path(word).parents[1])
@@ -76,9 +78,9 @@ def local_cluster_of(broker_id: int, pid: int) -> ClusterProcesses | None:
 
 
 async def require_local_cluster(client: ClusterClient, topic: str) -> ClusterProcesses:
-    """The cluster itself: whose controllers, and whose restarts, are in our hands.
+    """Return the local cluster of the topic, which has the files of controllers and restarts.
 
-    :raises CannotPlay: if nobody here started it with ``kraftjbod-local``.
+    :raises CannotPlay: the cluster was not started by ``kraftjbod-local``.
     """
     broker_id, _, pid = await busiest_broker(client, topic)
     cluster = local_cluster_of(broker_id, pid)
@@ -91,7 +93,7 @@ async def require_local_cluster(client: ClusterClient, topic: str) -> ClusterPro
 
 
 def require_active_controller(cluster: ClusterProcesses) -> DaemonProcess:
-    """:raises CannotPlay: if it is the only one, or none is active."""
+    """:raises CannotPlay: the cluster has only one controller, or none is active."""
     if len(cluster.controllers) == 1:
         raise CannotPlay(
             "the cluster has one controller, and nobody could take over: "
@@ -104,12 +106,12 @@ def require_active_controller(cluster: ClusterProcesses) -> DaemonProcess:
 
 
 async def wait_gone(pid: int) -> float:
-    """The instant (monotonic) when the process had ended.
+    """Wait until the process has ended, and return the time (monotonic).
 
-    :raises StartupError: if it does not.
+    :raises StartupError: the process did not end in time.
     """
     deadline = time.monotonic() + _GONE_TIMEOUT_S
-    # What has ended, and only waits for its parent to take note, has no command line any more.
+    # A zombie has no command line.
     while any(command_line(pid)):
         if time.monotonic() > deadline:
             raise StartupError(
@@ -121,14 +123,14 @@ async def wait_gone(pid: int) -> float:
 
 
 async def wait_broker_missing(client: ClusterClient, broker_id: int) -> float | None:
-    """The instant when the cluster's metadata did not name the broker any more."""
+    """Return the time when the cluster's metadata no longer contained the broker, or None."""
     deadline = time.monotonic() + _NOTICED_S
     nodes = [node for node in client.metadata.brokers.values() if node.node_id != broker_id]
-    # The others are asked: who stands still keeps whoever asks waiting.
+    # Not the broker itself: a paused broker lets requests time out.
     others = ",".join(f"{node.host}:{node.port}" for node in nodes)
     async with ClusterClient(others, request_timeout_ms=_ANSWER_MS) as watcher:
         while time.monotonic() < deadline:
-            # No client that keeps what it heard would ask none but those.
+            # A client with known brokers would ask the paused one too.
             watcher.metadata = ClusterMetadata()
             with contextlib.suppress(OperatingError):
                 if broker_id not in (await watcher.refresh_metadata([])).brokers:
@@ -138,10 +140,10 @@ async def wait_broker_missing(client: ClusterClient, broker_id: int) -> float | 
 
 
 async def wait_broker_back(client: ClusterClient, broker_id: int, *, who: str) -> None:
-    """Back is a broker that answers.
+    """Wait until the broker is in the metadata and answers requests.
 
-    :param who: was to bring it back.
-    :raises StartupError: with the reason, when the time is over.
+    :param who: who restarts the broker, for the message.
+    :raises StartupError: the broker did not return in time; the message has the reason.
     """
     deadline = time.monotonic() + RETURN_TIMEOUT_S
     reason = "it is not in the cluster's metadata"
@@ -161,9 +163,9 @@ async def wait_broker_back(client: ClusterClient, broker_id: int, *, who: str) -
 
 
 async def wait_controller_back(controller: DaemonProcess) -> None:
-    """Back is a controller that decides, or follows the one that does.
+    """Wait until the controller is active or follows the active one.
 
-    :raises StartupError: with the reason, when the time is over.
+    :raises StartupError: the controller did not return in time; the message has the reason.
     """
     deadline = time.monotonic() + RETURN_TIMEOUT_S
     while True:

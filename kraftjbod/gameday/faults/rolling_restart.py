@@ -1,8 +1,7 @@
-"""WIRE. The scenario of a clean restart of everything: each daemon in turn is asked to stop, and
-started again when it has ended.
+"""WIRE. The scenario of a rolling restart: each daemon in turn is stopped and started again.
 
-For clusters of ``kraftjbod-local``. Controllers come first, as in an upgrade; the next daemon's
-turn comes when the one before serves and every replica is in sync.
+It needs a ``kraftjbod-local`` cluster. Controllers come first, as in an upgrade. The next daemon is
+stopped once the one before serves and every replica is in sync.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from kraftjbod.local.daemon_process import DaemonProcess
 
 
 class RollingRestart:
-    """Nobody is broken: what it costs to restart those who are well."""
+    """Measures the effect of clean restarts. No fault is injected."""
 
     def __init__(self, mark: Callable[[str], None]) -> None:
-        """:param mark: notes what happens now."""
+        """:param mark: records an event of the scenario."""
         self._mark = mark
         self._cluster: ClusterProcesses | None = None
         self._topic = ""
@@ -34,7 +33,7 @@ class RollingRestart:
         self._waiting: list[DaemonProcess] = []
 
     async def prepare(self, client: ClusterClient) -> None:
-        """Nothing: daemons are restarted as they are."""
+        """Do nothing: the scenario needs no preparation."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
         cluster = self._cluster = await require_local_cluster(client, topic)
@@ -51,12 +50,12 @@ class RollingRestart:
         self._stop_next()
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Until the first one has ended."""
+        """Wait until the first daemon has ended."""
         assert self._stopping is not None
         return await wait_gone(self._stopping[1])
 
     async def heal(self, client: ClusterClient) -> None:
-        """All of them."""
+        """Restart all daemons, one after the other."""
         await self._start_stopped(client)
         while self._waiting:
             self._stop_next()

@@ -1,1 +1,1 @@
-"""Load with numbered records, and the check that nothing acknowledged is lost."""
+"""Load with numbered records, and the check that no acknowledged record is lost."""

@@ -1,5 +1,4 @@
-"""PURE. The record of one partition's load: what was acknowledged, when and where, and the gaps
-between."""
+"""PURE. The acknowledgements of one partition's load, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -11,8 +10,9 @@ from kraftjbod.protocol.records import Record
 
 
 class RecordStream(Protocol):
-    """An endless stream of records that is always the same: what record ``index`` must be is known
-    without keeping what was sent.
+    """An endless, deterministic stream of records.
+
+    The expected record ``index`` is known without storing the sent records.
     """
 
     def key(self, index: int) -> bytes: ...
@@ -20,17 +20,17 @@ class RecordStream(Protocol):
     def value(self, index: int) -> bytes: ...
 
     def records(self, start: int, count: int, timestamp_ms: int) -> list[Record]:
-        """The records ``start`` up to ``start + count``."""
+        """Return the records ``start`` up to ``start + count``."""
 
     def owns(self, key: bytes) -> bool:
-        """Whether a record with ``key`` can only be from this stream; others are nobody's loss."""
+        """Return whether ``key`` belongs to this stream. Records of others are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """The cluster took ``count`` records at ``offset`` and following.
+    """The cluster acknowledged ``count`` records from ``offset`` on.
 
-    ``at_s`` is monotonic; ``took_s`` is the time since they were sent.
+    ``at_s`` is the time (monotonic), ``took_s`` the time since the request was sent.
     """
 
     at_s: float
@@ -40,7 +40,7 @@ class Ack:
 
 
 class Gap(NamedTuple):
-    """Time without an acknowledged write, between two that were."""
+    """Time between two successive acknowledgements."""
 
     start_s: float
     end_s: float
@@ -51,22 +51,22 @@ class Gap(NamedTuple):
 
 
 class Acknowledgements:
-    """What one producer sent, and what the cluster acknowledged of it."""
+    """The records that one producer sent, and their acknowledgements."""
 
     def __init__(self, partition: int, stream: RecordStream) -> None:
         self.partition = partition
         self.stream = stream
         self.acks: list[Ack] = []
         self.acked = 0
-        #: Records of a last batch that was neither acknowledged nor refused.
+        #: Number of records of a failed last batch, which may or may not be in the log.
         self.in_doubt = 0
         self.error: str | None = None
 
     def longest_gap(self, from_s: float, to_s: float, *, open_until_s: float | None = None) -> Gap:
-        """The longest gap of all that end after ``from_s`` and begin before ``to_s``.
+        """Return the longest gap that ends after ``from_s`` and begins before ``to_s``.
 
-        :param open_until_s: when the producer stopped: what was not acknowledged up to then is a
-            gap as well. By default only what lies between two acknowledgements is one.
+        :param open_until_s: when the producer stopped. The time from the last acknowledgement to it
+            is a gap too. By default, gaps lie between two acknowledgements only.
         """
         instants = [ack.at_s for ack in self.acks]
         if open_until_s is not None and instants and instants[-1] < open_until_s:
@@ -75,11 +75,11 @@ class Acknowledgements:
         return max(gaps, key=lambda gap: gap.end_s - gap.start_s, default=Gap(from_s, to_s))
 
     def waits_s(self, from_s: float, to_s: float) -> list[float]:
-        """Return how long each batch waited that was acknowledged between the two instants."""
+        """Return the latencies of batches that were acknowledged between the two times."""
         return [ack.took_s for ack in self.acks if from_s <= ack.at_s <= to_s]
 
     def longest_gap_within(self, from_s: float, to_s: float) -> Gap | None:
-        """The longest gap of all that lie between the two instants, if any does."""
+        """Return the longest gap that lies between the two times, or None."""
         instants = [ack.at_s for ack in self.acks if from_s <= ack.at_s <= to_s]
         gaps = (Gap(a, b) for a, b in pairwise(instants))
         return max(gaps, key=lambda gap: gap.end_s - gap.start_s, default=None)

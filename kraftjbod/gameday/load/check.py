@@ -1,7 +1,7 @@
-"""PURE. The proof: what is in a partition, compared with what was acknowledged.
+"""PURE. Comparison of a partition's content with the acknowledgements.
 
-Every acknowledged record must be there once, unchanged, in order, and at the offset that the
-acknowledgement promised. Records in doubt (sent, never answered) may be there or not.
+Every acknowledged record must be there once, unchanged, in order, and at the acknowledged offset.
+Records in doubt (sent, without an answer) may be there or not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kraftjbod.protocol.records import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What is wrong with one partition, in records; all zero is the proof."""
+    """Wrong records of one partition by kind. All counts are zero if nothing is wrong."""
 
     partition: int
     acknowledged: int
@@ -31,7 +31,7 @@ class Findings:
 
 
 def unread(load: Acknowledgements) -> Findings:
-    """Where nothing could be read, nothing is known."""
+    """Return the findings of a partition that could not be read."""
     return Findings(
         partition=load.partition,
         acknowledged=load.acked,
@@ -45,7 +45,7 @@ def unread(load: Acknowledgements) -> Findings:
 
 
 class PartitionCheck:
-    """Compares one partition, record by record, as they arrive."""
+    """Checks one partition, record by record, in the order of their offsets."""
 
     def __init__(self, load: Acknowledgements) -> None:
         self._load = load

@@ -1,7 +1,7 @@
-"""LOOP. Operations that a controller decides, one after the other: how long there was none.
+"""LOOP. A sequence of operations that need a controller, to measure the gaps between successes.
 
-Each changes the configuration of a topic, to and fro: a record of the metadata log that means
-nothing to anybody, and that may be written twice.
+Each operation toggles a configuration value of a topic. Such a metadata record is harmless and may
+be written twice.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from kraftjbod.cli.clients.config_admin import (
 )
 from kraftjbod.core.errors import OperatingError
 
-#: Operations are at least so far apart.
+#: Pause between operations.
 _PAUSE_S: Final = 0.02
-#: One that waits for a broker that stands still asks another one after it.
+#: After this time a request to a paused broker is sent to another one.
 _REQUEST_TIMEOUT_MS: Final = 2_000
 _KEY: Final = "retention.ms"
 _WEEK_MS: Final = 604_800_000
 
 
 class MetadataLoad:
-    """Has a client of its own; ``acks`` are the instants (monotonic) of what was done."""
+    """Runs operations with its own client; ``acks`` are the times (monotonic) of successes."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.acks: list[float] = []
-        #: Why the last one was refused.
+        #: Why the last failed operation was refused.
         self.trouble: str | None = None
         self._bootstrap_servers = bootstrap_servers
         self._topic = ConfigResource(ResourceType.TOPIC, topic)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with ClusterClient(
             self._bootstrap_servers, request_timeout_ms=_REQUEST_TIMEOUT_MS
         ) as client:
@@ -48,7 +48,7 @@ class MetadataLoad:
                 value = str(_WEEK_MS + number % 2)
                 try:
                     if not client.metadata.brokers:
-                        # Who was named to the tool may be the one that is away next.
+                        # The bootstrap server may become unavailable, so learn the other brokers.
                         await client.refresh_metadata([self._topic.name])
                     await incremental_alter_configs(
                         client, {self._topic: [ConfigChange(_KEY, value)]}
@@ -59,6 +59,6 @@ class MetadataLoad:
                 await asyncio.sleep(_PAUSE_S)
 
     def longest_gap_ms(self, from_s: float, to_s: float) -> int:
-        """The longest time without one that was done, between the two instants."""
+        """Return the longest time without a successful operation between the two times."""
         instants = [from_s, *(at_s for at_s in self.acks if from_s <= at_s <= to_s), to_s]
         return round(max(b - a for a, b in pairwise(instants)) * 1000)

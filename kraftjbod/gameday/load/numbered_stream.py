@@ -1,5 +1,4 @@
-"""PURE. Records that nobody else writes: numbered, and marked with the run they are
-of."""
+"""PURE. Numbered records whose keys contain the name of the run."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ _FILLING: Final = b"the quick brown fox jumps over the lazy dog; "
 
 
 class NumberedStream:
-    """Keys are ``<run>:<number>``; values are the key and filling up to ``size_bytes``."""
+    """Keys are ``<run>:<number>``; values are the key and padding up to ``size_bytes``."""
 
     def __init__(self, run: str, *, size_bytes: int) -> None:
         self._prefix = f"{run}:".encode()

@@ -1,4 +1,4 @@
-"""LOOP. ``PartitionLoad``: one producer's load on one partition, and the record it keeps."""
+"""LOOP. ``PartitionLoad``: one producer's load on one partition, and its acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class PartitionLoad(Acknowledgements):
     """Sends the stream from its beginning, one batch at a time."""
 
     async def send(self, producer: Producer, count: int) -> bool:
-        """Send the next ``count`` records; ``False`` if that failed, and ``error`` says why.
+        """Send the next ``count`` records; return ``False`` and set ``error`` at a failure.
 
-        A producer that failed sends no more: what became of its last batch is not known.
+        A failed producer must not send again: the outcome of its last batch is unknown.
         """
         records = self.stream.records(self.acked, count, now_ms())
         sent_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""LOOP. Reads a topic from where a load began up to its end, for the proof."""
+"""LOOP. Reads a topic from the start of a load to its end, for the check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_MS: Final = 30_000
 async def end_offsets(
     client: ClusterClient, topic: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """Where each partition ends now."""
+    """Return the end offset of each partition."""
     await client.retry(lambda: client.refresh_metadata([topic]))
     wanted = list(partitions)
     return await client.retry(lambda: list_offsets(client, topic, wanted, LATEST), topics=[topic])
@@ -32,10 +32,10 @@ async def read_back(
     *,
     starts: Mapping[int, int] | None = None,
 ) -> list[Findings]:
-    """Read ``topic`` to its end; ``advance`` gets how many records came.
+    """Read ``topic`` to its end and check it; ``advance`` gets the number of records per fetch.
 
-    :param starts: offset by partition to begin at, from the beginning of the log by default.
-    :raises RequestTimedOutError: if nothing arrives for a long time.
+    :param starts: first offset by partition; by default the beginning of the log.
+    :raises RequestTimedOutError: no record arrives for a long time.
     """
     checks = {load.partition: PartitionCheck(load) for load in loads}
     ends = await end_offsets(client, topic, checks)

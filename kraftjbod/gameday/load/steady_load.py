@@ -1,9 +1,8 @@
-"""LOOP. A steady load: one producer per partition, each with connections of its own, at a given
-rate.
+"""LOOP. A load at a given rate: one producer with its own connections per partition.
 
-Each sends a few records every so many milliseconds and waits until they are acknowledged
-(acks=all, idempotent). What was not sent during a gap is not made up for: the rate stays steady, so
-that a gap is a gap of the cluster and not of a burst after it.
+Each producer sends a few records per tick and waits until they are acknowledged (acks=all,
+idempotent). Records that were due during a gap are skipped, so that no burst follows the gap and
+distorts the measurement.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from kraftjbod.cli.clients.producer import Producer
 from kraftjbod.gameday.load.acknowledgements import RecordStream
 from kraftjbod.gameday.load.partition_load import PartitionLoad
 
-#: Acknowledgements are at least so far apart: gaps are not known more finely.
+#: Minimum time between acknowledgements, and so the resolution of gaps.
 TICK_S: Final = 0.02
 _REQUEST_TIMEOUT_MS: Final = 10_000
-#: After so long without an acknowledgement a producer gives up.
+#: A producer fails after this time without an acknowledgement.
 DELIVERY_TIMEOUT_MS: Final = 90_000
-#: Short, so that a producer is back soon after the cluster is.
+#: Short, so that producers resume soon after the cluster recovers.
 _RETRY_BACKOFF_MAX_MS: Final = 100
 
 
 class SteadyLoad:
-    """All producers together."""
+    """The producers of all partitions."""
 
     def __init__(self, streams: Mapping[int, RecordStream], *, rate: float) -> None:
-        """:param rate: records a second, for each partition."""
+        """:param rate: records per second and partition."""
         self.loads = [PartitionLoad(partition, stream) for partition, stream in streams.items()]
         self._batch_records = max(1, math.ceil(rate * TICK_S))
         self._interval_s = self._batch_records / rate
@@ -48,15 +47,15 @@ class SteadyLoad:
 
     @property
     def is_flowing(self) -> bool:
-        """Whether every partition has taken something."""
+        """Whether every partition has acknowledged a batch."""
         return all(load.acked for load in self.loads)
 
     def stop(self) -> None:
-        """Ask every producer to end when its last batch is acknowledged."""
+        """Ask every producer to end once its last batch is acknowledged."""
         self._stop.set()
 
     async def run(self, bootstrap_servers: str, topic: str) -> None:
-        """Produce until stopped; producers that fail say so in their ``error``."""
+        """Produce until stopped. A failing producer stores its failure in ``error``."""
         async with asyncio.TaskGroup() as group:
             for load in self.loads:
                 group.create_task(self._produce(load, bootstrap_servers, topic))
