@@ -227,7 +227,7 @@ def _moves(
     ]
 
 
-# --- what comes of it ----------------------------------------------------------------------------
+# --- the resulting plan ---------------------------------------------------------------------------
 
 
 def _reassigned(placed: Iterable[Placed], moves: Iterable[Move]) -> list[Reassigned]:

@@ -212,7 +212,7 @@ def _ratio(held: float, share: float) -> float:
     return float("inf") if held > 0 else 1.0
 
 
-# --- what has to find a place --------------------------------------------------------------------
+# --- incoming and drained replicas ---------------------------------------------------------------
 
 
 def _place(board: _Board) -> Iterator[int]:
