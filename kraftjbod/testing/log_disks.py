@@ -46,7 +46,7 @@ MountedKind = Literal["ext4", "xfs", "tmpfs"]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 DISK_KINDS: Final[tuple[DiskKind, ...]] = get_args(DiskKind)
 DEFAULT_DISK_BYTES: Final = 64 * 1024 * 1024
-#: Limit after which a hanging or crawling disk recovers, whatever happens to the test.
+#: Limit after which a hanging or crawling disk recovers even if the test is killed.
 LONGEST_HANG_S: Final = 300.0
 #: Approximate duration of a write to a slow disk.
 SLOW_S: Final = 0.2
