@@ -1,18 +1,18 @@
-"""PURE. ``ClusterControlManager``: which brokers there are, and which of their directories are
-online.
+"""PURE. ``ClusterControlManager``: registered brokers, and which of their directories are online.
 
-* a broker registers fenced, with the ids of its directories; an id belongs to one broker;
-* an incarnation keeps every directory it registered *known*, online or not, so that repeating
-  the cumulative list of failed ones is no error, and naming any other is one (KIP-858);
-* a broker with several directories stays fenced while the directory of any of its replicas is
-  not known (KIP-858, "Broker registration"), unless all of them are full, stalled or cordoned;
-* the same incarnation may register again: with directories that came back or are new, and without
-  those that it releases for good;
-* a saturated or stalled directory (KIP-928) stays registered and online; each heartbeat says anew
-  which ones are;
-* what a broker says that the present level of ``metadata.version`` cannot is not heeded.
+* A broker registers as fenced, with the ids of its directories. An id belongs to one broker.
+* An incarnation keeps every directory that it registered *known*, online or not. So it may repeat
+  the cumulative list of failed ones, but naming any other directory is an error (KIP-858).
+* A broker with several directories stays fenced while the directory of any of its replicas is
+  unknown (KIP-858, "Broker registration"). It is unfenced if all its directories are full, stalled
+  or cordoned.
+* The same incarnation may register again, with directories that returned or are new, and without
+  those that it releases permanently.
+* A saturated or stalled directory (KIP-928) stays registered and online. Each heartbeat lists
+  these.
+* Values that the present level of ``metadata.version`` does not support are ignored.
 
-What follows for partitions is decided in replication_control.py.
+replication_control.py decides what follows for partitions.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class ClusterControlManager:
         self._index = index
         self._heartbeats = heartbeats
         self._election_timeout_ms = election_timeout_ms
-        #: By what each broker said last; soft, so that a new controller knows it from the next
-        #: heartbeats on.
+        #: The limit in each broker's last heartbeat. Not replicated: a new controller learns it
+        #: from the next heartbeats.
         self._max_replicas: dict[BrokerId, int] = {}
 
     # --- reading ---------------------------------------------------------------------------------
 
     def require_epoch(self, broker_id: BrokerId, epoch: BrokerEpoch) -> BrokerRegistration:
-        """The registration of exactly this incarnation.
+        """Return the registration if it is of exactly this incarnation.
 
         :raises OperatingError: BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
         """
@@ -97,11 +97,11 @@ class ClusterControlManager:
         return broker is not None and broker.is_active
 
     def acceptance(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
-        """Whether this replica may lead and be in sync."""
+        """Return whether the replica in this directory may lead and be in sync."""
         return acceptance_of(self._state.brokers.get(broker_id), directory_id)
 
     def acceptance_with(self, after: BrokerRegistration) -> AcceptanceOf:
-        """As it will be once that broker is as ``after`` says."""
+        """Return the acceptance of replicas as if that broker were registered as ``after``."""
 
         def acceptance(broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
             if broker_id != after.broker_id:
@@ -111,9 +111,10 @@ class ClusterControlManager:
         return acceptance
 
     def default_dir(self, broker_id: BrokerId) -> DirectoryId:
-        """What a new replica is assigned to: the broker's one directory that may take it.
+        """Return the directory for a new replica: the only one of the broker that may take it.
 
-        The controller never picks among several; the broker knows their free space.
+        With several the result is UNASSIGNED_DIR: the broker chooses, because it knows the free
+        space.
         """
         broker = self._state.brokers.get(broker_id)
         if not self._state.metadata_version.has_directories:
@@ -126,7 +127,7 @@ class ClusterControlManager:
         return eligible[0] if len(eligible) == 1 else UNASSIGNED_DIR
 
     def usable_brokers(self) -> list[UsableBroker]:
-        """Brokers that may receive replicas."""
+        """Return brokers that may receive replicas."""
         return [
             UsableBroker(broker_id=broker_id, rack=broker.rack, fenced=broker.fenced)
             for broker_id, broker in sorted(self._state.brokers.items())
@@ -134,7 +135,8 @@ class ClusterControlManager:
         ]
 
     def brokers_by_use(self) -> str:
-        """How many brokers there are and why not all of them take replicas, for an operator."""
+        """Return a sentence for operators: how many brokers there are, and why some take no
+        replicas."""
         brokers = self._state.brokers.values()
         full = sum(not b.takes_new_replicas and bool(b.dirs_closed_by_impairment) for b in brokers)
         closed = sum(not b.takes_new_replicas for b in brokers) - full
@@ -146,7 +148,7 @@ class ClusterControlManager:
         )
 
     def why_too_many(self, broker_id: BrokerId, added: int) -> str | None:
-        """Why the broker cannot hold ``added`` more replicas; None if it can."""
+        """Return why the broker cannot hold ``added`` more replicas; None if it can."""
         most = self._max_replicas.get(broker_id, -1)
         present = self._index.replica_count(broker_id)
         if most < 0 or present + added <= most:
@@ -169,10 +171,10 @@ class ClusterControlManager:
     def register(
         self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
     ) -> RegisterBrokerRecord:
-        """The record of a new incarnation, or of the same one registered again.
+        """Return the record of a new incarnation, or of the same one registered again.
 
         :param next_offset: offset of the entry that will hold the record: the broker's epoch.
-        :raises OperatingError: if the registration is refused; the message says why.
+        :raises OperatingError: the registration is refused; the message says why.
         """
         self._require_same_cluster(request)
         broker = self._state.brokers.get(request.broker_id)
@@ -227,7 +229,10 @@ class ClusterControlManager:
                 )
 
     def _require_features(self, request: BrokerRegistrationRequest) -> None:
-        """A broker that names no range is taken to support the level, if it is metadata.version."""
+        """Check feature levels.
+
+        Without a range the present metadata.version counts as supported.
+        """
         for name, level in self._state.features.items():
             unsaid = level if name == METADATA_VERSION else 0
             lowest, highest = request.features.get(name, (unsaid, unsaid))
@@ -242,9 +247,9 @@ class ClusterControlManager:
 
     @property
     def announced_session_ms(self) -> int:
-        """How long the session lasts of a broker that is heard now, at least.
+        """Session length announced to brokers: at least this long after each request.
 
-        Not longer than a controller that takes over next lets it be.
+        Not longer than the sessions that the next leader grants to brokers of this one.
         """
         limit_ms = self._state.session_limit_ms - self._election_timeout_ms
         return max(1, min(self._heartbeats.session_timeout_ms, limit_ms))
@@ -252,7 +257,7 @@ class ClusterControlManager:
     def heartbeat(
         self, broker: BrokerRegistration, request: BrokerHeartbeatRequest
     ) -> tuple[BrokerControlState, BrokerRegistrationChangeRecord | None]:
-        """The broker's next state, and the record that says so; None if nothing changes.
+        """Return the broker's next state and its record; the record is None if nothing changes.
 
         :raises OperatingError: LOG_DIR_NOT_FOUND, naming a directory that is not this broker's.
         """
@@ -301,7 +306,7 @@ class ClusterControlManager:
         request: BrokerHeartbeatRequest,
         online: tuple[DirectoryId, ...],
     ) -> tuple[ImpairedLogDir, ...] | None:
-        """What the broker says anew; None if that is nothing. An offline directory is only that."""
+        """Return the impaired directories if they changed, else None. Offline ones are left out."""
         level, said = self._state.metadata_version, request.impaired_log_dirs
         if said is None or not level.has_cordoning or not broker.known_log_dirs:
             return None
@@ -315,7 +320,7 @@ class ClusterControlManager:
         return None if impaired == broker.impaired_log_dirs else impaired
 
     def fence(self, broker: BrokerRegistration) -> BrokerRegistrationChangeRecord:
-        """The record that fences a broker whose session ended."""
+        """Return the record that fences a broker whose session ended."""
         return BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=True
         )
@@ -328,18 +333,21 @@ class ClusterControlManager:
         impaired: tuple[ImpairedLogDir, ...] | None,
         request: BrokerHeartbeatRequest,
     ) -> bool:
-        """``impaired`` is what it says anew of its ``online`` directories, if anything."""
+        """Return whether the broker may be unfenced.
+
+        :param impaired: its impaired directories if they changed with this heartbeat, else None.
+        """
         if request.current_metadata_offset < broker.epoch:
             return False
         if len(broker.known_log_dirs) <= 1 or not self._index.has_unresolved(broker.broker_id):
             return True
-        # No directory takes the replicas that have none; what it holds is needed all the same.
+        # No directory can take the replicas without one. The broker's other replicas are needed.
         said = broker.impaired_log_dirs if impaired is None else impaired
         return {*cordoned, *(one.directory_id for one in said)}.issuperset(online)
 
 
 def _require_parallel(request: BrokerRegistrationRequest) -> None:
-    """What is said of each directory is said of each of them, or not at all."""
+    """Check that optional lists have one item per directory, if they are given."""
     parallel = (
         ("paths", request.log_dir_paths),
         ("clean shutdown epochs", request.clean_shutdown_epochs),
@@ -353,10 +361,12 @@ def _require_parallel(request: BrokerRegistrationRequest) -> None:
 def _registered(
     request: BrokerRegistrationRequest, kept: BrokerRegistration | None, next_offset: int
 ) -> BrokerRegistration:
-    """What the request makes of the broker; ``kept`` is its registration of this incarnation.
+    """Return the registration that results from the request.
 
-    The same incarnation keeps its epoch and its state, whatever else it says anew; a directory that
-    it leaves out is offline, unless it is forgotten.
+    The same incarnation keeps its epoch and its state. A directory that it leaves out becomes
+    offline, unless it is forgotten.
+
+    :param kept: the present registration of the same incarnation, if there is one.
     """
     online = frozenset(request.log_dirs)
     paths = dict(zip(request.log_dirs, request.log_dir_paths, strict=False))
@@ -396,7 +406,7 @@ def _still_online(
     broker: BrokerRegistration, offline: Iterable[DirectoryId]
 ) -> tuple[DirectoryId, ...]:
     if not broker.known_log_dirs:
-        # It registered before directories had a place in the metadata.
+        # It registered before the metadata contained directories.
         return ()
     reported = set(offline)
     _require_known(broker, reported)

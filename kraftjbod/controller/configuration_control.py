@@ -1,16 +1,16 @@
-"""PURE. ``ConfigurationControlManager``: what topics, brokers and groups are configured to.
+"""PURE. ``ConfigurationControlManager``: the configuration of topics, brokers and groups.
 
-* A change is checked as the resource will be after it, before anything is recorded.
-* Topics take every topic-level key; brokers and controllers only what they can take over while they
-  run, and the empty broker name stands for all of them.
-* Groups need not exist; within which bounds their values are is checked by the broker that was
-  asked, whose file has the bounds.
-* Each resource of a request succeeds or fails by itself; named twice, it fails both times.
-* Which directories ``cordoned.log.dirs`` may name is checked by the broker that has them. What
-  comes here unchecked, for a broker that is dead, may only lift cordons (KIP-1066).
+* A change is checked against the configuration that results from it, before it is recorded.
+* Topics accept every topic-level key. Brokers and controllers accept only keys that they can apply
+  while they run. The empty broker name stands for all of them.
+* Groups need not exist. The broker that received the request checks their values, because its file
+  has the bounds.
+* Each resource of a request succeeds or fails separately. A resource that is named twice fails.
+* The broker that has the directories checks which ones ``cordoned.log.dirs`` may name. An unchecked
+  change, for a dead broker, may only lift cordons (KIP-1066).
 * A change of that key changes the brokers' registrations in the same entry.
-* ``min.insync.replicas`` and ``unclean.leader.election.enable`` are a topic's or the whole
-  cluster's, never one node's: who may lead is decided by them (KIP-966).
+* ``min.insync.replicas`` and ``unclean.leader.election.enable`` may be set for a topic or for the
+  whole cluster, but not for one node, because elections depend on them (KIP-966).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from kraftjbod.protocol.rpc_config_messages import (
 
 
 class ConfigOperation(IntEnum):
-    """What a change does to one value; Kafka's numbers (KIP-339)."""
+    """The operation of a change; Kafka's numbers (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -86,14 +86,14 @@ class ConfigurationControlManager:
 
     @property
     def _defaults(self) -> TopicConfig:
-        """Of a topic that says nothing itself, as far as controllers decide by it."""
+        """Defaults of topics, for the keys by which controllers decide."""
         is_unclean = self._settings.now.unclean_leader_election_enable
         if is_unclean != self._known_defaults.unclean_leader_election_enable:
             self._known_defaults = TopicConfig(unclean_leader_election_enable=is_unclean)
         return self._known_defaults
 
     def new_topic(self, name: str, configs: Mapping[str, str | None]) -> tuple[ConfigRecord, ...]:
-        """Records of a new topic's own values; a value of None means the default.
+        """Return records of a new topic's own values; a value of None means the default.
 
         :raises OperatingError: INVALID_CONFIG, naming each key that is unknown or wrong.
         """
@@ -102,11 +102,11 @@ class ConfigurationControlManager:
         return _difference(ResourceType.TOPIC, name, {}, given)
 
     def rules_of(self, topic: str) -> TopicRules:
-        """What decides about elections and in-sync sets of the topic."""
+        """Return the topic's rules for elections and in-sync sets."""
         return self._rules_by(self._state.configs, topic)
 
     def rules_after(self, records: Iterable[Record]) -> RulesOf:
-        """What will decide about them once ``records`` are replayed."""
+        """Return these rules as they will be once ``records`` are replayed."""
         after: dict[tuple[ResourceType, str], Mapping[str, str]] = dict(self._state.configs)
         for record in records:
             if isinstance(record, ConfigRecord):
@@ -196,7 +196,7 @@ class ConfigurationControlManager:
         return _difference(resource_type, resource.name, present, wanted)
 
     def _find(self, resource: AlteredResource) -> ResourceType:
-        """The type of a resource that exists."""
+        """Return the type of the resource after a check that it may be configured."""
         match resource.resource_type:
             case ResourceType.TOPIC:
                 if self._state.topic(resource.name) is None:
@@ -226,7 +226,7 @@ class ConfigurationControlManager:
                 "group.consumer.… in the brokers' files.",
             )
         if not self._state.features.get(GROUP_VERSION, 0):
-            # Who does not know that groups can be configured must not be sent it.
+            # Brokers of older versions do not know group configurations and must not receive them.
             raise _error(
                 ErrorCode.INVALID_CONFIG,
                 f"Groups can be configured from level 1 of {GROUP_VERSION} on; raise it with "
@@ -244,7 +244,7 @@ class ConfigurationControlManager:
         node_id = BrokerId(int(name))
         is_there = node_id in self._state.brokers or node_id in self._state.controllers
         if not is_there and (ResourceType.BROKER, name) not in self._state.configs:
-            # What is left of one that is gone can be taken back.
+            # Remaining values of an unregistered broker may be removed.
             raise _error(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
 
     def _apply(
@@ -283,7 +283,7 @@ class ConfigurationControlManager:
     def _list_value(
         self, change: ConfigChange, resource_type: ResourceType, values: Mapping[str, str]
     ) -> str:
-        """The list that a change adds to or takes from: the one in force."""
+        """Return the present list that a change extends or reduces."""
         if change.name in values:
             return values[change.name]
         if resource_type is ResourceType.TOPIC:
@@ -309,7 +309,8 @@ class ConfigurationControlManager:
             raise _error(ErrorCode.INVALID_CONFIG, str(e)) from e
 
     def _require_valid_of_node(self, name: str, values: Mapping[str, str]) -> None:
-        """Of a broker, of a controller, or of all nodes, each of which takes what it knows."""
+        """Check values of a broker, of a controller, or of all nodes, each of which uses known
+        keys."""
         state, node_id = self._state, BrokerId(int(name)) if name else None
         is_broker, is_controller = node_id in state.brokers, node_id in state.controllers
         if is_broker or not state.metadata_version.has_controllers:
@@ -325,7 +326,7 @@ class ConfigurationControlManager:
             require_dynamic(values, *models, source=source, node="broker or controller")
 
     def _require_level_for(self, values: Mapping[str, str]) -> None:
-        """Brokers with older software could not make sense of what is for controllers."""
+        """Refuse controller keys below the level at which all brokers know them."""
         above = sorted(DYNAMIC_CONTROLLER_KEYS & values.keys())
         if above and not self._state.metadata_version.has_controllers:
             raise _error(
@@ -352,7 +353,8 @@ class ConfigurationControlManager:
             )
 
     def _present_cordons(self, name: str) -> frozenset[str]:
-        """What the key says now, ``*`` spelt out too; of a file, what its broker registered."""
+        """Return the paths cordoned now, including those that ``*`` or the broker's file stands
+        for."""
         if not name:
             of_all = self._state.configs.get((ResourceType.BROKER, ""), {})
             return frozenset(list_items(of_all.get(CORDONED_LOG_DIRS, "")))
@@ -369,7 +371,7 @@ class ConfigurationControlManager:
     def _changed_cordons(
         self, records: Iterable[ConfigRecord]
     ) -> Iterator[BrokerRegistrationChangeRecord]:
-        """What ``records`` make of the brokers' registrations."""
+        """Return the changes of the brokers' registrations that follow from ``records``."""
         changed = [record for record in records if record.name == CORDONED_LOG_DIRS]
         if not changed or not self._state.metadata_version.has_cordoning:
             return
@@ -391,11 +393,12 @@ class ConfigurationControlManager:
         broker: BrokerRegistration,
         after: Mapping[tuple[ResourceType, str], Mapping[str, str]],
     ) -> tuple[DirectoryId, ...] | None:
-        """None leaves it to the broker, whose file counts again: its next heartbeat says it."""
+        """Return the cordons; None if its next heartbeat will report them, because its file
+        counts."""
         cordoned = dynamic_cordons(after, broker)
         was_set = dynamic_value(self._state.configs, broker.broker_id) is not None
         if cordoned is None and was_set and broker.fenced:
-            # Nobody is there to say it before the broker registers anew.
+            # A fenced broker sends no file value before it registers again.
             return ()
         return cordoned
 
@@ -404,7 +407,7 @@ class ConfigurationControlManager:
     def describe(
         self, request: DescribeDynamicConfigsRequest
     ) -> ControllerResult[DescribeDynamicConfigsResponse]:
-        """What is committed, by resource; nothing is said of those without values."""
+        """Return the committed values by resource. Resources without values are left out."""
         wanted = None if request.names is None else frozenset(request.names)
         return ControllerResult(
             response=DescribeDynamicConfigsResponse(
@@ -419,7 +422,7 @@ class ConfigurationControlManager:
         )
 
 
-#: By which controllers elect, and count in-sync replicas.
+#: Keys by which controllers elect leaders and count in-sync replicas.
 _DECIDING_KEYS: Final = (MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION)
 _MODELS: Final[Mapping[ResourceType, tuple[type[KeyedModel], ...]]] = {
     ResourceType.TOPIC: (TopicConfig,),
@@ -434,7 +437,10 @@ _LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
 
 
 def _fitting(key: str, value: str) -> str:
-    """:raises OperatingError: INVALID_CONFIG, in Kafka's words, for what no answer could carry."""
+    """Check the length. Longer values fit into no response.
+
+    :raises OperatingError: INVALID_CONFIG, in Kafka's words.
+    """
     if len(value.encode()) > MAX_CONFIG_VALUE_BYTES:
         raise _error(
             ErrorCode.INVALID_CONFIG,
@@ -445,14 +451,14 @@ def _fitting(key: str, value: str) -> str:
 
 
 def _canonical(path: str) -> str:
-    """As brokers register it; only a broker can say what a relative path means."""
+    """Return an absolute path as brokers register it. Only a broker can resolve a relative path."""
     return posixpath.normpath(path) if path.startswith("/") else path
 
 
 def _difference(
     resource_type: ResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str]
 ) -> tuple[ConfigRecord, ...]:
-    """Records that turn ``before`` into ``after``."""
+    """Return the records that turn ``before`` into ``after``."""
     return tuple(
         ConfigRecord(
             resource_type=resource_type, resource_name=name, name=key, value=after.get(key)

@@ -1,9 +1,8 @@
-"""PURE. ``ControlManagers``: the whole deciding half of a controller, without queue, log or
-network.
+"""PURE. ``ControlManagers``: all decisions of a controller, without queue, log or network.
 
-* ``decide(request)`` gives records and a response, and changes only soft state (who was heard);
-* ``replay(records)`` is the only thing that changes what was agreed on;
-* the passes (sessions, preferred leaders, unclean elections) are decisions without a request.
+* ``decide(request)`` returns records and a response. It changes only soft state (contact times).
+* ``replay(records)`` alone changes the replicated metadata.
+* The periodic passes (sessions, preferred leaders, unclean elections) decide without a request.
 """
 
 from __future__ import annotations
@@ -85,7 +84,8 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 def is_from_broker(request: RpcRequest) -> bool:
-    """Whether a node asks on its own behalf; else a broker forwards what a client asked."""
+    """Return whether a node sends the request for itself; else a broker forwards it for a
+    client."""
     return isinstance(
         request,
         BrokerRegistrationRequest
@@ -113,10 +113,11 @@ class ControlManagers:
         may_delete_topics: bool = True,
     ) -> None:
         """
-        :param in_file: what the controller goes by where nothing is set in the metadata.
-        :param node_id: whose own values there count; None for nobody's.
-        :param election_timeout_ms: for how long this one answers after another one was elected.
-        :param controllers: those that vote; which levels each supports, as far as it said so.
+        :param in_file: the controller's file, which applies if the metadata has no value.
+        :param node_id: the node whose own values in the metadata apply; None for none.
+        :param election_timeout_ms: how long this controller may still answer after another
+            election.
+        :param controllers: return the voters, each with the feature levels it supports, if known.
         """
         self.cluster_id = cluster_id
         self.state = MetadataState()
@@ -171,16 +172,16 @@ class ControlManagers:
     # --- decisions -------------------------------------------------------------------------------
 
     def ineligible_members(self, requested: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
-        """Why a requested in-sync set is answered with INELIGIBLE_REPLICA, by member."""
+        """Yield the members because of which a request gets INELIGIBLE_REPLICA, and the reasons."""
         return self._replication.ineligible_members(requested)
 
     def decide(
         self, request: RpcRequest, *, now_ms: int, connection: ConnectionId | None = None
     ) -> ControllerResult[RpcResponse]:
-        """What the request changes and what it is answered.
+        """Return the records and the response of a request.
 
-        :param connection: what it came on; its end shows that the broker has died.
-        :raises OperatingError: if the request as a whole is refused.
+        :param connection: the request's connection; its end shows that the broker has died.
+        :raises OperatingError: the request as a whole is refused.
         """
         match request:
             case BrokerRegistrationRequest():
@@ -203,7 +204,7 @@ class ControlManagers:
                 return self._decide_for_admin(request)
 
     def _decide_for_admin(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
-        """Requests that brokers forward, and tools make."""
+        """Decide about requests that brokers forward or tools send."""
         match request:
             case CreateTopicsRequest():
                 return self._topics.create_topics(request)
@@ -239,8 +240,8 @@ class ControlManagers:
         result = self._configuration.incremental_alter(request)
         if not any(_is_min_isr(record) for record in result.records):
             return result
-        # Whoever was eligible by the former value may not be any more: first, so that nobody
-        # commits by the new one while they still are.
+        # Replicas eligible by the former value may be ineligible by the new one. Record that first,
+        # so that no leader commits by the new value while they are still eligible.
         rules_of = self._configuration.rules_after(result.records)
         followed = self._replication.follow_min_isr(rules_of)
         return ControllerResult(
@@ -279,12 +280,12 @@ class ControlManagers:
         )
         result = self._replication.heartbeat(request)
         if result.response.should_shut_down:
-            # Its next incarnation need not wait for this session to end.
+            # So its next incarnation need not wait for this session to end.
             self._heartbeats.end_session(broker.broker_id)
         return result
 
     def take_back(self, request: RpcRequest) -> None:
-        """What :meth:`decide` made of the request could not be written, so it is not so."""
+        """Undo soft state of :meth:`decide` for a request whose records could not be written."""
         if isinstance(request, BrokerRegistrationRequest):
             broker = self.state.brokers.get(request.broker_id)
             if broker is None or broker.incarnation_id != request.incarnation_id:
@@ -297,11 +298,11 @@ class ControlManagers:
         *,
         fork: bool = False,
     ) -> ControllerResult[None]:
-        """The first records of an empty log; in any other what is still missing.
+        """Return the first records of an empty log, or those that an existing log lacks.
 
-        :param features: levels by feature; ``metadata.version`` is among them.
+        :param features: levels by feature, including ``metadata.version``.
         :param min_insync_replicas: the cluster's, from the controller's file, if it has none yet.
-        :param fork: the log lost its end, and what follows is another log's.
+        :param fork: whether the log lost its end, so that it continues as another log.
         """
         records: list[Record] = []
         if self.state.metadata_log_id is None or fork:
@@ -335,9 +336,9 @@ class ControlManagers:
         return ControllerResult(records=tuple(records), response=None)
 
     def adjust_session_limit(self, now_ms: int) -> ControllerResult[None]:
-        """Write the longest session that any broker may rely on to the metadata.
+        """Return a record with the longest session that any broker may rely on, if it changed.
 
-        Raise it before a longer session is announced, and lower it once all longer ones are over.
+        Raise it before a longer session is announced. Lower it once all longer sessions are over.
         """
         limit_ms, longest_ms = self.state.session_limit_ms, self._longest_session_ms
         is_settled = limit_ms == longest_ms or (
@@ -351,7 +352,7 @@ class ControlManagers:
         return self.settings.broker_session_timeout_ms + self._election_timeout_ms
 
     def _unsaid_session_limit(self) -> int:
-        """What a log has to say before this controller announces its sessions; 0: nothing."""
+        """Return the limit to be recorded before sessions are announced; 0 if none."""
         longest_ms, limit_ms = self._longest_session_ms, self.state.session_limit_ms
         is_new_log = METADATA_VERSION not in self.state.features
         return longest_ms if longest_ms > limit_ms or (is_new_log and longest_ms < limit_ms) else 0
@@ -364,23 +365,23 @@ class ControlManagers:
         )
 
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:
-        """An unfenced broker whose session has ended."""
+        """Return an unfenced broker whose session has ended."""
         return self._heartbeats.find_stale(self._cluster.unfenced_brokers(), now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether its process closed its connection and did not come back, as dead ones do."""
+        """Return whether its process closed its connection and did not return within the grace."""
         return self._heartbeats.is_gone(broker_id, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """How long until the next broker is gone whose connection is closed."""
+        """Return the time until the next reconnect grace ends; None if none is running."""
         return self._heartbeats.until_gone_ms(now_ms)
 
     def connection_closed(self, connection: ConnectionId, now_ms: int, *, is_reset: bool) -> None:
-        """Its other side closed it."""
+        """Note that the other side closed ``connection``."""
         self._heartbeats.connection_closed(connection, now_ms, is_reset=is_reset)
 
     def take_suspects(self) -> list[BrokerRegistration]:
-        """Unfenced brokers that may be dead, each once: whoever asks sees whether they are."""
+        """Return unfenced brokers that may be dead, each once, to be probed by the caller."""
         brokers = self.state.brokers
         return [
             brokers[broker_id]
@@ -391,11 +392,11 @@ class ControlManagers:
         ]
 
     def refused(self, broker: BrokerRegistration) -> None:
-        """Nobody listens at the addresses of a suspect."""
+        """Note that the addresses of a suspect refuse connections."""
         self._heartbeats.refused(broker.broker_id, broker.epoch)
 
     def stood_still(self, pause_ms: int, now_ms: int) -> bool:
-        """The controller heard nobody meanwhile, which is not their fault; True if for long."""
+        """Disregard a pause of this process; return whether it was long."""
         self._heartbeats.stood_still(pause_ms, now_ms)
         return self._heartbeats.is_long_pause(pause_ms)
 
@@ -408,7 +409,7 @@ class ControlManagers:
         return self._replication.has_follow_ups
 
     def follow_up(self) -> ControllerResult[None]:
-        """Some of what a change of a broker with very many partitions left for later."""
+        """Decide about some of the partitions that a change of a broker left for later."""
         return self._replication.follow_up()
 
     def elect_preferred(self) -> ControllerResult[None]:
@@ -420,7 +421,7 @@ class ControlManagers:
     # --- replay ----------------------------------------------------------------------------------
 
     def replay(self, records: Sequence[Record], *, offset: int, epoch: int) -> MetadataDelta:
-        """Apply one entry; the indexes and the soft state follow."""
+        """Apply one entry, and update the indexes and the soft state."""
         delta = MetadataDelta()
         self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
         self.index.apply(delta, self.state)
@@ -434,7 +435,7 @@ class ControlManagers:
         return delta
 
     def _note_moved_leaderships(self, delta: MetadataDelta, offset: int) -> None:
-        """Those of a broker that shuts down may need several entries."""
+        """Note the offset for brokers in shutdown, whose leaderships may need several entries."""
         leaving = {b for b, one in self.state.brokers.items() if one.in_controlled_shutdown}
         if leaving:
             led = {before.leader for before in delta.partitions.values() if before is not None}
@@ -442,7 +443,7 @@ class ControlManagers:
                 self._heartbeats.note_shutdown_offset(broker_id, offset)
 
     def replay_part(self, records: Sequence[Record], *, offset: int) -> None:
-        """Apply a part of a snapshot; :meth:`replay` what is left of it."""
+        """Apply a part of a snapshot; the rest goes to :meth:`replay`."""
         delta = MetadataDelta()
         self.state.replay_part(records, offset=offset, delta=delta)
         self.index.apply(delta, self.state)
@@ -450,11 +451,11 @@ class ControlManagers:
 
     @property
     def settings(self) -> DynamicControllerConfig:
-        """What this controller goes by now; another object when any of it has changed."""
+        """The settings in force; another object after any change."""
         return self._settings.now
 
     def set_by_metadata(self) -> dict[str, object]:
-        """What it goes by otherwise than its file says, by key."""
+        """Return the values that differ from the controller's file, by key."""
         return self._settings.otherwise_than_in_file()
 
     def _follow_settings(self, delta: MetadataDelta) -> None:
@@ -466,16 +467,16 @@ class ControlManagers:
         )
 
     def rehearse(self, records: Sequence[Record], *, offset: int, epoch: int) -> None:
-        """:meth:`replay` on a copy of what ``records`` are about; raises what that would."""
+        """Run :meth:`replay` on a copy of the affected metadata, and raise the same errors."""
         delta, excerpt = MetadataDelta(), self.state.excerpt(records)
         excerpt.replay(records, offset=offset, epoch=epoch, delta=delta)
         ReplicaIndex().apply(delta, excerpt)
 
     def take_leadership(self, now_ms: int) -> None:
-        """Nobody was heard by this controller yet: every session starts now.
+        """Start a session for every broker, because this controller has received no request yet.
 
-        Each lasts as long as this controller or one before it may have announced.
-        What a change of a broker left for later is found again.
+        A session lasts as long as this controller or a former one may have announced. Work that a
+        former controller left for later is collected again.
         """
         self._replication.take_over()
         limit_ms = max(self.state.session_limit_ms, self._longest_session_ms)
@@ -487,14 +488,14 @@ class ControlManagers:
     # --- figures ---------------------------------------------------------------------------------
 
     def broker_counts(self) -> tuple[int, int, int]:
-        """Active, fenced, and in controlled shutdown."""
+        """Return the numbers of active, fenced, and shutting-down brokers."""
         brokers = self.state.brokers.values()
         fenced = sum(broker.fenced for broker in brokers)
         leaving = sum(broker.in_controlled_shutdown and not broker.fenced for broker in brokers)
         return len(brokers) - fenced - leaving, fenced, leaving
 
     def elected_from_elr(self, records: Iterable[Record]) -> int:
-        """How many of these changes, before they are replayed, make an eligible replica lead."""
+        """Return how many of these changes, not replayed yet, elect an eligible leader replica."""
         return sum(
             isinstance(record, PartitionChangeRecord)
             and record.leader is not None
@@ -507,12 +508,13 @@ class ControlManagers:
         return () if partition is None else partition.elr
 
     def impaired_dir_count(self, state: LogDirState) -> int:
-        """How many directories of all brokers are saturated, or stalled."""
+        """Return how many directories of all brokers are in ``state`` (saturated or stalled)."""
         brokers = self.state.brokers.values()
         return sum(one.state is state for broker in brokers for one in broker.impaired_log_dirs)
 
     def last_resort_leader_count(self) -> int:
-        """Partitions whose leader is in an impaired directory, because nobody else is in sync."""
+        """Return how many leaders are in impaired directories because no other replica is in
+        sync."""
         return sum(
             self._leads(broker.broker_id, key)
             for broker in self.state.brokers.values()

@@ -1,4 +1,4 @@
-"""LOOP. ``ControllerEvents``: events and figures about the decisions of the controller."""
+"""LOOP. ``ControllerEvents``: logs events and counts metrics of the controller's decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INELIGIBLE_INTERVAL_MS: Final = 30_000
 
 
 class ControllerEvents:
-    """Of one controller. For the loop's thread."""
+    """The events of one controller. Use in the event loop's thread only."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class ControllerEvents:
         fenced: Callable[[BrokerId], None],
     ) -> None:
         """
-        :param managers: those of now, which others may have taken the place of.
-        :param fenced: hears of each broker that is.
+        :param managers: return the present control managers, which may be replaced.
+        :param fenced: called with each broker that is fenced.
         """
         self._managers = managers
         self._clock = clock
@@ -53,22 +53,22 @@ class ControllerEvents:
         metrics.count("UncleanLeaderElectionCount", 0)
         self._fenced = fenced
         self._log = get_logger(component="controller")
-        #: When a broker that knows another metadata log may be logged again.
+        #: Earliest time at which a broker that knows another metadata log is logged again.
         self._foreign_metadata_due_ms = 0
-        #: When an ineligible member may be logged again, by broker that is in metadata.
+        #: Per registered broker: earliest time at which it is logged as ineligible again.
         self._ineligible_due_ms: dict[BrokerId, int] = {}
 
     def note_foreign_metadata(self, error: ForeignMetadataError) -> None:
-        """Brokers go on asking until somebody has put it right: said now and then only."""
+        """Log the error, at most once per interval, because brokers repeat their requests."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._foreign_metadata_due_ms:
             self._foreign_metadata_due_ms = now_ms + _FOREIGN_METADATA_INTERVAL_MS
             self._log.error("broker_knows_other_metadata", reason=error.message)
 
     def note_ineligible(self, request: AlterPartitionRequest, response: RpcResponse) -> None:
-        """Say which members a leader may not have in sync, and why; of each now and then only.
+        """Log which requested members are ineligible and why, at most once per interval and member.
 
-        A leader asks again for as long as the member fetches from it.
+        A leader repeats its request for as long as the member fetches from it.
         """
         assert isinstance(response, AlterPartitionResponse), response
         now_ms, by_member = self._clock.now_ms(), dict[BrokerId, tuple[PartitionIsr, str]]()

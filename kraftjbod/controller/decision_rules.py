@@ -1,4 +1,4 @@
-"""PURE. Which decisions take space or time, and what is said of those that cannot be."""
+"""PURE. Which decisions need disk space, their intervals, and errors of impossible decisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 
 
 def grows(request: RpcRequest) -> bool:
-    """Whether what it asks for makes the metadata grow for good."""
+    """Return whether the request makes the metadata grow permanently."""
     if isinstance(request, AlterPartitionReassignmentsRequest):
         return any(wish.replicas is not None for wish in request.partitions)
     return isinstance(
@@ -39,12 +39,12 @@ def grows(request: RpcRequest) -> bool:
 
 
 def needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
-    """Whether all that the answer says is in the broker's own registration."""
+    """Return whether the answer depends on nothing but the broker's own registration."""
     return not result.records and not request.want_shut_down
 
 
 IntervalOf = Callable[[DynamicControllerConfig], float]
-"""How often something is done, in milliseconds; infinite for never."""
+"""Return an interval in milliseconds; infinite for never."""
 
 
 def preferred_interval_ms(settings: DynamicControllerConfig) -> float:
@@ -67,7 +67,7 @@ def too_large(size_bytes: int) -> OperatingError:
 
 @contextlib.contextmanager
 def readable(what: str) -> Iterator[None]:
-    """:raises InconsistentStorageError: what the log holds cannot be replayed."""
+    """:raises InconsistentStorageError: the content of the log cannot be replayed."""
     try:
         yield
     except Exception as e:

@@ -1,13 +1,13 @@
-"""PURE. ``DirectoryReturns``: directories that a registration brings back or gives up for good.
+"""PURE. ``DirectoryReturns``: directories that a registration brings back or releases permanently.
 
-* A directory comes back *clean* only if it says so: its clean-shutdown epoch is that of the former
-  registration. KIP-966 asks this of whole brokers; here each directory answers for itself.
-* A return that is not clean is a failure and a return in one entry, heard or not: logs may have
-  lost their ends. Each replica in it leaves the in-sync set and the eligible leaders, and one that
-  led never leads on in that leader epoch. Replicas whose directory is not known go with them.
-* A directory that is forgotten takes its replicas along; they are made anew elsewhere.
+* A directory returns *clean* only if its clean-shutdown epoch is that of the former registration.
+  KIP-966 requires this of whole brokers, this controller of each directory.
+* An unclean return counts as a failure and a return in one entry, because logs may have lost their
+  ends. Each replica in it leaves the in-sync set and the eligible leaders. A leader there gets at
+  least a new leader epoch. The same applies to replicas whose directory is unknown.
+* The replicas of a forgotten directory are lost. They are recreated elsewhere.
 
-What follows for one partition is decided in partition_change.py.
+partition_change.py decides what follows for one partition.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DirectoryReturns:
         self._cluster = cluster
         self._rules_of = rules_of
 
-    # --- back ------------------------------------------------------------------------------------
+    # --- returning directories -------------------------------------------------------------------
 
     def come_back(
         self,
@@ -68,11 +68,12 @@ class DirectoryReturns:
         but_for: Collection[TopicIdPartition] = (),
         most: int | None = None,
     ) -> list[PartitionChangeRecord]:
-        """The replicas in unclean directories of ``request`` leave whoever holds their records.
+        """Return changes that remove replicas in unclean directories from ISR and eligible leaders.
 
-        ``former`` is what the broker was registered as, ``after`` what the request makes of it.
-
-        :param most: so many changes and no more; None for all.
+        :param former: the present registration.
+        :param after: the registration that results from ``request``.
+        :param but_for: partitions to be left out.
+        :param most: maximum number of changes; None for all.
         """
         broker_id, records = after.broker_id, list[PartitionChangeRecord]()
         acceptance = self._cluster.acceptance_with(after)
@@ -96,15 +97,15 @@ class DirectoryReturns:
                 break
         return records
 
-    # --- gone ------------------------------------------------------------------------------------
+    # --- forgotten directories -------------------------------------------------------------------
 
     def forget(
         self, after: BrokerRegistration, forgotten: Iterable[DirectoryId]
     ) -> list[PartitionChangeRecord]:
-        """What was in these directories of the broker is lost, and may be made anew anywhere.
+        """Return the changes for replicas in directories that the broker released; they are lost.
 
-        Its replicas are neither in sync nor eligible. Where nobody else is, records would be lost:
-        only a topic that allows unclean elections lets them go.
+        These replicas are neither in sync nor eligible, and are recreated empty. If no other
+        replica is in sync or eligible, records would be lost: only unclean election allows that.
 
         :raises OperatingError: INVALID_REQUEST, naming the partitions that would lose records.
         """
@@ -148,7 +149,7 @@ class DirectoryReturns:
         others = [holder for holder in partition.holders if holder != broker_id]
         if others or partition.merge(record).has_leader:
             return record
-        # It begins anew, empty and in another epoch, as soon as its broker may lead.
+        # The replica restarts empty in a new leader epoch as soon as its broker may lead.
         record = _required(
             change_partition(
                 key,
@@ -179,22 +180,22 @@ class DirectoryReturns:
 
 
 def _is_concerned(broker_id: BrokerId, partition: PartitionRegistration) -> bool:
-    """Whether a return of the broker may change it; after a while of absence hardly any is."""
+    """Return whether the broker's return may change it; after a long absence hardly any."""
     return partition.counts_on(broker_id) or not partition.has_leader or partition.is_reassigning
 
 
 def unclean_directories(
     former: BrokerRegistration, request: BrokerRegistrationRequest
 ) -> frozenset[DirectoryId]:
-    """Directories that ``request`` brings back without knowing that they are whole.
+    """Return the directories in ``request`` that are not proven to be complete.
 
-    UNASSIGNED and MIGRATING are among them as soon as one is that may hold such a replica: one that
-    ``former`` had, or any if it had none.
+    UNASSIGNED and MIGRATING are added if an unclean directory may hold a replica of theirs: one
+    known to ``former``, or any if ``former`` had none.
     """
     is_same = former.incarnation_id == request.incarnation_id
-    # Epochs are offsets; a log that was followed for a while instead of this one gave the same.
+    # Epochs are offsets, so another metadata log that was followed meanwhile may have the same.
     whole = {(former.epoch, former.incarnation_id), (former.epoch, NO_INCARNATION)}
-    # Its answer was lost: the incarnation says once more what was judged already.
+    # The answer was lost: the same incarnation repeats an epoch that was judged already.
     judged = former.previous_epoch if is_same else UNKNOWN_BROKER_EPOCH
     epochs = request.clean_shutdown_epochs or (UNKNOWN_BROKER_EPOCH,) * len(request.log_dirs)
     writers = request.clean_shutdown_incarnations or (NO_INCARNATION,) * len(request.log_dirs)

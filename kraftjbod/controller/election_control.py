@@ -1,14 +1,13 @@
-"""PURE. ``ElectionControlManager``: leaders that an operator asks for, and brokers given up.
+"""PURE. ``ElectionControlManager``: elections that an operator requests, and unregistered brokers.
 
-* ElectLeaders (KIP-460) answers for each partition by itself, with Kafka's codes;
-* a preferred leader is elected if it is acceptable, and only then; where nobody leads, anybody in
-  sync is, and the answer says that it is not the preferred one;
-* an unclean election that an operator asks for needs no leave of the topic's configuration. It
-  never elects a replica in a stalled directory: records would be given up for a leader that
-  answers nobody;
-* a broker that is unregistered (KIP-631) takes its place in every in-sync set along, and nobody
-  can say later whether its logs came through whole, so it is eligible nowhere either. Its replicas
-  stay assigned to it. One that lives would be back at once, so it is refused.
+* ElectLeaders (KIP-460) is answered for each partition separately, with Kafka's codes.
+* A preferred leader is elected only if it is acceptable. A partition without a leader gets any
+  in-sync replica as leader, and the answer says that it is not the preferred one.
+* A requested unclean election does not depend on the topic's configuration. It never elects a
+  replica in a stalled directory, because that leader would answer no request.
+* A broker that is unregistered (KIP-631) leaves every in-sync set. It is no eligible leader either,
+  because the state of its logs cannot be checked later. Its replicas stay assigned to it. A live
+  broker would register again at once, so unregistering it is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from kraftjbod.protocol.rpc_config_messages import (
     UnregisterBrokerResponse,
 )
 
-#: Kafka's words.
+#: Kafka's texts.
 _NOT_NEEDED: Final = OperatingError(
     "Leader election not needed for topic partition.", code=ErrorCode.ELECTION_NOT_NEEDED
 )
@@ -68,7 +67,7 @@ class ElectionControlManager:
     # --- ElectLeaders ----------------------------------------------------------------------------
 
     def elect(self, request: ElectLeadersRequest) -> ControllerResult[ElectLeadersResponse]:
-        """A partition that is named again is answered as the first time."""
+        """Elect leaders. A partition that is named twice gets the same answer twice."""
         records: list[PartitionChangeRecord] = []
         outcomes: dict[ElectedPartition, ElectionOutcome] = {}
         for wanted in request.partitions:
@@ -126,7 +125,7 @@ class ElectionControlManager:
         )
 
     def _but_stalled(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
-        """As always, but that a stalled directory is no last resort."""
+        """Return the usual acceptance, but refuse stalled directories as last resort."""
         found = self._cluster.acceptance(broker_id, directory_id)
         if found is Acceptance.LAST_RESORT and self._state.brokers[broker_id].is_stalled(
             directory_id
@@ -139,7 +138,8 @@ class ElectionControlManager:
     def unregister(
         self, request: UnregisterBrokerRequest
     ) -> ControllerResult[UnregisterBrokerResponse]:
-        """:raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST, if it lives."""
+        """:raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is
+        alive."""
         broker_id = request.broker_id
         broker = self._state.brokers.get(broker_id)
         was_found = request.is_repeated and request.found_epoch >= 0
@@ -195,13 +195,13 @@ class ElectionControlManager:
 
 
 def _is_led(partition: PartitionRegistration, kind: ElectionType) -> bool:
-    """By whom it shall be."""
+    """Return whether the partition has the requested kind of leader."""
     if kind is ElectionType.PREFERRED:
         return partition.leader == partition.preferred_leader
     return partition.has_leader
 
 
 def _require_elected(partition: PartitionRegistration, kind: ElectionType) -> None:
-    """:raises OperatingError: it is not led as it shall be."""
+    """:raises OperatingError: the partition does not have the requested kind of leader."""
     if not _is_led(partition, kind):
         raise _NOT_PREFERRED if kind is ElectionType.PREFERRED else _NOBODY

@@ -3,16 +3,15 @@
 There are four: ``metadata.version``, ``eligible.leader.replicas.version`` (KIP-966),
 ``transaction.version`` (KIP-890) and ``group.version`` (KIP-848).
 
-* A level is taken only if this software knows it and every registered broker, and every controller
-  that votes or is registered, said that it does. One that said nothing supports the present level
-  only. Below the level that has registrations of controllers, the active one goes by what it heard
-  of those that vote.
-* Features that need each other's levels are raised and lowered together or in the right order.
-* An upgrade only goes up, a downgrade only down, and the same level again is no change.
-* A downgrade forgets what the lower level cannot say. One that would lose something is refused
-  with a list of it, unless it is called unsafe.
+* A level is accepted only if this version, every registered broker and every voting or registered
+  controller support it. A node without a declared range supports the present level only. Below the
+  level that has registered controllers, the active controller uses the ranges in voters' messages.
+* Features that need each other's levels are changed together or in the right order.
+* An upgrade may not lower a level, and a downgrade may not raise one. The same level is no change.
+* A downgrade drops metadata that the lower level does not have. If information would be lost, the
+  request is refused with a list of it, unless the downgrade is declared unsafe.
 
-What is forgotten, and where, is decided by the replay in ``metadata/state.py``.
+The replay in ``metadata/state.py`` defines what is dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 MAX_NAMED: Final = 10
-"""How many brokers a refusal names before it says how many more there are."""
+"""Number of brokers that an error message names; further ones are only counted."""
 
 
 class UpgradeType(IntEnum):
@@ -63,12 +62,12 @@ class FeatureControlManager:
         state: MetadataState,
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
     ) -> None:
-        """:param controllers: those that vote, with what each said by its messages, or nothing."""
+        """:param controllers: return the voters, with the ranges in their messages, if any."""
         self._state = state
         self._controllers = controllers
 
     def update(self, request: UpdateFeaturesRequest) -> ControllerResult[UpdateFeaturesResponse]:
-        """One outcome per update; records only if every one of them can be done."""
+        """Return one outcome per update, and records only if all updates are possible."""
         problems = [self._problem(update, request.updates) for update in request.updates]
         is_refused = any(problem is not None for problem in problems)
         response = UpdateFeaturesResponse(
@@ -82,7 +81,7 @@ class FeatureControlManager:
         return ControllerResult(
             records=tuple(
                 FeatureLevelRecord(name=update.name, feature_level=update.level)
-                # What needs a level is forgotten before that level is.
+                # Features that need a metadata.version come before that is lowered.
                 for update in sorted(request.updates, key=lambda u: u.name == METADATA_VERSION)
                 if self._state.features.get(update.name, 0) != update.level
             ),
@@ -133,7 +132,8 @@ class FeatureControlManager:
         return self._state.features.get(name, 0)
 
     def _require_consistency(self, update: FeatureUpdate, updates: Iterable[FeatureUpdate]) -> None:
-        """Eligible leader replicas need a level whose records can name them."""
+        """Check that the metadata.version supports eligible leader replicas, if they are
+        enabled."""
         after = {other.name: other.level for other in updates}
         level = after.get(METADATA_VERSION, self._state.metadata_version)
         elr = ELIGIBLE_LEADER_REPLICAS_VERSION
@@ -147,7 +147,7 @@ class FeatureControlManager:
         )
 
     def _require_support(self, name: str, wanted: int) -> None:
-        """A broker that names no range is taken to support the present level only."""
+        """Check all nodes. A broker without a declared range supports the present level only."""
         present = self._level(name)
         without = []
         for broker_id, broker in sorted(self._state.brokers.items()):
@@ -179,7 +179,7 @@ class FeatureControlManager:
         return {**{voter: {} for voter in heard}, **registered}
 
     def _require_known_configs(self, update: FeatureUpdate) -> None:
-        """Software of that level could make nothing of what is set for controllers."""
+        """Refuse a downgrade to a version that does not know configurations of controllers."""
         if MetadataVersion(update.level).has_controllers:
             return
         found = sorted(
@@ -196,7 +196,7 @@ class FeatureControlManager:
             )
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:
-        """What replaying ``wanted`` would make the cluster forget."""
+        """Return descriptions of the metadata that a replay at ``wanted`` would drop."""
         present, losses = self._state.metadata_version, list[str]()
         brokers = sorted(self._state.brokers.items())
         if present.has_directories and not wanted.has_directories:
@@ -256,7 +256,7 @@ def _bounded(items: list[str]) -> str:
 
 
 def _invalid(update: FeatureUpdate, why: str) -> OperatingError:
-    """The error in Kafka's words, up to the reason."""
+    """Return Kafka's error with the reason appended."""
     return OperatingError(
         f"Invalid update version {update.level} for feature {update.name}. {why}",
         code=ErrorCode.INVALID_UPDATE_VERSION,

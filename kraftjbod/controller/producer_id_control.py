@@ -1,4 +1,4 @@
-"""PURE. ``ProducerIdControlManager``: blocks of producer ids that are never handed out twice."""
+"""PURE. ``ProducerIdControlManager``: allocates blocks of producer ids, each block once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProducerIdControlManager:
     def allocate(
         self, request: AllocateProducerIdsRequest
     ) -> ControllerResult[AllocateProducerIdsResponse]:
-        """The next block for the asking broker."""
+        """Allocate the next block for a broker."""
         self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         start = self._state.next_producer_id
         record = ProducerIdsRecord(

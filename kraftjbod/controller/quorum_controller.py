@@ -1,18 +1,20 @@
-"""LOOP. ``QuorumController``: requests in, committed decisions out.
+"""LOOP. ``QuorumController``: decides about requests, and answers once decisions are committed.
 
-One decision at a time and without a pause in it, brokers' own before a crowd of clients':
-decide, rehearse, replay, propose to the log. So the next decision sees the last one, committed or
-not, while the reply waits until everything that it was based on is committed. Should the log
-fail, no answer says anything that is not in the log, and the process ends.
-Should the leadership go, what was decided and not committed is forgotten: the state is read again
-from the log, and whoever waits hears NOT_CONTROLLER. A controller that does not lead says nothing
-but that, and who does; it applies what is committed, so that it can take over, and gives it to
-brokers that cannot ask the leader.
-What a change of a broker means for very many partitions is decided part by part, each by itself.
-What cannot be replayed is refused before anything has changed, and so is what is too large for one
-entry and has to take effect as one. A decision about very many partitions becomes several entries.
+One decision is made at a time, without interruption: decide, rehearse, replay, propose. Requests of
+brokers come before forwarded client requests. The next decision sees the last one, committed or
+not. A response waits until everything that it depends on is committed.
 
-Decisions are made in ``control_managers.py``; here is only when, in what order, and for whom.
+* If the log fails, no response is sent that depends on uncommitted entries, and the process ends.
+* If the leadership is lost, uncommitted decisions are dropped: the state is read again from the
+  log, and waiting requests fail with NOT_CONTROLLER.
+* A controller that is not active answers nothing but the name of the active one. It applies
+  committed entries, so that it can take over, and sends them to brokers that cannot reach the
+  leader.
+* The effects of a broker's change on very many partitions are decided in parts.
+* A decision that cannot be replayed is refused before anything changes. The same holds for an
+  atomic decision that is too large for one entry. Other large decisions become several entries.
+
+``control_managers.py`` makes the decisions. This file handles order, waiting and failures.
 """
 
 from __future__ import annotations
@@ -85,13 +87,13 @@ from kraftjbod.raft.proposals import Proposal
 
 _SNAPSHOT_SLICE_RECORDS: Final = 500
 _RETRY_S: Final = 0.2
-#: How often a pass looks whether its interval is another one.
+#: How often a periodic pass checks whether its interval has changed.
 _LOOK_MS: Final = 1000
 _MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
-#: Their decisions compare the log, and how far it was followed.
+#: Requests whose decisions compare the metadata log and the broker's offset in it.
 _NAMED_BY_BROKERS: Final = (BrokerHeartbeatRequest, BrokerRegistrationRequest)
 
-#: Exported as 0 before they count anything.
+#: Counters that are exported as 0 from the start.
 _COUNTERS: Final = (
     "ElectionFromEligibleLeaderReplicasPerSec",
     "NewActiveControllersCount",
@@ -100,7 +102,7 @@ _COUNTERS: Final = (
 
 
 class QuorumController:
-    """The controller of the cluster. All methods are for the loop's thread."""
+    """The controller of the cluster. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -117,15 +119,15 @@ class QuorumController:
         log_id_committed: Callable[[Uuid | None], None] = lambda _: None,
     ) -> None:
         """
-        :param make_managers: called for managers that know nothing yet.
-        :param features: feature levels that an empty log begins with.
-        :param min_insync_replicas: the cluster's, if its metadata does not say one yet.
-        :param is_refused: asked about brokers that closed their connections.
-        :param directories: of the controllers, as far as they were heard of.
+        :param make_managers: create managers with empty metadata.
+        :param features: feature levels for an empty log.
+        :param min_insync_replicas: the cluster's, if its metadata does not have one yet.
+        :param is_refused: check the address of a broker that closed its connection.
+        :param directories: return the known directories of the controllers.
         :param replayed: called whenever the metadata may have changed.
-        :param log_id_committed: called with the log's id, if it has one, once that is committed.
+        :param log_id_committed: called with the log's id, if any, once it is committed.
         """
-        #: Whoever needs them asks for them here each time, so that others can take their place.
+        #: Always accessed through this attribute, because the managers may be replaced.
         self._managers = make_managers()
         self._settings = self._managers.settings
         self._driver = driver
@@ -141,13 +143,13 @@ class QuorumController:
         self._fetches = self._make_fetches()
         self._quorum = self._make_quorum_apis()
         self._last_proposal: Proposal | None = None
-        #: Of the snapshot that a start begins with.
+        #: Reads the snapshot at a start or a reload.
         self._reader = EntryReader()
-        #: The last one that changed a feature, or how long sessions may last.
+        #: The last proposal that changed a feature or the session limit.
         self._last_feature: Proposal | None = None
-        #: The last one that changed the broker's registration.
+        #: Per broker, the last proposal that changed its registration.
         self._last_about: dict[BrokerId, Proposal] = {}
-        #: Something that a pass wants has no space on the disk.
+        #: Whether a record of a periodic pass finds no space on the disk.
         self._passes_wait = False
         self._sessions = SessionWatch(
             managers=lambda: self._managers,
@@ -163,10 +165,10 @@ class QuorumController:
             fenced=self._sessions.fenced,
         )
         self._left_for_later = asyncio.Event()
-        #: It decides: it leads, and its term has what a log has to begin with.
+        #: Whether it leads, and the first records of the log exist.
         self._is_active = False
         self._tasks: list[asyncio.Task[None]] = []
-        #: Ends with what left the state other than the log says.
+        #: Completes with an error that made the state differ from the log.
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._decisions.publish_figures(lambda: driver.committed_offset)
         metrics.gauge("ActiveControllerCount", lambda: int(self._is_active))
@@ -198,7 +200,7 @@ class QuorumController:
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the controller that decides."""
+        """Whether this controller makes the decisions."""
         return self._is_active and self._driver.leads
 
     @property
@@ -207,24 +209,23 @@ class QuorumController:
 
     @property
     def state(self) -> MetadataState:
-        """The metadata with all that was decided, to be looked at from outside."""
+        """The metadata including uncommitted decisions, for inspection only."""
         return self._managers.state
 
     @property
     def settings(self) -> DynamicControllerConfig:
-        """What this controller goes by now."""
+        """The settings in force."""
         return self._managers.settings
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- start and stop --------------------------------------------------------------------------
 
     async def start(self, *, fork: VoterSet | None = None) -> None:
-        """Load the log, and be active if there is no other voter.
+        """Load the log, and become active if this is the only voter.
 
-        ``fork`` gives the log another id, see ``ControlManagers.bootstrap``, and it names who goes
-        on with it: this controller, without all others.
-
-        :raises StartupError: if the log cannot be read, or no space is left for its first records.
-        :raises KafkaStorageError: if the metadata dir fails.
+        :param fork: the voter set of this controller only, which continues without all others; the
+            log gets another id, see ``ControlManagers.bootstrap``.
+        :raises StartupError: the log cannot be read, or there is no space for its first records.
+        :raises KafkaStorageError: the metadata dir fails.
         """
         await self._driver.start(self, alone=fork)
         self._is_starting = False
@@ -235,10 +236,10 @@ class QuorumController:
                 raise StartupError(e.message) from e
 
     async def _activate(self, *, fork: bool = False) -> None:
-        """Make sure that an empty log gets its first records, and decide from then on.
+        """Write the first records of an empty log, then become active.
 
-        :raises LogDirImpairedError: there is no space for them.
-        :raises NotControllerError: this node leads no more.
+        :raises LogDirImpairedError: the disk is full.
+        :raises NotControllerError: this node lost the leadership.
         """
         bootstrap = self._managers.bootstrap(self._features, self._min_insync_replicas, fork=fork)
         await self._commit(bootstrap)
@@ -251,12 +252,15 @@ class QuorumController:
         self._begin(self._repeat(preferred_interval_ms, lambda: self._managers.elect_preferred()))
 
     async def _activate_as_leader(self) -> None:
-        """Of several; if it cannot, somebody else may. Ends with the leadership at the latest."""
+        """Activate a leader with other voters; resign if that fails.
+
+        Losing leadership cancels it.
+        """
         while not self._is_active:
             try:
                 await self._activate()
             except NotControllerError:
-                # It stood still, and is not certain yet that it leads.
+                # The process was paused, and its lease is not valid yet.
                 await asyncio.sleep(_RETRY_S)
             except OperatingError as e:
                 self._log_failed_pass(e)
@@ -264,7 +268,10 @@ class QuorumController:
                 return
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Until the leadership goes; what ends it before ends the process."""
+        """Run a task until the leadership is lost.
+
+        An earlier error of the task ends the process.
+        """
         task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._note_task_end)
@@ -275,10 +282,10 @@ class QuorumController:
             self._broken.set_exception(error)
 
     async def wait_failed(self) -> None:
-        """Only ever raises.
+        """Wait until the controller fails; never returns normally.
 
         :raises KafkaStorageError: the metadata log is lost.
-        :raises Exception: a bug: the state is not what the log says.
+        :raises Exception: a bug: the state differs from the log.
         """
         log = asyncio.create_task(self._driver.wait_failed())
         ends: set[asyncio.Future[None]] = {log, self._broken}
@@ -291,7 +298,7 @@ class QuorumController:
             await asyncio.gather(log, return_exceptions=True)
 
     def release_waits(self) -> None:
-        """Answer the followers that wait for news, so that the door can close."""
+        """Answer waiting metadata fetches, so that the listener can close."""
         self._driver.release_waits()
 
     async def stop(self) -> None:
@@ -310,16 +317,16 @@ class QuorumController:
     async def handle(
         self, request: RpcRequest, connection: ConnectionId | None = None
     ) -> RpcResponse:
-        """Answer one request; the handler of the RPC door.
+        """Answer one request; the handler of the RPC listener.
 
-        :param connection: what it came on, see :meth:`connection_closed`.
-        :raises OperatingError: if the request is refused.
+        :param connection: the request's connection, see :meth:`connection_closed`.
+        :raises OperatingError: the request is refused.
         """
         try:
             return await self._handle(request, connection)
         except (ForeignMetadataError, OffsetOutOfRangeError) as e:
             if not self._driver.is_alone and not await is_followed(self._driver.core):
-                # Who knows more may know it of the one who leads by now.
+                # A broker with a longer log may have it from a newer leader.
                 raise NotControllerError(f"{_MAYBE_NOT_LEADING}: {e.message}") from e
             if not isinstance(e, ForeignMetadataError):
                 raise
@@ -327,9 +334,9 @@ class QuorumController:
             raise
 
     def connection_closed(self, connection: ConnectionId, is_reset: bool = False) -> None:
-        """The other side closed it: whose last request came on it may have died.
+        """Note that the other side closed it: a broker whose last request used it may have died.
 
-        :param is_reset: its process may live and not know of it.
+        :param is_reset: whether it was reset, so that the broker may live without noticing.
         """
         self._sessions.connection_closed(connection, is_reset=is_reset)
 
@@ -342,18 +349,18 @@ class QuorumController:
         if about_quorum is not None:
             return about_quorum
         if not is_from_broker(request):
-            # Brokers do not wait after a crowd of clients' requests.
+            # Client requests queue here, so that requests of brokers do not wait behind them.
             await WorkSlices.of_loop().turn()
         self._require_active()
         result = self._decide(request, connection)
         while result.is_part:
-            # Others have their turn between the parts, and may have done what is left.
+            # Other requests run between the parts, and may have done the rest.
             await self._commit(result)
             self._require_active()
             result = self._decide(request, connection)
         if isinstance(request, BrokerHeartbeatRequest) and needs_no_write(request, result):
             await self._until_committed(self._last_about.get(request.broker_id))
-            # The session that is announced goes by it.
+            # The announced session length depends on it.
             await self._until_committed(self._last_feature)
         else:
             if result.records:
@@ -362,7 +369,7 @@ class QuorumController:
         return result.response
 
     def is_of_registered_broker(self, request: RpcRequest) -> bool:
-        """Whether the request names a broker and the epoch that it has."""
+        """Return whether the request names a registered broker and its present epoch."""
         broker = self._managers.state.brokers.get(getattr(request, "broker_id", BrokerId(-1)))
         return broker is not None and broker.epoch == getattr(request, "broker_epoch", None)
 
@@ -377,7 +384,7 @@ class QuorumController:
             return result
         level = self._managers.state.metadata_version
         if len(encode_entries(result.records, level, MAX_ENTRY_BYTES)) > 1:
-            # Its last record goes by the offset of its entry: the partitions come first.
+            # The last record contains its entry's offset, so partition changes get earlier entries.
             changes = dataclasses.replace(result, records=result.records[:-1], is_atomic=False)
             self._apply_or_take_back(request, changes)
             self._managers.take_back(request)
@@ -394,17 +401,17 @@ class QuorumController:
             raise
 
     async def _commit(self, result: ControllerResult[object]) -> None:
-        """Make it so, and return when everything that it was based on is committed."""
+        """Apply a result, and return when everything that it depends on is committed."""
         if result.records:
             self._require_whole()
             self._apply(result.records, grows=False, is_atomic=result.is_atomic)
         await self._until_committed(self._last_proposal)
 
     def _change_voters(self, voters: VoterSet) -> asyncio.Future[None]:
-        """In force at once; what it gives is done when that is committed."""
+        """Put a set in force; the returned future completes when it is committed."""
         self._require_active()
         proposal = self._driver.change_voters(voters)
-        # No record, and yet an entry: the state is that of the log's end again.
+        # The entry has no record, but the state's offset must match the end of the log.
         offset = proposal.entry.offset
         self._managers.replay((), offset=offset, epoch=proposal.entry.term)
         self._last_proposal = proposal
@@ -415,11 +422,11 @@ class QuorumController:
             await asyncio.shield(proposal.committed)
 
     def _apply(self, records: Sequence[Record], *, grows: bool, is_atomic: bool) -> None:
-        """Rehearsed, then replayed, then proposed: what is written can be replayed again.
+        """Rehearse, replay and propose ``records``, so that only replayable records are written.
 
         :raises LogDirImpairedError: the disk is full; nothing has changed.
-        :raises OperatingError: POLICY_VIOLATION, if it is too much for one entry;
-            UNKNOWN_SERVER_ERROR, if it cannot be replayed. Nothing has changed.
+        :raises OperatingError: POLICY_VIOLATION: too large for one entry. UNKNOWN_SERVER_ERROR: not
+            replayable. Nothing has changed.
         """
         entries = encode_entries(records, self._managers.state.metadata_version, MAX_ENTRY_BYTES)
         payloads = [payload for _, payload in entries]
@@ -456,7 +463,7 @@ class QuorumController:
     def _replay_and_propose(
         self, records: Sequence[Record], payload: bytes, *, grows: bool
     ) -> None:
-        """What fails here leaves a state that is not the log's: the process ends."""
+        """Replay and propose. An error makes the state differ from the log and ends the process."""
         driver, offset = self._driver, self._driver.next_offset
         try:
             assert offset == self._managers.state.offset + 1, (offset, self._managers.state.offset)
@@ -476,22 +483,23 @@ class QuorumController:
                 self._last_feature = proposal
 
     def _require_active(self) -> None:
-        """:raises NotControllerError: another one decides, or nobody just now."""
+        """:raises NotControllerError: another controller is active, or none at present."""
         self._require_whole()
         if not self.is_active:
             raise self._driver.not_controller()
 
     def _require_up_to_date(self, offset: int | None) -> bool:
-        """Whether this controller decides; if not, it follows who does, and ``offset`` is
-        committed here. None if only who decides will do.
+        """Return whether this controller is active; if not, it may answer as a follower.
 
+        :param offset: must be committed here if this is a follower; None accepts only the active
+            controller.
         :raises NotControllerError: neither.
         """
         self._require_whole()
         driver = self._driver
         if self.is_active:
             return True
-        # An empty log says nothing, not even which one it is.
+        # An empty log does not even tell its id.
         if offset is None or driver.committed_offset < max(0, offset):
             raise driver.not_controller()
         if not driver.keeps_up:
@@ -499,12 +507,12 @@ class QuorumController:
         return False
 
     def _require_whole(self) -> None:
-        """:raises NotControllerError: the process ends, and nobody may build on its state."""
+        """:raises NotControllerError: the process ends, and its state must not be used."""
         if self._broken.done():
             raise NotControllerError("the controller met an error in its own state and ends")
 
     def _start_snapshot(self) -> None:
-        """From a copy, since the state goes on changing while it is encoded."""
+        """Start a snapshot from a copy, because the state changes while it is encoded."""
         copy = self._managers.state.copy()
         slices = encode_entry_in_slices(
             copy.snapshot_records(),
@@ -514,7 +522,7 @@ class QuorumController:
         )
         self._driver.start_snapshot(copy.offset, copy.epoch, slices)
 
-    # --- the log speaks --------------------------------------------------------------------------
+    # --- callbacks of the log --------------------------------------------------------------------
 
     def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
         with readable(f"the metadata snapshot {snapshot.file_name}"):
@@ -532,12 +540,13 @@ class QuorumController:
         self._start_snapshot()
 
     def on_commit(self, entry: Entry) -> None:
-        """What this node proposed was replayed then; the rest comes from an earlier life."""
+        """Apply an entry, unless this incarnation proposed it, because then it was replayed
+        before."""
         if entry.offset > self._managers.state.offset:
             with readable(f"entry {entry.offset} of the metadata log"):
                 records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
                 self._managers.replay(records, offset=entry.offset, epoch=entry.term)
-            # All that is replayed is committed, up to this entry.
+            # All replayed entries are committed, up to this one.
             self._log_id_committed(self._managers.state.metadata_log_id)
             self._note_metadata()
         follows = not (self._driver.is_alone or self._driver.leads)
@@ -545,7 +554,7 @@ class QuorumController:
             self._start_snapshot()
 
     def _note_metadata(self) -> None:
-        """It may have changed."""
+        """React to a possible change of the metadata."""
         if self._managers.settings != self._settings:
             self._settings = self._managers.settings
             self._driver.set_bytes_between_snapshots(
@@ -556,7 +565,8 @@ class QuorumController:
         self._replayed()
 
     def on_reset(self) -> None:
-        """What was decided is not so; the log says what is."""
+        """Discard the whole state, because uncommitted decisions are void; the log follows
+        again."""
         self._managers = self._make_managers()
         self._reader = EntryReader()
 
@@ -568,7 +578,7 @@ class QuorumController:
             self._begin(self._activate_as_leader())
 
     def on_leader_lost(self) -> None:
-        """Whoever waits for an answer hears it of the driver."""
+        """Stop deciding. The driver answers the waiting requests."""
         self._is_active = False
         self._drop_tasks()
         self._last_proposal = self._last_feature = None
@@ -583,7 +593,7 @@ class QuorumController:
     async def _repeat(
         self, interval_ms: IntervalOf, decide: Callable[[], ControllerResult[None]]
     ) -> None:
-        """The interval may change meanwhile, also to never and back."""
+        """Repeat a pass. Its interval may change meanwhile, also to never and back."""
         while True:
             waited_ms = 0
             while (left_ms := interval_ms(self._managers.settings) - waited_ms) > 0:
@@ -593,7 +603,7 @@ class QuorumController:
             await self._do_pass(decide)
 
     async def _follow_up(self) -> None:
-        """What concerns very many partitions is decided for some at a time, others in between."""
+        """Decide about affected partitions in parts, with other requests in between."""
         while True:
             self._left_for_later.clear()
             while self._managers.has_follow_ups:
@@ -602,13 +612,13 @@ class QuorumController:
             await self._left_for_later.wait()
 
     async def _do_pass(self, decide: Callable[[], ControllerResult[None]]) -> bool:
-        """Decide until there is nothing left to do; False if it could not be written, and waits."""
+        """Repeat ``decide`` until it has no records; return False if writing failed for now."""
         try:
             while (result := decide()).records:
                 await self._commit(result)
                 self._passes_wait = False
         except LogDirImpairedError as e:
-            # Said once: the passes come often, and the disk stays full for long.
+            # Logged once, because passes are frequent and a disk may stay full for long.
             if not self._passes_wait:
                 self._log.warning("controller_passes_wait", reason=e.message)
             self._passes_wait = True

@@ -1,15 +1,14 @@
-"""PURE. ``ReassignmentControlManager``: moving replicas between brokers on request (KIP-455).
+"""PURE. ``ReassignmentControlManager``: moves replicas between brokers on request (KIP-455).
 
-* Each partition of a request succeeds or fails by itself; one named twice fails the second time.
-* Only replicas that are *added* have to meet conditions. What is there already may stay, whatever
-  has become of its broker since.
-* A target directory counts for added replicas; the replica goes straight to that directory, since
-  a broker creates a replica that metadata assigns to an online directory in that one (KIP-858).
-* What would leave nobody in sync is refused.
+* Each partition of a request succeeds or fails separately. If one is named twice, the second fails.
+* Only *added* replicas have to meet conditions. Present replicas may stay in any
+  state of their broker.
+* Target directories apply to added replicas. A replica is created directly in that directory,
+  because brokers obey the directory in the metadata if it is online (KIP-858).
+* A request that would leave no replica in sync is refused.
 
-When a reassignment is complete is said in partition_assignment.py; that it completes is part of
-every change of the partition (partition_change.py).
-Moves within a broker are none of this.
+partition_assignment.py defines when a reassignment is complete. Every change of the partition
+checks that (partition_change.py). Moves within a broker are not handled here.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class ReassignmentControlManager:
         self._index = index
         self._cluster = cluster
         self._rules_of = rules_of
-        #: Replicas that the present request adds by now, and those of its present partition.
+        #: Replicas that the present request has added so far, and those of its present partition.
         self._added: Counter[BrokerId] = Counter()
         self._adds: list[BrokerId] = []
 
@@ -67,7 +66,7 @@ class ReassignmentControlManager:
     def alter(
         self, request: AlterPartitionReassignmentsRequest
     ) -> ControllerResult[AlterPartitionReassignmentsResponse]:
-        """Begin, replace or cancel reassignments."""
+        """Start, replace or cancel reassignments."""
         records: list[PartitionChangeRecord] = []
         outcomes: list[ReassignmentOutcome] = []
         seen: set[tuple[str, int]] = set()
@@ -167,7 +166,7 @@ class ReassignmentControlManager:
         return present.reassigned_to(target, homes.__getitem__)
 
     def _home(self, replica: BrokerId, text: str, partition: PartitionRegistration) -> DirectoryId:
-        """Where a replica of the target is, or is to be created."""
+        """Return the directory in which a replica of the target is, or is to be created."""
         broker = self._state.brokers.get(replica)
         present = partition.directory_of(replica)
         if broker is None:
@@ -184,7 +183,7 @@ class ReassignmentControlManager:
         if wanted in (None, present):
             return present
         if replica in partition.adding_replicas and not broker.has_online_dir(present):
-            # Its disk failed before it was in sync; elsewhere it loses nothing.
+            # Its disk failed before the replica was in sync, so another directory loses nothing.
             return self._home_of_added(broker, text, wanted)
         raise _error(
             ErrorCode.INVALID_REQUEST,
@@ -195,7 +194,7 @@ class ReassignmentControlManager:
     def _home_of_added(
         self, broker: BrokerRegistration, text: str, wanted: DirectoryId | None
     ) -> DirectoryId:
-        # The replicas that earlier partitions of the request add are in no index yet.
+        # The index does not include replicas that earlier partitions of the request add.
         too_many = self._cluster.why_too_many(broker.broker_id, self._added[broker.broker_id] + 1)
         if too_many is not None:
             raise _error(ErrorCode.INELIGIBLE_REPLICA, too_many)
@@ -226,17 +225,17 @@ class ReassignmentControlManager:
             )
         return wanted
 
-    # --- back ------------------------------------------------------------------------------------
+    # --- cancel ----------------------------------------------------------------------------------
 
     def _is_over(self, wish: ReassignedPartition) -> bool:
-        """Whether there is nothing left to cancel."""
+        """Return whether a cancel has nothing to do."""
         _, partition = self._find(wish)
         return wish.replicas is None and not Assignment.of(partition).is_reassigning
 
     def _cancel(
         self, wish: ReassignedPartition, key: TopicIdPartition, partition: PartitionRegistration
     ) -> PartitionChangeRecord | None:
-        """Back to the original replicas, if one of them is in sync or may lead uncleanly."""
+        """Restore the original replicas, if one of these is in sync or may lead uncleanly."""
         present = Assignment.of(partition)
         if not present.is_reassigning:
             raise _error(
@@ -280,7 +279,7 @@ class ReassignmentControlManager:
     def list_ongoing(
         self, request: ListPartitionReassignmentsRequest
     ) -> ControllerResult[ListPartitionReassignmentsResponse]:
-        """What is under way, by topic and partition; nothing is said of what does not exist."""
+        """List reassignments by topic and partition; unknown partitions are left out."""
         ongoing: list[OngoingReassignment] = []
         wanted: dict[str, frozenset[int]] | None = None
         if request.partitions is not None:

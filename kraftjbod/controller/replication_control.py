@@ -1,20 +1,19 @@
-"""PURE. ``ReplicationControlManager``: who leads, who is in sync, and which directory holds what.
+"""PURE. ``ReplicationControlManager``: leaders, in-sync sets, and the directories of replicas.
 
-Five things move a leadership or an in-sync set, and all of them end in ``change_partition``:
+Five events change a leader or an in-sync set. All of them use ``change_partition``:
 
-* a broker changed: registered, fenced, unfenced, shutting down, or a directory of it failed, is
-  saturated or stalled, is well again, came back unclean, or is forgotten;
-* a broker said which directory a replica is in (AssignReplicasToDirs, KIP-858);
-* a leader asked for another in-sync set (AlterPartition, KIP-497, KIP-841);
-* ``min.insync.replicas`` changed, so that what is committed is held by others (KIP-966);
-* a periodic pass: preferred leaders, unclean elections.
+* A broker changes: it registers, is fenced or unfenced, or shuts down, or a directory of it
+  fails, becomes saturated or stalled, recovers, returns unclean, or is forgotten.
+* A broker reports the directory of a replica (AssignReplicasToDirs, KIP-858).
+* A leader requests another in-sync set (AlterPartition, KIP-497, KIP-841).
+* ``min.insync.replicas`` changes, so that other replicas have the committed records (KIP-966).
+* A periodic pass runs: preferred leaders, unclean elections.
 
-A decision about a changed broker is made against that broker *as it will be*, so that one entry
-holds the registration change and everything that follows from it.
-Work is found through ``ReplicaIndex``: a change of one directory costs its own partitions, no
-others. The first :data:`MAX_FOLLOWED_AT_ONCE` of them are in that entry, and the others come later,
-as many at a time (:meth:`ReplicationControlManager.follow_up`), so that the loop never stands still
-for all of them. They go by the state of their turn, and whoever takes over finds them there.
+A decision about a broker uses its registration *after* the change, so that one entry contains the
+change and its consequences. ``ReplicaIndex`` finds the affected partitions, so the cost depends on
+them only. The entry contains the first :data:`MAX_FOLLOWED_AT_ONCE` of them. The rest follows in
+parts of that size (:meth:`ReplicationControlManager.follow_up`), so that the event loop is not
+blocked. Each part uses the state at that time, and a new controller finds the rest in the state.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ from kraftjbod.protocol.rpc_messages import (
 
 MAX_ELECTIONS_PER_PASS: Final = 1000
 MAX_FOLLOWED_AT_ONCE: Final = 500
-"""Partitions of a changed broker in one decision, which takes some fifty milliseconds for them."""
-#: Stands for no broker: what is to be looked at for its own sake.
+"""Partitions of a changed broker per decision; this many take about fifty milliseconds."""
+#: Sentinel id: partitions queued for re-evaluation without a broker change.
 _NOBODY: Final = BrokerId(-1)
 
 
@@ -97,9 +96,10 @@ class ReplicationControlManager:
     def register_broker(
         self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
     ) -> ControllerResult[BrokerRegistrationResponse]:
-        """A broker introduces itself; what its former incarnation held is taken away first.
+        """Register a broker, after replicas of its former incarnation that may be short are
+        demoted.
 
-        Was that much, it is a part of the decision, and the next one is to be asked for.
+        If very many are affected, the result is a part, and the request must be decided again.
         """
         record = self._cluster.register(request, now_ms=now_ms, next_offset=next_offset)
         former = self._state.brokers.get(request.broker_id)
@@ -120,7 +120,7 @@ class ReplicationControlManager:
         is_amendment = former is not None and former.epoch == record.broker_epoch
         return ControllerResult(
             records=(*changes, record),
-            # A new epoch is the offset of its entry, which must be the one that was reckoned with.
+            # A new epoch is the offset of its entry, so it must be the entry that was expected.
             is_atomic=not is_amendment,
             response=BrokerRegistrationResponse(
                 broker_epoch=record.broker_epoch, metadata_offset=next_offset
@@ -130,7 +130,7 @@ class ReplicationControlManager:
     def heartbeat(
         self, request: BrokerHeartbeatRequest
     ) -> ControllerResult[BrokerHeartbeatResponse]:
-        """A broker is alive; its wishes and its failed directories have consequences."""
+        """Handle a heartbeat: the broker's requested state and its failed directories."""
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         state, change = self._cluster.heartbeat(broker, request)
         records: tuple[Record, ...] = ()
@@ -146,7 +146,7 @@ class ReplicationControlManager:
         return ControllerResult(records=records, response=response, is_atomic=False)
 
     def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
-        """The broker's session ended."""
+        """Fence a broker whose session ended."""
         broker = self._state.brokers[broker_id]
         change = self._cluster.fence(broker)
         changes = self._follow_broker(broker, broker.merge(change))
@@ -159,9 +159,10 @@ class ReplicationControlManager:
         *,
         but_for: Collection[TopicIdPartition] = (),
     ) -> list[PartitionChangeRecord]:
-        """What happens to partitions when a broker changes from ``before`` to ``after``.
+        """Return changes of partitions when a broker changes from ``before`` to ``after``.
 
-        Of very many only the first ones, those that it leads; the others are left for later.
+        If very many are affected, only the first are changed now, those it leads before others. The
+        rest is queued.
         """
         affected: dict[TopicIdPartition, None] = {}
         for directory_id in changed_directories(before, after):
@@ -182,9 +183,10 @@ class ReplicationControlManager:
     def _without_refused(
         self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], acceptance: AcceptanceOf
     ) -> list[PartitionChangeRecord]:
-        """The broker leaves each in-sync set in which it is refused; leaders follow.
+        """Remove the broker from each in-sync set in which it is refused, and elect new leaders.
 
-        It stays where all others are refused too, who had no turn yet: whoever is back first leads.
+        It stays in a set whose members are all refused, so that the first one that returns can
+        lead.
         """
         rules_of = rules_by_topic(self._state, self._rules_of)
         records = []
@@ -206,17 +208,17 @@ class ReplicationControlManager:
                 records.append(record)
         return records
 
-    # --- what is left for later -----------------------------------------------------------------
+    # --- queued partitions ----------------------------------------------------------------------
 
     @property
     def has_follow_ups(self) -> bool:
-        """Whether a change of a broker concerns partitions that were not looked at since."""
+        """Whether partitions affected by a change of a broker are still queued."""
         return bool(self._later)
 
     def follow_up(self) -> ControllerResult[None]:
-        """The next part; without records that had nothing to do, and there may be others.
+        """Decide about the next queued partitions. More may follow a result without records.
 
-        It is looked at again until it has nothing to do: nobody says whether it could be written.
+        Partitions stay queued until nothing is left to change, because a write may fail unnoticed.
         """
         if not self._later:
             return ControllerResult(response=None)
@@ -228,14 +230,15 @@ class ReplicationControlManager:
         return ControllerResult(records=tuple(changes), response=None, is_atomic=False)
 
     def take_over(self) -> None:
-        """Find what another controller may have left for later, or this one in an earlier term."""
+        """Queue partitions that another controller, or this one earlier, may have left
+        undecided."""
         self._later.clear()
         for broker_id in self._state.brokers:
             self._later.add(broker_id, self._refused_or_impaired(broker_id))
         self._later.add(_NOBODY, (*self._index.leaderless, *self._index.reassigning))
 
     def _refused_or_impaired(self, broker_id: BrokerId) -> Sequence[TopicIdPartition]:
-        """Partitions that count on a replica of the broker which is not acceptable."""
+        """Return partitions that rely on a replica of the broker that is not acceptable."""
         broker = self._state.brokers[broker_id]
         if not broker.is_active:
             return tuple(self._index.partitions_in_isr(broker_id))
@@ -248,7 +251,7 @@ class ReplicationControlManager:
         )
 
     def _is_concerned(self, broker_id: BrokerId, key: TopicIdPartition) -> bool:
-        """Whether a change of the broker may change the partition, if that is still there."""
+        """Return whether a change of the broker may affect the partition, if it still exists."""
         partition = self._state.partition(key)
         return partition is not None and (
             broker_id in partition.isr or not partition.has_leader or partition.is_reassigning
@@ -257,7 +260,10 @@ class ReplicationControlManager:
     # --- min.insync.replicas ---------------------------------------------------------------------
 
     def follow_min_isr(self, rules_of: RulesOf) -> list[PartitionChangeRecord]:
-        """What changed configurations make of the eligible leaders; ``rules_of`` says them anew."""
+        """Return changes of eligible leaders after a change of ``min.insync.replicas``.
+
+        :param rules_of: the rules after the change.
+        """
         rules_after = rules_by_topic(self._state, rules_of)
         return [
             record
@@ -279,10 +285,10 @@ class ReplicationControlManager:
     def assign_replicas_to_dirs(
         self, request: AssignReplicasToDirsRequest
     ) -> ControllerResult[AssignReplicasToDirsResponse]:
-        """A broker says which directory holds which replica; the last word about one counts.
+        """Record the directory of each replica that a broker reports; the last report counts.
 
-        A replica in a directory that is lost or offline leaves the in-sync set and leadership; if
-        it is lost, it is not eligible either.
+        A replica in a lost or offline directory leaves the in-sync set and the leadership. A lost
+        one is not eligible either.
         """
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         if not self._state.metadata_version.has_directories:
@@ -359,7 +365,7 @@ class ReplicationControlManager:
     def alter_partition(
         self, request: AlterPartitionRequest
     ) -> ControllerResult[AlterPartitionResponse]:
-        """A leader asks for other in-sync sets; each partition is answered by itself."""
+        """Change in-sync sets that a leader requests. Each partition is answered separately."""
         self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         records: list[PartitionChangeRecord] = []
         altered: list[AlteredPartition] = []
@@ -369,7 +375,7 @@ class ReplicationControlManager:
             key = TopicIdPartition(requested.topic_id, requested.partition)
             error = self._why_not_alter(request.broker_id, requested)
             if key in seen:
-                # Its first requested in this request has changed the partition already.
+                # An earlier item of this request has changed the partition already.
                 error = ErrorCode.INVALID_UPDATE_VERSION
             seen.add(key)
             if error is not None:
@@ -380,7 +386,7 @@ class ReplicationControlManager:
                 )
                 continue
             partition = self._partition(key)
-            # A leader that asks for an in-sync set has become whole again.
+            # A leader that requests an in-sync set has finished its recovery.
             record = change_partition(
                 key,
                 partition,
@@ -401,7 +407,7 @@ class ReplicationControlManager:
         )
 
     def _why_not_alter(self, sender: BrokerId, requested: PartitionIsr) -> ErrorCode | None:
-        """Kafka's checks in Kafka's order, and one more: the member's directory is online."""
+        """Make Kafka's checks in Kafka's order, and check that the member's directory is online."""
         if requested.topic_id not in self._state.topics:
             return ErrorCode.UNKNOWN_TOPIC_ID
         partition = self._state.partition(TopicIdPartition(requested.topic_id, requested.partition))
@@ -417,7 +423,7 @@ class ReplicationControlManager:
         return None
 
     def ineligible_members(self, requested: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
-        """Members of a requested in-sync set of a known partition that cannot be in it, and why."""
+        """Yield members that cannot be in a requested in-sync set, and the reasons."""
         partition = self._partition(TopicIdPartition(requested.topic_id, requested.partition))
         for member, epoch in zip(requested.isr, requested.isr_broker_epochs, strict=True):
             reason = self._why_ineligible(member, epoch, partition)
@@ -429,7 +435,7 @@ class ReplicationControlManager:
     def _why_ineligible(
         self, member: BrokerId, epoch: BrokerEpoch, partition: PartitionRegistration
     ) -> str | None:
-        """None if the replica is acceptable; a leader of last resort may name itself."""
+        """Return the reason; None if acceptable. A leader of last resort may name itself."""
         broker = self._state.brokers.get(member)
         directory_id = partition.directory_of(member)
         if broker is None or directory_id is None:
@@ -447,10 +453,10 @@ class ReplicationControlManager:
                 return None
 
     def _was_heard(self, member: BrokerId, epoch: BrokerEpoch, requested: PartitionIsr) -> bool:
-        """Whether what the leader knows of one that shall join is true of the copy of now.
+        """Return whether the leader's data about a joining member is of its present registration.
 
-        It must know the epoch of its broker, and the last registration in that: a directory may
-        have come back with less than it had, or with none of its replicas.
+        The leader must know the broker's epoch and its last registration in that epoch. A directory
+        may have returned with fewer records, or without its replicas.
         """
         if epoch == UNKNOWN_BROKER_EPOCH:
             return False
@@ -460,12 +466,12 @@ class ReplicationControlManager:
     # --- periodic passes -------------------------------------------------------------------------
 
     def elect_preferred(self) -> ControllerResult[None]:
-        """Leaderships go back to preferred leaders that can take them."""
+        """Give leaderships back to preferred leaders that can lead."""
         able = (key for key in self._index.imbalanced if self._may_preferred_lead(key))
         return self._pass(able, Election.PREFERRED)
 
     def _may_preferred_lead(self, key: TopicIdPartition) -> bool:
-        """A fraction of the work of an election, for those of all that a dead broker led."""
+        """Check cheaply before an election, because a dead broker may be preferred in very many."""
         partition = self._partition(key)
         preferred, directory_id = partition.preferred_leader, partition.directories[0]
         return (
@@ -474,7 +480,7 @@ class ReplicationControlManager:
         )
 
     def elect_unclean(self) -> ControllerResult[None]:
-        """Leaderless partitions get any online replica where their topic allows it."""
+        """Elect any online replica of leaderless partitions if the topic allows it."""
         rules_of = rules_by_topic(self._state, self._rules_of)
         allowed = [
             key for key in self._index.leaderless if rules_of(key.topic_id).may_elect_unclean

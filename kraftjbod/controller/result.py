@@ -1,5 +1,4 @@
-"""PURE. ``ControllerResult``: a decision is records to append, and a reply to hold until they
-commit."""
+"""PURE. ``ControllerResult``: records to append, and a response to hold until they commit."""
 
 from __future__ import annotations
 
@@ -13,13 +12,12 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult(Generic[R]):
-    """No records, nothing to wait for.
+    """The outcome of a decision. Without records there is nothing to wait for.
 
-    Atomic: ``records`` take effect together, or not at all. Otherwise each does, in their order,
-    and a crash in between may leave any number of the first ones: what is left comes of whoever
-    wanted it wanting it again.
+    An atomic result takes effect as a whole or not at all. The records of any other result take
+    effect one by one, in order. After a crash in between, repeating the request does the rest.
 
-    A part: the response is none yet; who asked asks again once ``records`` are committed.
+    A part has no valid response: decide again once ``records`` are committed.
     """
 
     records: tuple[Record, ...] = ()

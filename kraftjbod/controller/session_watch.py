@@ -1,7 +1,7 @@
-"""LOOP. ``SessionWatch``: has the controller fence brokers whose sessions have ended.
+"""LOOP. ``SessionWatch``: fences brokers whose sessions have ended.
 
-When that is so ``controller/brokers/heartbeat_manager.py`` says; here is when it is asked: again
-and again, at the end of each grace, and whenever a suspect was called on and nobody was there.
+``controller/brokers/heartbeat_manager.py`` decides whether a session has ended. This file decides
+when to check: periodically, at the end of each reconnect grace, and after a failed probe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Decide = Callable[[], ControllerResult[None]]
 
 
 class SessionWatch:
-    """``sweep()`` and ``probe()`` are tasks that never end."""
+    """Watches sessions. ``sweep()`` and ``probe()`` are tasks that never end."""
 
     def __init__(
         self,
@@ -36,15 +36,15 @@ class SessionWatch:
         do_pass: Callable[[Decide], Awaitable[object]],
     ) -> None:
         """
-        :param managers: those of the moment.
-        :param do_pass: makes decisions so, until there are none left.
+        :param managers: return the present control managers.
+        :param do_pass: repeat a decision until it has no records.
         """
         self._managers = managers
         self._clock = clock
         self._metrics = metrics
         metrics.count("TimedOutBrokerHeartbeatCount", 0)
         self._do_pass = do_pass
-        #: Known to be silent or gone, and not fenced yet: that may have to wait for free space.
+        #: Expired brokers that are not fenced yet, because a write may have to wait for free space.
         self._expired: set[BrokerId] = set()
         self._probe = SuspectProbe(
             take_suspects=lambda: managers().take_suspects(),
@@ -54,17 +54,17 @@ class SessionWatch:
         self._log = get_logger(component="controller")
 
     def connection_closed(self, connection: ConnectionId, *, is_reset: bool) -> None:
-        """Its other side closed it."""
+        """Note that the other side closed ``connection``."""
         now_ms = self._clock.now_ms()
         self._managers().connection_closed(connection, now_ms, is_reset=is_reset)
         self._probe.wake()
 
     def fenced(self, broker_id: BrokerId) -> None:
-        """What was to come of a session's end has."""
+        """Note that the broker is fenced, which completes the end of its session."""
         self._expired.discard(broker_id)
 
     def forget(self) -> None:
-        """Another controller decides about them."""
+        """Forget all, because another controller decides now."""
         self._expired.clear()
 
     async def probe(self) -> None:
@@ -77,8 +77,8 @@ class SessionWatch:
             wait_ms = min(_SWEEP_INTERVAL_MS, until_gone_ms or _SWEEP_INTERVAL_MS)
             await asyncio.sleep(wait_ms / 1000)
             now_ms = self._clock.now_ms()
-            # While this process stands still, heartbeats wait in its sockets: silence that it
-            # slept through proves nothing.
+            # While this process is paused, heartbeats wait in its sockets. So silence during a
+            # pause proves nothing.
             pause_ms = max(0, now_ms - last_ms - wait_ms)
             if self._managers().stood_still(pause_ms, now_ms):
                 self._log.warning("controller_was_paused", pause_ms=pause_ms)

@@ -1,10 +1,11 @@
-"""PURE. ``TopicControlManager``: create, grow and delete topics.
+"""PURE. ``TopicControlManager``: creates, extends and deletes topics.
 
-Each topic of a request succeeds or fails by itself; a limit on the whole request refuses it all.
-A topic that has the id which the request wants for it was made by that very request, which is asked
-again because its answer was lost. What is to be grown or deleted is found first, so that a request
-which is made again knows its own work.
-The topics of coordinators are neither grown nor deleted, by whichever request.
+* Each topic of a request succeeds or fails separately. A limit on the whole request refuses all.
+* If an existing topic has the id that a request asks for, the same request created it before, and
+  its answer was lost.
+* Topics to be extended or deleted are looked up first, so that a repeated request recognizes its
+  own changes.
+* Topics of coordinators are neither extended nor deleted.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ Replicas = tuple[BrokerId, ...]
 
 _MAY_COLLIDE: Final = re.compile(r"[._]")
 _RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
-#: Topics in which a group or a transactional id belongs to a partition by its hash and the number
-#: of partitions, and what would be lost with them.
+#: Topics in which a hash modulo the number of partitions assigns groups or transactional ids to
+#: partitions, and the data that would be lost with them.
 _COORDINATED: Final[Mapping[str, str]] = {
     "__consumer_offsets": "what consumer groups have committed",
     "__transaction_state": "the state of every transaction",
 }
 _NO_TOPIC_ID: Final = TopicId(bytes(16))
-#: Of a topic's id; the rest is drawn here.
+#: Bytes of a topic's id that the request chooses; the rest is random.
 _ASKED_ID_BYTES: Final = 12
 _UNSET: Final = -1
 
@@ -132,7 +133,7 @@ class TopicControlManager:
         )
 
     def _taken_names(self, wanted: Iterable[str]) -> dict[str, str]:
-        """Topics by what they collide in; empty where none of those that are wanted could."""
+        """Return topics by collision key; empty if no requested name can collide."""
         if not any(_MAY_COLLIDE.search(name) for name in wanted):
             return {}
         return {_collision_key(name): name for name in self._state.topic_ids}
@@ -169,10 +170,10 @@ class TopicControlManager:
         )
 
     def _new_id(self, wanted_id: TopicId | None) -> TopicId:
-        """One that no topic ever had; what remembers it of who asked finds it if asked again.
+        """Return an id that no topic ever had, with the part by which a repeated request finds it.
 
-        All of an id from outside would be used twice if the topic was deleted between, and a broker
-        that was away then takes its old log for one of the new topic's.
+        If the whole id came from the request, it would be used twice after a deletion. Then a
+        broker that was away would use its old log for the new topic.
         """
         drawn = TopicId.random(self._random_bytes)
         if wanted_id is None:
@@ -222,7 +223,8 @@ class TopicControlManager:
     def _partition_records(
         self, topic_id: TopicId, first: int, assignments: Sequence[Replicas]
     ) -> list[PartitionRecord]:
-        """New partitions: in sync are the active replicas, and the first of them leads."""
+        """Return records of new partitions: active replicas are in sync, and the first one
+        leads."""
         return [
             PartitionRecord(
                 topic_id=topic_id,
@@ -297,7 +299,7 @@ class TopicControlManager:
         )
 
     def _is_grown(self, requested: MorePartitions) -> bool:
-        """Whether the topic that was found too small has what is wanted."""
+        """Return whether the topic already has the partitions that the request asks for."""
         topic = self._state.topics.get(requested.topic_id)
         if topic is None or topic.name != requested.name or len(topic.partitions) < requested.count:
             return False
@@ -418,9 +420,10 @@ class TopicControlManager:
     def _require_capacity(
         self, assignments: Iterable[Replicas], new_replicas: Counter[BrokerId]
     ) -> None:
-        """Count replicas among the ``new_replicas`` that the request has by broker already.
+        """Check that brokers can hold the replicas, and add them to ``new_replicas``.
 
-        :raises OperatingError: INVALID_PARTITIONS, if a broker cannot hold them.
+        :param new_replicas: replicas by broker that the request has created so far.
+        :raises OperatingError: INVALID_PARTITIONS: a broker cannot hold them.
         """
         wanted = Counter(chain.from_iterable(assignments))
         for broker_id, count in wanted.items():
@@ -457,7 +460,7 @@ def _require_legal_name(name: str) -> None:
 
 
 def _collision_key(name: str) -> str:
-    """Metric names turn dots into underscores, so topics must differ in more than that."""
+    """Return the name for comparison: metric names map dots to underscores, so both collide."""
     return name.replace(".", "_")
 
 

@@ -1,5 +1,5 @@
-"""Entry points of the daemons: the only folder that builds things and connects them.
+"""Entry points of the daemons: the only package that builds and connects their parts.
 
-Decides nothing.
+It makes no decisions about the cluster.
 Start with runner.py, then read the start order in controller_server.py and broker_server.py.
 """

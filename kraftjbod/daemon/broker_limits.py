@@ -1,7 +1,7 @@
 """WIRE. ``broker_limits``: the limits of a broker as numbers, for one line of its log.
 
-Each number is the most that the broker uses or accepts. The table of what one replica, segment or
-connection takes is in docs/operate.md.
+Each number is the maximum that the broker uses or accepts. docs/operate.md lists the memory and
+descriptors that one replica, segment or connection needs.
 """
 
 from __future__ import annotations

@@ -1,21 +1,23 @@
-"""WIRE. The broker daemon: brings a broker up and takes it down.
+"""WIRE. The broker daemon: starts and stops a broker.
 
-The start order; each step needs the ones before it, and all stand in one list (parts.py):
+The start has the following steps. Each needs the ones before it. All are parts of one list
+(parts.py).
 
-1. open the log directories: locked, identified, watched. A sick one is OFFLINE, not a failed start;
-2. register, fenced, with the directories that are online;
-3. follow the metadata to its end, and wait where it is not the one that this broker knows;
-4. load the logs, all directories at once; unclean ones recover;
-5. compare them with the metadata: make what is missing, set strays aside, report to the controller
-   which replica is in which directory;
-6. once the controller knows where every replica is, ask to be unfenced;
-7. open the Kafka doors. One whose port the system chooses is opened before step 2, because the
-   registration names it, but what comes through it waits.
+1. Open the log directories: lock, identify, watch. A failing directory is OFFLINE and does not end
+   the start.
+2. Register as fenced, with the online directories.
+3. Follow the metadata to its end. Wait if it is not the metadata log that this broker knows.
+4. Load the logs, in all directories at once. Unclean ones recover.
+5. Compare the logs with the metadata: create missing replicas, set strays aside, and report to the
+   controller which replica is in which directory.
+6. Once the controller knows the directory of every replica, request to be unfenced.
+7. Open the Kafka listeners. If the system chooses a listener's port, it is bound before step 2,
+   because the registration names the port, but its connections wait.
 
-The stop is the reverse, after the leaders have moved away in an orderly one:
-doors, fetchers, background work, checkpoints, logs, directories.
-What ends a broker by itself (its last or its metadata directory is lost, a dead directory cannot
-be reported, the cluster refuses it) ends it with the doors first and without moving leaders.
+An orderly stop first moves the leaders away, then reverses the order: listeners, fetchers,
+background work, checkpoints, logs, directories. Some failures stop a broker without moving leaders:
+the last or the metadata directory is lost, a dead directory cannot be reported, or the cluster
+refuses the broker.
 """
 
 from __future__ import annotations
@@ -54,17 +56,17 @@ from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
 _DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
-#: How long a broker without disks tries to report to the controller before it ends.
+#: How long a broker without online directories tries to report to the controller before it stops.
 _FAREWELL_TIMEOUT_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
-#: A client that said something within so long of the end of an outage was not cut off by it.
+#: A client that sent something this shortly before the end of an outage was not affected.
 _SILENT_S: Final = 2.0
 
 _FEATURES: Final = {**SUPPORTED_FEATURES, KRAFT_VERSION: KRAFT_VERSIONS}
 
 
 class BrokerServer:
-    """One broker, as the runner sees it."""
+    """One broker daemon."""
 
     def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self._config = config
@@ -76,7 +78,7 @@ class BrokerServer:
         self._peers = ClusterPeers(
             config.allowed_hosts, known_hosts=hosts_known_to_broker(config, self._state)
         )
-        #: By listener name.
+        #: The listeners by name.
         self._doors: dict[str, Listener] = {}
         self._is_open = False
         self._parts = PartList(
@@ -90,12 +92,12 @@ class BrokerServer:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports of the doors, by listener name."""
+        """The ports of the listeners, by listener name."""
         return {name: door.port for name, door in self._doors.items()}
 
     @property
     def wiring(self) -> BrokerWiring | None:
-        """Its parts, to be looked at from outside; None until the log directories are open."""
+        """The broker's parts, for inspection only; None until the log directories are open."""
         return self._wiring
 
     @property
@@ -104,7 +106,7 @@ class BrokerServer:
 
     @property
     def is_open(self) -> bool:
-        """Clients are served."""
+        """Whether clients are served."""
         return self._is_open
 
     async def start(self) -> None:
@@ -137,7 +139,10 @@ class BrokerServer:
         self._parts.add(*self._hosting(wiring), *self._serving(wiring, self._disks))
 
     def _hosting(self, wiring: BrokerWiring) -> list[Part]:
-        """What stands before anything is waited for; the directories' states are heeded."""
+        """Return parts that are needed before the first wait.
+
+        The directories are watched from here on.
+        """
         cluster, replicas, directories = wiring.cluster, wiring.replicas, wiring.directories
         return [
             Part(name="high watermarks", close=replicas.manager.checkpoint_high_watermarks),
@@ -165,9 +170,9 @@ class BrokerServer:
         ]
 
     def _serving(self, wiring: BrokerWiring, disks: BrokerDisks) -> list[Part]:
-        """The way from an unregistered broker to one that serves clients."""
+        """Return the parts that turn an unregistered broker into one that serves clients."""
         return [
-            # Here because they close before all that stands above, even if nothing below began.
+            # First, so that they close before all parts above, even if no later part started.
             Part(name="doors", close=partial(self._leave_cluster, wiring)),
             Part(name="groups", close=wiring.groups.coordinator.close),
             Part(name="transactions", close=wiring.transactions.transaction_coordinator.close),
@@ -189,7 +194,8 @@ class BrokerServer:
         self._disks = await open_disks(self._config, self._around)
 
     async def _bind_doors(self) -> None:
-        """Before anybody counts on this broker; and a port may be the system's choice."""
+        """Bind the listeners before the broker registers, because the system may choose the
+        ports."""
         for endpoint in self._config.listeners:
             await self._bind_door(endpoint)
 
@@ -244,10 +250,10 @@ class BrokerServer:
         self._log.info("broker_started", ports=self.ports, replicas=len(wiring.replicas.hosted))
 
     async def _reset_lost(self, lifecycle: BrokerLifecycleManager) -> None:
-        """After an outage of this broker's network, reset the connections that it silenced.
+        """After a network outage of this broker, reset the connections that were silent during it.
 
-        Other brokers lead by now what this one led. A client that waits for a response learns so
-        by the reset at once; retransmissions are as far apart as the outage was long.
+        Other brokers lead this broker's partitions by then. The reset tells a client that waits for
+        a response at once. Retransmissions would take as long again as the outage.
         """
         while True:
             since_s = await lifecycle.session_regained()
@@ -285,7 +291,7 @@ class BrokerServer:
         return self._wiring is not None and self._wiring.apis.kafka.is_of_broker(header, body)
 
     def _state(self) -> MetadataState:
-        """The metadata as this broker knows it; none before its parts are built."""
+        """Return the metadata that this broker knows; empty before the parts are built."""
         return MetadataState() if self._wiring is None else self._wiring.cluster.cache.state
 
     def _features(self) -> ApiFeatures:
@@ -293,12 +299,12 @@ class BrokerServer:
         if wiring is None or wiring.cluster.cache.state.offset < 0:
             return ApiFeatures(supported=_FEATURES)
         cluster = wiring.cluster
-        # Which is no record of the metadata, but said by who votes.
+        # kraft.version is not in the metadata records; the controller reports it.
         levels = {**cluster.cache.state.features, KRAFT_VERSION: cluster.channel.kraft_version}
         return ApiFeatures(_FEATURES, finalized=levels, epoch=cluster.cache.state.offset)
 
     def _advertised(self) -> list[Endpoint]:
-        """The addresses that clients are given, with the ports that the system chose."""
+        """Return the advertised addresses, with the ports that the system chose."""
         return [
             endpoint._replace(port=self._doors[endpoint.name].port)
             if endpoint.port == 0 and endpoint.name in self._doors
@@ -340,7 +346,7 @@ class BrokerServer:
 
     @property
     def _lost(self) -> KraftJbodError | None:
-        """What ended this broker, if it did not end in order."""
+        """The error that ended this broker, if any."""
         failure = self._parts.failure
         return failure if isinstance(failure, KraftJbodError) else None
 
@@ -350,16 +356,20 @@ class BrokerServer:
             await lifecycle.begin_controlled_shutdown(self._config.controlled_shutdown_timeout_ms)
 
     async def _leave_cluster(self, wiring: BrokerWiring) -> None:
-        """The listeners close first; who is still connected must not hold up the farewell."""
+        """Close the listeners and report to the controller at the same time.
+
+        Connected clients must not delay the report.
+        """
         await asyncio.gather(self._shut_doors(), self._say_farewell(wiring.cluster.lifecycle))
 
     async def _say_farewell(self, lifecycle: BrokerLifecycleManager) -> None:
-        """A broker without disks asks to be fenced, so that nobody waits for its session to end."""
+        """Request to be fenced if all directories are lost, so that no session has to expire
+        first."""
         if isinstance(self._lost, KafkaStorageError):
             await lifecycle.begin_controlled_shutdown(_FAREWELL_TIMEOUT_MS, at_once=True)
 
     async def _shut_doors(self) -> None:
-        """Let nobody in any more, and end what waits for more data."""
+        """Close the listeners, and end requests that wait for data."""
         closing = [
             asyncio.create_task(door.close(timeout_ms=_DOOR_CLOSE_TIMEOUT_MS))
             for door in self._doors.values()

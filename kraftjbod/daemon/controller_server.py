@@ -1,8 +1,8 @@
-"""WIRE. The controller daemon: what it is made of, and in which order that starts and stops.
+"""WIRE. The controller daemon: builds the parts of a controller, starts and stops them.
 
-Start: metadata dir (lock, identity) -> metadata log (recovery; leadership, if it is alone) -> the
-door; of several one leads once a majority of them is there -> registered with that one.
-Stop: the door first, then the log, then the dir.
+Start: metadata dir (lock, identity), then the metadata log (recovery; leadership if it is the only
+voter), then the listener. With several voters a majority elects a leader then. Last, the controller
+registers with the active one. Stop: the listener first, then the log, then the dir.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.log_dirs.log_dir import LogDirFailureChannel
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
-#: Kafka's goes on doubling to two minutes; a quorum that is back shall know its members soon.
+#: Kafka doubles its pause up to two minutes. This limit is lower, so that a quorum that recovers
+#: soon knows its controllers.
 _REGISTRATION_BACKOFF_MS = (100, 10_000)
 
 
 class ControllerServer:
-    """One controller, built of its configuration."""
+    """One controller daemon."""
 
     def __init__(self, config: ControllerConfig, environment: Environment) -> None:
         self._config = config
@@ -95,7 +96,7 @@ class ControllerServer:
 
     @property
     def controller(self) -> QuorumController | None:
-        """What decides, to be looked at from outside; None until the metadata dir is open."""
+        """The controller, for inspection only; None until the metadata dir is open."""
         return self._controller
 
     @property
@@ -148,7 +149,7 @@ class ControllerServer:
             )
         await self._controller.start(fork=self._alone() if fork else None)
         if fork:
-            # Not before it is done, and before anybody hears of it.
+            # After the fork is written, and before any other node can connect.
             await log_dir.run(OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path))
             self._log.warning("metadata_log_forked", metadata_dir=log_dir.path)
 
@@ -164,10 +165,10 @@ class ControllerServer:
             metadata_dir=self._log_dir.path,
         )
 
-    # --- until the end ---------------------------------------------------------------------------
+    # --- while it runs ---------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        """Again whenever it has to be. No start waits for it: there may be no majority yet."""
+        """Register whenever necessary. No start waits for it: there may be no majority yet."""
         assert self._registration is not None, "it is built with the controller"
         await self._registration.run()
 
@@ -192,7 +193,7 @@ class ControllerServer:
             await asyncio.gather(log, dir_failure, return_exceptions=True)
 
     async def _lose_dir(self) -> None:
-        """Return once the metadata dir is offline."""
+        """Wait until the metadata dir is offline."""
         while self._log_dir.is_online:
             await self._failures.take()
 
@@ -276,7 +277,7 @@ class ControllerServer:
         )
 
     def _note_metadata(self) -> None:
-        """It may have changed."""
+        """React to a possible change of the metadata."""
         if self._controller is not None and self._registration is not None:
             self._level.take(self._controller.settings.telemetry_level)
             self._registration.note_metadata()
@@ -289,12 +290,12 @@ class ControllerServer:
         return () if self._quorum is None else self._quorum.hosts()
 
     def _alone(self) -> VoterSet:
-        """This controller, and nobody else."""
+        """Return the voter set of this controller only."""
         key = ReplicaKey(self._config.node_id, self._log_dir.directory_id)
         return VoterSet((Voter(key, (self._config.advertised_endpoint.text,)),))
 
     def _first_voters(self, formatted: bytes | None) -> VoterSet:
-        """Those that a log begins with: what format said, or else the configuration."""
+        """Return the voters of a new log: those given to `format`, else the configured ones."""
         return _voters(self._config) if formatted is None else VoterSet.decode(formatted)
 
     def _build_driver(self, quorum: QuorumWiring, voters: VoterSet) -> RaftDriver:
@@ -343,7 +344,8 @@ class ControllerServer:
         return await self._quorum.receive(request)
 
     def _is_of_cluster(self, request: RpcRequest) -> bool:
-        """Whether only a broker or a controller of this cluster can have sent it."""
+        """Return whether only a broker or a controller of this cluster can have sent the
+        request."""
         assert self._controller is not None, "it starts before the door"
         if isinstance(request, QuorumMessagesRequest):
             return self._quorum is not None and self._quorum.speaks_here(request)
@@ -364,7 +366,7 @@ class ControllerServer:
 
 
 def _voters(config: ControllerConfig) -> VoterSet:
-    """Those of ``controller.quorum.voters``, which are told apart by their node alone."""
+    """Return the voters of ``controller.quorum.voters``, which have no directory ids."""
     name = config.endpoint.name
     return VoterSet(
         tuple(

@@ -1,6 +1,6 @@
-"""WIRE. What the doors of a daemon may hold, as its configuration says.
+"""WIRE. The limits of a daemon's listeners, from its configuration.
 
-A broker's doors share one memory budget; places are counted per door.
+A broker's listeners share one memory budget. Connections are counted per listener.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from kraftjbod.net.listener import ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
 from kraftjbod.net.request_session import SessionLimits
 
-#: Of the places for brokers, as many may be pending: connections that may show themselves as one.
+#: Pending connections (not yet identified as a broker's) may use this fraction of brokers' places.
 _PENDING_SHARE: Final = 4
 _MAX_PENDING: Final = 100
 
 
 def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
-    """One for all doors of the daemon."""
+    """Return the memory budget that all listeners of the daemon share."""
     return MemoryBudget(
         MemoryLimits(
             max_request_bytes=config.queued_max_request_bytes,
@@ -35,7 +35,7 @@ def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
 
 
 def broker_door(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
-    """Clients have most places, brokers the last ones."""
+    """Return limits of a broker's listener: most connections for clients, the rest for brokers."""
     reserved = min(config.max_connections_reserved_for_brokers, config.max_connections // 2)
     return _limits(
         config,
@@ -50,7 +50,7 @@ def broker_door(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
 
 
 def controller_door(config: ControllerConfig, max_open_files: int) -> ListenerLimits:
-    """Brokers have most places, everybody else a few."""
+    """Return limits of a controller's listener: most connections for brokers, few for others."""
     most = config.max_connections
     return _limits(
         config,

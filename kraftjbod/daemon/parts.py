@@ -1,11 +1,11 @@
-"""LOOP. ``PartList``: the parts of a daemon in the order in which they start; they close backwards.
+"""LOOP. ``PartList``: starts the parts of a daemon in order, and closes them in reverse.
 
-* A part that cannot start ends the start. What had begun before, the failed one included, closes
-  with :meth:`PartList.close`, as after an orderly end.
-* A part may end the daemon (``failed``): that is watched from its own start on, also while the
-  parts after it are starting.
-* A part that fails to close does not keep the others from closing.
-* Stopping has one deadline, that of whoever calls :meth:`PartList.close` and cancels it.
+* A part that cannot start ends the start. :meth:`PartList.close` then closes the parts that have
+  started, and the failed one.
+* A part may end the daemon (``failed``). That is watched from its start on, also while later parts
+  start.
+* A part that fails to close does not prevent the others from closing.
+* The caller of :meth:`PartList.close` sets the deadline, and cancels it then.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ Step = Callable[[], Awaitable[object] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What starts, closes or ends the daemon together; ``name`` is for error messages."""
+    """One part of a daemon; ``name`` is for error messages."""
 
     name: str
     start: Step | None = None
     close: Step | None = None
-    """Closes also what has started by half: a start may be cancelled wherever it waits."""
+    """Must also close a partly started part: a start may be cancelled at any await."""
     failed: Callable[[], Coroutine[Any, Any, object]] | None = None
     """Returns, or raises, when this part ends the daemon."""
 
 
 class PartList:
-    """Started once, closed once; ``add`` also while it is starting."""
+    """The parts of a daemon. Start and close once. ``add`` may be called during the start."""
 
     def __init__(self, parts: Iterable[Part] = ()) -> None:
         self._parts = list(parts)
         self._begun: list[Part] = []
         self._watches: set[asyncio.Task[object]] = set()
         self._ending: asyncio.Future[None] | None = None
-        #: What ended the start or the life after it, if an error did.
+        #: The error that ended the start, or the daemon after it.
         self.failure: Exception | None = None
 
     def add(self, *parts: Part) -> None:
-        """They start after those that are there, and close before them."""
+        """Add parts, which start after the present ones and close before them."""
         self._parts.extend(parts)
 
     async def start(self) -> None:
-        """Start all in order; also return if a part wants an orderly end before that.
+        """Start all parts in order; return early if a part requests an orderly stop.
 
-        :raises Exception: what a part raised, by its start or by its ``failed``.
+        :raises Exception: the error of a part, from its start or its ``failed``.
         """
         await self._unless_ended(self._start_all())
 
     async def wait_failed(self) -> None:
-        """Return when a part wants an orderly end, or raise what ended it; otherwise never."""
+        """Return when a part requests an orderly stop; raise the error of a part that failed."""
         await self._unless_ended(asyncio.Event().wait())
 
     async def close(self) -> None:
-        """Close what has begun, the last one first.
+        """Close the started parts, the last one first.
 
-        :raises Exception: the first error of a part; the others are notes on it.
+        :raises Exception: the first error of a part, with the others as notes.
         """
         await _cancelled(self._watches)
         if self._ending is not None and self._ending.done():
-            self._ending.exception()  # Nobody waited for it any more.
+            self._ending.exception()  # Mark it as retrieved, for no caller waits for it.
         first: Exception | None = None
         while self._begun:
             part = self._begun.pop()
@@ -119,7 +119,7 @@ async def _take(step: Step | None) -> None:
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel all, and wait until they are gone; what they raise then is nobody's any more."""
+    """Cancel all tasks, and wait until they end; their errors are ignored."""
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

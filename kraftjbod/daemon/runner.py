@@ -1,22 +1,22 @@
-"""WIRE. What both daemons share: the loop, signals, the real clock and randomness, exit codes.
+"""WIRE. The common part of both daemons: event loop, signals, clock, randomness and exit codes.
 
-``run_daemon`` reads the configuration file, builds one :class:`Daemon` and lives with it:
+``run_daemon`` reads the configuration file, builds one :class:`Daemon` and runs it:
 
-* ``start()`` until it serves, ``wait_failed()`` while it does, ``stop()`` exactly once at the end,
-  whatever the end was;
-* SIGTERM and SIGINT only set a flag; a second one leaves at once;
-* an exception nobody expected is a bug: it is logged and ends the process.
+* ``start()`` until it serves, ``wait_failed()`` while it does, and ``stop()`` exactly once at the
+  end, for any reason.
+* SIGTERM and SIGINT only set a flag. A second signal ends the process at once.
+* An unexpected exception is a bug: it is logged and ends the process.
 
-Exit codes differ where an operator acts differently. Codes below 64 are the shell's, the others
-those of BSD's sysexits.h as far as they fit. "Again" says whether another start may end otherwise;
-``conf/systemd`` does not restart a daemon after a code that says no.
+Exit codes differ if an operator has to act differently. Codes below 64 are the shell's, the others
+are those of BSD's sysexits.h. "Again" says whether another start may succeed. ``conf/systemd`` does
+not restart a daemon after a code that says no.
 
 ==== ===== =======================================================================================
 code again meaning, and what to do
 ==== ===== =======================================================================================
 0    -     stopped as asked
+0    -     stopped as requested
 1    yes   could not start for now: an address in use, a directory that another process holds, a
-           new controller's that has no space for its reserve, too few descriptors; the line on
            stderr says which
 2    no    wrong command line
 65   no    a disk holds what does not belong there: not formatted, of another cluster or node, two
@@ -30,8 +30,8 @@ code again meaning, and what to do
 78   no    the configuration is wrong; the line on stderr names the key
 ==== ===== =======================================================================================
 
-The loop is real only here, the clock and randomness in process/environment.py; everything else is
-handed them.
+Only this file creates the real event loop, and only process/environment.py the real clock and
+randomness. All other code receives them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ EXIT_METADATA_DIR_LOST: Final = 74
 EXIT_UNCLEAN_STOP: Final = 75
 EXIT_REFUSED: Final = 77
 EXIT_CONFIG: Final = 78
-#: The first class that fits counts.
+#: The first matching class determines the code.
 _EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (ConfigError, EXIT_CONFIG),
     (InconsistentStorageError, EXIT_INCONSISTENT_STORAGE),
@@ -104,39 +104,39 @@ _EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (KafkaStorageError, EXIT_METADATA_DIR_LOST),
 )
 
-#: How long a thread that computes may keep the interpreter from the others. Python's own 5 ms is
-#: what one request in a hundred waits for while the loop and a directory's thread take turns.
+#: Maximum time that a computing thread keeps the interpreter from other threads. With Python's
+#: default of 5 ms, one request in a hundred waits that long for a directory's thread.
 _THREAD_SWITCH_S: Final = 0.0002
 _STDERR: Final = 2
-#: How long the end of a process waits for its last lines to be written.
+#: How long the process waits at its end until the last lines are written.
 _LAST_LINES_S: Final = 2.0
 _PEER_WARNINGS_S: Final = 10.0
 
 
 class Daemon(Protocol):
-    """A controller or a broker, as the runner sees it."""
+    """A controller or a broker."""
 
     async def start(self) -> None:
-        """Come up until requests are served.
+        """Start, and return when requests are served.
 
-        :raises StartupError: if that cannot be; the message goes to the operator.
+        :raises StartupError: impossible; the message is shown to the operator.
         """
         ...
 
     async def wait_failed(self) -> None:
-        """Return when the daemon wants an orderly stop by itself; otherwise only raise.
+        """Return when the daemon requests an orderly stop; otherwise only raise.
 
         :raises KafkaStorageError: the metadata directory or the last log directory is lost.
-        :raises StartupError: the cluster refuses this daemon for good.
+        :raises StartupError: the cluster refuses this daemon permanently.
         """
         ...
 
     async def stop(self) -> None:
-        """Listeners first, then the rest in reverse; also called after a start that failed."""
+        """Stop the listeners first, then the rest in reverse; also called after a failed start."""
         ...
 
     def status(self) -> str:
-        """How it is, in one line for ``systemctl status``; at any time."""
+        """Return the state in one line for ``systemctl status``; may be called at any time."""
         ...
 
     @property
@@ -153,9 +153,9 @@ def run_daemon(
 ) -> int:
     """Run one daemon from start to end.
 
-    :param build: makes the daemon of its configuration; may raise :class:`StartupError`.
-    :param argv: ``CONFIG_FILE [--override KEY=VALUE ...]``, the process's own by default.
-        Relative paths in the configuration are taken from the working directory.
+    :param build: create the daemon from its configuration; may raise :class:`StartupError`.
+    :param argv: ``CONFIG_FILE [--override KEY=VALUE ...]``; default: the process's arguments.
+        Relative paths in the configuration are relative to the working directory.
     :returns: the exit code.
     """
     with contextlib.ExitStack() as files:
@@ -196,15 +196,15 @@ def _report_ignored_keys(
 
 
 def _allow_many_open_files() -> None:
-    """Each replica that is touched keeps a file open; the soft limit is often 1,024."""
+    """Raise the soft limit, often 1,024, because each replica in use keeps a file open."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class DaemonLife:
-    """One daemon's life on the loop, from start to exit code.
+    """Runs one daemon in the event loop, from start to exit code.
 
-    :param say: takes the line that an operator reads when it could not start.
+    :param say: print the line that tells an operator why the daemon could not start.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class DaemonLife:
         self._stop_wanted = asyncio.Event()
         self._crash: BaseException | None = None
         self._started = False
-        #: Why it ended by itself, for ``systemctl status``.
+        #: The error that ended the daemon, for ``systemctl status``.
         self._last_words: str | None = None
 
     async def live(self) -> int:
@@ -251,7 +251,8 @@ class DaemonLife:
         return code
 
     async def _attend_service(self) -> None:
-        """To the very end: a stop takes its time, and the watchdog waits for its beat."""
+        """Report to the service manager until the end: the watchdog needs beats during a stop
+        too."""
         try:
             await self._service.attend(self._daemon.status)
         except Exception as e:
@@ -309,7 +310,7 @@ class DaemonLife:
         await self._daemon.wait_failed()
 
     async def _stop(self) -> bool:
-        """Whether the daemon stopped before the deadline."""
+        """Stop the daemon, and return whether it stopped before the deadline."""
         try:
             async with asyncio.timeout(self._config.shutdown_timeout_ms / 1000):
                 await self._daemon.stop()
@@ -321,7 +322,7 @@ class DaemonLife:
         return True
 
     async def _settle_peer_warnings(self) -> None:
-        """What was left out of somebody who stopped is logged all the same."""
+        """Log the counts of suppressed warnings about peers that are not repeated any more."""
         while True:
             await asyncio.sleep(_PEER_WARNINGS_S)
             for event, host, times in self._peer_warnings.settle():
@@ -333,7 +334,7 @@ class DaemonLife:
         self._stop_wanted.set()
 
     def _on_loop_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback or a forgotten task raised: a bug, unless it is only a socket's weather."""
+        """Handle an error of a callback or task: a bug, unless it is an error of a socket."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):
             self._log.warning("loop_complaint", message=context.get("message"), reason=str(error))
@@ -347,7 +348,7 @@ class DaemonLife:
 
 
 class _PrintVersion(argparse.Action):
-    """Reads the version only when asked: that costs hundredths of a second."""
+    """Print the version, which is read only on demand because that takes some time."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
@@ -358,7 +359,7 @@ class _PrintVersion(argparse.Action):
 
 
 def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[str, str]]:
-    """The configuration file's path, and its keys with the overrides on top."""
+    """Return the configuration file's path, and its keys with the overrides applied."""
     parser = argparse.ArgumentParser(prog=f"kraftjbod-{name}")
     parser.add_argument("config", type=Path, help="path of the daemon's .properties file")
     parser.add_argument(
@@ -389,7 +390,7 @@ def _send_telemetry(
     files: contextlib.ExitStack,
     peers: PeerWarnings,
 ) -> None:
-    """To ``telemetry.path``, or to standard error; as entries if that is the journal."""
+    """Configure telemetry: to ``telemetry.path``, the journal, or standard error."""
     stream, sink, is_json = None, None, config.telemetry_format == "json"
     if config.telemetry_path is None and is_journal(_STDERR, os.environ):
         journal = Journal(f"kraftjbod-{name}-{config.node_id}")
@@ -427,14 +428,14 @@ def _require_assertions() -> None:
 
 
 def _say_on_stderr(line: str) -> None:
-    """If it takes a line in time."""
+    """Write a line to standard error, and stop waiting after a deadline."""
     writer = LineWriter(_STDERR, lambda count: "")
     writer.write(line)
     writer.close(_LAST_LINES_S)
 
 
 def _refuse(name: str, why: Exception, say: Callable[[str], None] = _say_on_stderr) -> int:
-    """Say why; the exit code says it again."""
+    """Print the reason, and return the exit code for it."""
     say(f"kraftjbod-{name}: {why}\n")
     return _exit_code(why)
 

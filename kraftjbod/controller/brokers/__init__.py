@@ -1,1 +1,1 @@
-"""What a controller knows of a broker besides its registration, and the metadata it gives it."""
+"""Soft state about brokers besides their registrations, and answers to their metadata fetches."""

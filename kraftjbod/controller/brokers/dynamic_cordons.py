@@ -1,9 +1,9 @@
-"""PURE. Which directories of a broker its dynamic configuration cordons (KIP-1066).
+"""PURE. The directories of a broker that its dynamic configuration cordons (KIP-1066).
 
-The configuration is the one source of truth: where ``cordoned.log.dirs`` was set for a broker, or
-for all of them, the controller reads the cordons there, and what the broker itself says does not
-count. So a restart, a late heartbeat or a dead broker cannot bring back a cordon that was lifted.
-A broker's own file counts only where nothing was set; only the broker knows it.
+If ``cordoned.log.dirs`` is set for a broker, or for all brokers, the controller uses that value and
+ignores the cordons in the broker's requests. So a restart, a late heartbeat or a dead broker cannot
+restore a cordon that was lifted. The broker's own file, which only the broker knows, counts if no
+dynamic value is set.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.registrations import BrokerRegistration
 
 Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
-"""Committed values by resource, as the metadata has them."""
+"""Committed values by resource, as in the metadata."""
 
 
 def dynamic_cordons(configs: Configs, broker: BrokerRegistration) -> tuple[DirectoryId, ...] | None:
-    """Sorted ids of the cordoned directories that ``broker`` registered; None if nothing is set.
+    """Return the sorted ids of the cordoned directories of ``broker``; None if nothing is set.
 
-    Paths that it did not register are passed over: they may be its offline directories.
+    Paths that the broker did not register are ignored: they may be its offline directories.
     """
     text = dynamic_value(configs, broker.broker_id)
     return None if text is None else cordoned_ids(broker, list_items(text))
 
 
 def dynamic_value(configs: Configs, broker_id: BrokerId) -> str | None:
-    """What was set for the broker, or else for all of them."""
+    """Return the value set for the broker, or else for all brokers."""
     for name in (str(broker_id), ""):
         text = configs.get((ResourceType.BROKER, name), {}).get(CORDONED_LOG_DIRS)
         if text is not None:
@@ -40,7 +40,7 @@ def dynamic_value(configs: Configs, broker_id: BrokerId) -> str | None:
 
 
 def cordoned_ids(broker: BrokerRegistration, paths: Iterable[str]) -> tuple[DirectoryId, ...]:
-    """Ids of the directories of ``broker`` among ``paths``."""
+    """Return the ids of the directories of ``broker`` among ``paths``."""
     wanted = frozenset(paths)
     return tuple(
         directory_id

@@ -1,13 +1,13 @@
-"""PURE. Is this the metadata log that the broker has followed? The controller's half of the
-question.
+"""PURE. Check that a broker has followed this metadata log and not another one.
 
-A controller whose metadata directory was lost and formatted anew has an empty log of another id;
-one that was restored from an old backup has the right log, but less of it than brokers have seen;
-and where others than those that had decided it go on from there, the log has other entries.
-Either way it is the controller that is wrong, and must not give that broker any metadata.
+The logs may differ for three reasons:
 
-A broker that names no log remembers none: it takes the first one that it hears of.
-The broker asks the same question by itself (``broker/cluster/metadata_memory.py``).
+* The controller's metadata directory was lost and formatted again: the log is empty, with a new id.
+* The directory was restored from an old backup: the log ends before the offset the broker has.
+* Controllers that had lost entries continued: the log has other entries at the same offsets.
+
+In each case the controller is wrong and must not send metadata to that broker. A broker that names
+no log accepts any log. The broker makes the same check (``broker/cluster/metadata_memory.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 def require_same_log(
     state: MetadataState, broker_id: BrokerId, metadata_log_id: Uuid | None, applied_offset: int
 ) -> None:
-    """:raises ForeignMetadataError: saying what the broker knows and what this controller has."""
+    """:raises ForeignMetadataError: the logs differ; the message describes both."""
     if metadata_log_id is None:
         return
     if metadata_log_id != state.metadata_log_id:
@@ -46,9 +46,9 @@ def require_log(state: MetadataState, metadata_log_id: Uuid | None) -> None:
 
 
 def require_same_entry(request: FetchMetadataRequest, epoch: int | None) -> None:
-    """Pass if the broker has followed this log, also where it was last (KIP-595).
+    """Check that the broker's last entry is the one in this log (KIP-595).
 
-    :param epoch: of the entry there; None if it is not known any more, or not committed.
+    :param epoch: of the entry at that offset; None if it is unknown or not committed.
     :raises ForeignMetadataError: the broker knows another entry.
     """
     known = request.applied_metadata_epoch

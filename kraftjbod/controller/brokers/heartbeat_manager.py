@@ -55,12 +55,12 @@ class BrokerControlState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerWish:
-    """What a heartbeat asks for, and what decides whether it is granted."""
+    """The requests of a heartbeat, and the facts that decide whether they are granted."""
 
     want_fence: bool
     want_shut_down: bool
     may_unfence: bool
-    """It has caught up with its own registration, and all its replicas have directories."""
+    """Whether it has replayed its own registration, and all its replicas have directories."""
     leads_something: bool
     shutdown_is_known: bool
     """Every active broker has replayed the records that moved its leaderships away."""
@@ -99,35 +99,39 @@ def next_state(current: BrokerControlState, wish: BrokerWish) -> BrokerControlSt
 class _Contact:
     epoch: BrokerEpoch
     last_ms: int
-    #: Until when its session lasts at least: no answer that says so is taken back by a later one,
-    #: which may not arrive.
+    #: Earliest end of the session. It never decreases, because an answer that announces a shorter
+    #: session may not arrive.
     until_ms: int
     metadata_offset: int = -1
     #: Offset of the entry that moved its leaderships away; None outside controlled shutdown.
     shutdown_offset: int | None = None
-    #: What its last request came on; None if nobody said, or that is closed.
+    #: Connection of its last request; None if unknown or closed.
     connection: ConnectionId | None = None
-    #: When its side closed that; None if nothing is wrong.
+    #: When the broker's side closed that connection; None if it did not.
     closed_ms: int | None = None
-    #: The connection was reset: a live broker may not have noticed, so its session continues.
+    #: Whether the connection was reset. A live broker may not have noticed, so its session
+    #: continues.
     is_reset: bool = False
-    #: Not heard by this controller yet, which took over at ``last_ms``.
+    #: Whether it sent nothing to this controller yet, which took over at ``last_ms``.
     is_inherited: bool = False
-    #: Somebody was sent to see whether it is still there; and nobody listens at its address.
+    #: Whether a probe of its address was started, and whether its address refused connections.
     is_probed: bool = False
     is_refused: bool = False
 
 
 class BrokerHeartbeatManager:
-    """Last contact per broker."""
+    """The last contact with each broker."""
 
     def __init__(self, *, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
-        """:param reconnect_grace_ms: 0 if closed connections mean nothing."""
+        """:param reconnect_grace_ms: 0 if closed connections are to be ignored."""
         self.set_limits(session_timeout_ms, reconnect_grace_ms)
         self._contacts: dict[BrokerId, _Contact] = {}
 
     def set_limits(self, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
-        """A session that goes on lasts as long as its broker was told at least."""
+        """Change the limits.
+
+        A running session still lasts as long as was announced to the broker.
+        """
         self.session_timeout_ms = session_timeout_ms
         self._reconnect_grace_ms = reconnect_grace_ms
 
@@ -139,7 +143,7 @@ class BrokerHeartbeatManager:
         metadata_offset: int = -1,
         connection: ConnectionId | None = None,
     ) -> None:
-        """The broker was heard, on a connection that is open; a new epoch starts a new session."""
+        """Note a request of the broker on an open connection. A new epoch starts a new session."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
             contact = self._contacts[broker_id] = _Contact(epoch, now_ms, now_ms)
@@ -153,10 +157,10 @@ class BrokerHeartbeatManager:
     def connection_closed(
         self, connection: ConnectionId, now_ms: int, *, is_reset: bool = False
     ) -> None:
-        """The other side closed it. A broker that was heard on another one since is not concerned.
+        """Note that the other side closed ``connection``, unless the broker has used another since.
 
-        :param is_reset: perhaps by a firewall: it lets another incarnation take its place, and does
-            not end the session.
+        :param is_reset: whether it was reset, perhaps by a firewall. Then the session continues,
+            but another incarnation may take the broker's place.
         """
         if not self._reconnect_grace_ms:
             return
@@ -166,15 +170,16 @@ class BrokerHeartbeatManager:
                 contact.closed_ms = None if is_reset else now_ms
 
     def end_session(self, broker_id: BrokerId) -> None:
-        """The broker said goodbye: its next incarnation need not wait."""
+        """End the session of a broker that shut down, so that its next incarnation need not
+        wait."""
         self._contacts.pop(broker_id, None)
 
     def restart(
         self, brokers: Iterable[BrokerRegistration], now_ms: int, session_limit_ms: int
     ) -> None:
-        """Leadership was taken: every unfenced broker counts as heard now.
+        """Start a session for every unfenced broker, because this controller became the leader.
 
-        :param session_limit_ms: how long sessions last that former controllers announced.
+        :param session_limit_ms: longest session that former controllers may have announced.
         """
         self._contacts = {
             broker.broker_id: _Contact(
@@ -185,11 +190,11 @@ class BrokerHeartbeatManager:
         }
 
     def stood_still(self, pause_ms: int, now_ms: int) -> None:
-        """This controller did, and with it what waits in its sockets: that time does not count.
+        """Disregard a pause of this process, during which requests waited in its sockets.
 
-        Of a session only a long pause is taken off, of a grace each.
+        A long pause extends sessions. Every pause extends a reconnect grace.
 
-        :param pause_ms: ending now.
+        :param pause_ms: duration of the pause, which ends now.
         """
         is_long = self.is_long_pause(pause_ms)
         for contact in self._contacts.values():
@@ -203,7 +208,7 @@ class BrokerHeartbeatManager:
         return pause_ms > self.session_timeout_ms // 2
 
     def has_longer_sessions(self, now_ms: int) -> bool:
-        """Whether a broker may rely on a session that outlasts one that is announced now."""
+        """Return whether a broker may rely on a session longer than one announced now."""
         end_ms = now_ms + self.session_timeout_ms
         return any(contact.until_ms > end_ms for contact in self._contacts.values())
 
@@ -213,7 +218,8 @@ class BrokerHeartbeatManager:
         return is_heard and not self.is_gone(broker_id, now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """It closed its connection, and had time enough for another one, or nobody is there."""
+        """Return whether a broker closed its connection and the grace is over, or refuses
+        others."""
         contact = self._contacts.get(broker_id)
         if contact is None:
             return False
@@ -222,10 +228,10 @@ class BrokerHeartbeatManager:
         return contact.is_refused or is_late
 
     def take_suspects(self) -> list[tuple[BrokerId, BrokerEpoch]]:
-        """Brokers that closed their connection to this controller; each once until heard again.
+        """Return brokers that closed their connection; each once until its next request.
 
-        Not those that were never heard here: one rule of a firewall keeps their heartbeats away and
-        refuses connections to them as well.
+        Brokers that never sent a request to this controller are left out. A firewall rule may both
+        block their heartbeats and refuse connections to them.
         """
         suspects = []
         for broker_id, contact in self._contacts.items():
@@ -235,7 +241,8 @@ class BrokerHeartbeatManager:
         return suspects
 
     def refused(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
-        """Nobody listens at the address of a suspect. Means nothing if it was heard since."""
+        """Note that the address of a suspect refuses connections, unless it sent a request
+        since."""
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.epoch == epoch and contact.is_probed:
             contact.is_refused = True
@@ -246,14 +253,14 @@ class BrokerHeartbeatManager:
         return contact.closed_ms is not None or contact.is_reset or stays_away
 
     def may_be_replaced(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether another incarnation may register: nothing shows that the last one lives."""
+        """Return whether another incarnation may register, because the last one shows no life."""
         contact = self._contacts.get(broker_id)
         if contact is None or not self.has_valid_session(broker_id, now_ms):
             return True
         return self._is_suspect(contact, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """How long until the next of those that closed their connections is gone."""
+        """Return the time until the next reconnect grace ends; None if none is running."""
         ends = (
             contact.closed_ms + self._reconnect_grace_ms - now_ms
             for contact in self._contacts.values()
@@ -262,18 +269,19 @@ class BrokerHeartbeatManager:
         return min((wait_ms for wait_ms in ends if wait_ms > 0), default=None)
 
     def find_stale(self, unfenced: Iterable[BrokerId], now_ms: int) -> BrokerId | None:
-        """The unfenced broker that has been silent the longest, if that is too long."""
+        """Return the unfenced broker without a valid session that has been silent the longest."""
         stale = [broker for broker in unfenced if not self.has_valid_session(broker, now_ms)]
         return min(stale, key=self._last_ms, default=None)
 
     def note_shutdown_offset(self, broker_id: BrokerId, offset: int) -> None:
-        """The entry at ``offset`` moves leaderships of this broker away; the last one counts."""
+        """Note that the entry at ``offset`` moved leaderships of this broker away; the last
+        counts."""
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.shutdown_offset = offset
 
     def is_shutdown_known(self, broker_id: BrokerId, active: Iterable[BrokerId]) -> bool:
-        """Whether every active broker has replayed this broker's shutdown entry."""
+        """Return whether every active broker has replayed this broker's shutdown entry."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.shutdown_offset is None:
             return False
@@ -281,7 +289,7 @@ class BrokerHeartbeatManager:
 
     def _last_ms(self, broker_id: BrokerId) -> int:
         contact = self._contacts.get(broker_id)
-        # A broker that was never heard has been silent since before every other one.
+        # A broker that never sent a request counts as silent for longer than all others.
         return -self.session_timeout_ms if contact is None else contact.last_ms
 
     def _metadata_offset(self, broker_id: BrokerId) -> int:

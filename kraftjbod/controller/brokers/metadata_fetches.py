@@ -1,8 +1,9 @@
-"""LOOP. ``MetadataFetches``: answers to those who follow the metadata: committed entries only.
+"""LOOP. ``MetadataFetches``: answers metadata fetches of brokers, with committed entries only.
 
-What is committed is so whoever says it. So a controller that follows the active one answers as
-well, if who asks would have it so, and if it knows as much: to whom the active one cannot be
-reached, it is news. It lets nobody wait for long, for the active one has news first.
+A committed entry is the same on every controller. So a controller that follows the active one
+answers too, if the broker allows that and the controller has all entries that the broker has. That
+helps brokers that cannot reach the active controller. Such a fetch waits only a short time, because
+the active controller has new entries first.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES
 from kraftjbod.raft.machine.messages import Entry, EntryKind
 
-#: Where this controller is not the active one.
+#: Longest wait if this controller is not the active one.
 _MAX_WAIT_MS: Final = 1_000
 _NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 
 
 def _payload(entry: Entry) -> bytes:
-    """Who votes is no metadata of brokers."""
+    """Return the payload for brokers. Entries about voters are not for them, but keep an offset."""
     return entry.payload if entry.kind is EntryKind.DATA else _NO_RECORDS
 
 
 class MetadataFetches:
-    """For the loop's thread."""
+    """Answers metadata fetches. Use in the event loop's thread only."""
 
     def __init__(
         self,
@@ -51,9 +52,9 @@ class MetadataFetches:
         max_fetch_bytes: Callable[[], int],
     ) -> None:
         """
-        :param state: that of now.
-        :param require_up_to_date: whether this controller decides; raises where it neither does
-            nor follows who does, with all up to the given offset.
+        :param state: return the present metadata.
+        :param require_up_to_date: return whether this controller is active; raise if it neither is
+            active nor follows the active one with all entries up to the given offset.
         """
         self._driver = driver
         self._clock = clock
@@ -63,11 +64,11 @@ class MetadataFetches:
         self._max_fetch_bytes = max_fetch_bytes
 
     async def fetch(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
-        """
-        :raises NotControllerError: this controller does not decide, or not any more, nor does it
-            know as much as who asks.
-        :raises OffsetOutOfRangeError: beyond the log's end.
-        :raises ForeignMetadataError: who asks knows another log.
+        """Answer a fetch of a broker.
+
+        :raises NotControllerError: this controller is not active and may not answer instead.
+        :raises OffsetOutOfRangeError: the offset is after the log's end.
+        :raises ForeignMetadataError: the broker follows another log.
         """
         is_active = self._require_up_to_date(request.applied_metadata_offset)
         require_same_log(
@@ -117,13 +118,13 @@ class MetadataFetches:
         )
 
     def _committed_term_at(self, offset: int | None) -> int | None:
-        """None where it is not known any more, or not yet."""
+        """Return the term of a committed entry; None if it is unknown or not committed."""
         if offset is None or offset > self._driver.committed_offset:
             return None
         return self._driver.core.log.term_at(offset)
 
     def _controllers(self) -> tuple[str, ...]:
-        """Where the voters are, once the log says it; else brokers know it from their files."""
+        """Return the voters' addresses once the log names them; else brokers use their files."""
         voters = self._driver.voters
         if voters.is_static:
             return ()
@@ -136,12 +137,12 @@ class MetadataFetches:
     async def _snapshot_piece(
         self, last_offset: int, position: int, max_bytes: int, is_active: bool
     ) -> FetchMetadataResponse:
-        """A piece of that snapshot, or the first one of the newest if it is gone.
+        """Return a piece of that snapshot, or the first piece of the newest if it is gone.
 
         :raises CorruptRecordError: the snapshot is damaged; a repeated request gets another one.
-        :raises OffsetOutOfRangeError: there is no snapshot, or ``position`` is beyond its end.
+        :raises OffsetOutOfRangeError: no snapshot exists, or ``position`` is after its end.
         """
-        # Should another one lead before it is read: the next piece would be of its snapshot.
+        # Read the term first: after a change of leader the next piece comes from another snapshot.
         term, snapshot_term = self._driver.term, -1
         found, max_bytes = None, min(max_bytes, SNAPSHOT_PIECE_BYTES)
         if last_offset >= 0:

@@ -1,8 +1,8 @@
-"""LOOP. ``SuspectProbe``: is a broker dead that closed its connection?
+"""LOOP. ``SuspectProbe``: checks whether a broker that closed its connection is dead.
 
-Whoever lives listens at its address. Where connections are refused there is no process any more,
-so its session need not last the grace in which it could connect again. Any other outcome, no
-answer among them, says nothing: the grace or the session decides.
+A live broker listens at its address. If connections are refused, the process is gone, and its
+session ends without waiting for the reconnect grace. Any other outcome, including no answer, proves
+nothing: then the grace or the session decides.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 
 from kraftjbod.metadata.registrations import BrokerRegistration
 
-#: Before each try: the kernel closes the sockets of a process one after the other.
+#: Pauses before each attempt, because the kernel closes the sockets of a process one by one.
 _PAUSES_MS: Final = (0, 20, 100)
 
 IsRefused = Callable[[str, int], Awaitable[bool]]
-"""Given host and port: whether connections are refused there, as far as that can be told soon."""
+"""Given host and port: whether connections are refused there."""
 
 
 class SuspectProbe:
-    """``run()`` for as long as the controller lives, ``wake()`` when there may be suspects."""
+    """Run ``run()`` while the controller lives. Call ``wake()`` when there may be suspects."""
 
     def __init__(
         self,
@@ -31,8 +31,9 @@ class SuspectProbe:
         on_refused: Callable[[BrokerRegistration], Awaitable[None]],
     ) -> None:
         """
-        :param take_suspects: each broker once.
-        :param on_refused: the broker may have been heard meanwhile.
+        :param take_suspects: return each suspect once.
+        :param on_refused: called with a suspect whose addresses all refuse connections. It may have
+            sent a request meanwhile.
         """
         self._take_suspects = take_suspects
         self._is_refused = is_refused

@@ -1,4 +1,4 @@
-"""What is decided about one partition, and by which rules: values in, values or records out.
+"""Decisions about one partition: values in, values or records out.
 
-Nothing here keeps state but the index of who touches what. Start with partition_change.py.
+Nothing here has state except the index of partitions. Start with partition_change.py.
 """

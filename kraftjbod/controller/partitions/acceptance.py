@@ -1,11 +1,11 @@
-"""PURE. ``Acceptance``: whether a replica may lead and be in sync, or only if nobody else can.
+"""PURE. ``Acceptance``: whether a replica may lead and be in sync, perhaps only as last resort.
 
-* ACCEPTABLE: its broker is active and its directory is online and well;
-* LAST_RESORT: its broker is active, but its directory is saturated or stalled (KIP-928): it holds
-  all that it ever acknowledged and takes nothing more;
+* ACCEPTABLE: its broker is active, and its directory is online and not impaired.
+* LAST_RESORT: its broker is active, but its directory is saturated or stalled (KIP-928). The
+  replica has all records that it acknowledged and accepts no new ones.
 * REFUSED: its broker is fenced, shutting down or gone, or its directory is offline or lost.
 
-What follows for elections and in-sync sets is said in partition_change.py.
+partition_change.py decides what follows for elections and in-sync sets.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Acceptance(Enum):
 
 
 AcceptanceOf = Callable[[BrokerId, DirectoryId], Acceptance]
-"""Of the replica that a broker holds in a directory."""
+"""Return the acceptance of the replica that a broker holds in a directory."""
 
 
 def acceptance_of_directory(broker: BrokerRegistration, directory_id: DirectoryId) -> Acceptance:
-    """What the directory alone says of its replicas, whatever its broker is up to."""
+    """Return the acceptance by the directory alone, without regard to its broker's state."""
     if not broker.has_online_dir(directory_id):
         return Acceptance.REFUSED
     return Acceptance.LAST_RESORT if broker.is_impaired(directory_id) else Acceptance.ACCEPTABLE
 
 
 def acceptance_of(broker: BrokerRegistration | None, directory_id: DirectoryId) -> Acceptance:
-    """Of a replica in this directory of this broker; None stands for one that nobody knows."""
+    """Return the acceptance of a replica in this directory; None stands for an unknown broker."""
     if broker is None or not broker.is_active:
         return Acceptance.REFUSED
     return acceptance_of_directory(broker, directory_id)
@@ -44,10 +44,10 @@ def acceptance_of(broker: BrokerRegistration | None, directory_id: DirectoryId) 
 def changed_directories(
     before: BrokerRegistration, after: BrokerRegistration
 ) -> tuple[DirectoryId, ...]:
-    """Directories whose replicas stand differently after a change of their broker, sorted.
+    """Return, sorted, the directories whose acceptance changes with their broker.
 
-    UNASSIGNED and MIGRATING are among them where what goes for replicas without a known directory
-    has changed.
+    UNASSIGNED and MIGRATING are included if the acceptance of replicas without a known directory
+    changes.
     """
     candidates = before.known_log_dirs | after.known_log_dirs | {UNASSIGNED_DIR, MIGRATING_DIR}
     return tuple(

@@ -1,7 +1,7 @@
-"""PURE. ``FollowUps``: partitions that a change of their broker concerns, and that wait for a turn.
+"""PURE. ``FollowUps``: queued partitions that a change of their broker affects.
 
-What is decided about them goes by the state of their turn, so nothing is lost when they are
-forgotten: the next controller finds them in the state (replication_control.py).
+Each partition is decided by the state at that time. So nothing is lost if the queue is lost: the
+next controller finds the partitions in the state (replication_control.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kraftjbod.core.ids import BrokerId, TopicIdPartition
 
 
 class FollowUps:
-    """Of each broker in the order in which they came; a partition waits once for each broker."""
+    """A queue per broker, in order of arrival, with each partition at most once per broker."""
 
     def __init__(self) -> None:
         self._waiting: dict[BrokerId, deque[TopicIdPartition]] = {}
@@ -28,12 +28,12 @@ class FollowUps:
             self._waiting[broker_id] = deque(dict.fromkeys(itertools.chain(before, keys)))
 
     def first(self, count: int) -> tuple[BrokerId, Sequence[TopicIdPartition]]:
-        """The next ones, ``count`` at most, all of one broker; there have to be some."""
+        """Return at most ``count`` partitions of one broker. The queue must not be empty."""
         broker_id, keys = next(iter(self._waiting.items()))
         return broker_id, tuple(itertools.islice(keys, count))
 
     def drop(self, broker_id: BrokerId, count: int) -> None:
-        """The first ``count`` of that broker have had their turn; other brokers go first now."""
+        """Remove the first ``count`` partitions of that broker, and put other brokers first."""
         keys = self._waiting.pop(broker_id)
         for _ in range(count):
             keys.popleft()

@@ -1,13 +1,13 @@
-"""PURE. ``Assignment``: who holds a partition, where, and who is on the way in or out (KIP-455).
+"""PURE. ``Assignment``: the replicas of a partition, and those being added or removed (KIP-455).
 
-A reassignment to ``target`` keeps every replica that the partition had before it until the added
-ones are in sync: the replicas are the target in its order, and after it those that will leave.
+A reassignment to ``target`` keeps every former replica until the added ones are in sync. Meanwhile
+the replicas are those of the target, in its order, followed by those to be removed.
 
-* The *original* replicas are those that were there before any reassignment that is still under
-  way. A new target is measured against them, so a cancel leads back to them, however often the
-  target changed meanwhile; an added replica that the new target does not name goes at once.
-* A reassignment is complete when every added replica is in sync. One that makes the partition
-  smaller waits for all that stay, so that it never drops a copy in favour of one that lags.
+* The *original* replicas are those from before any unfinished reassignment. A new target is
+  compared with them. So a cancel restores them, however often the target changed meanwhile. An
+  added replica that the new target does not name is removed at once.
+* A reassignment is complete when every added replica is in sync. If it makes the partition smaller,
+  all remaining replicas must be in sync, so that no copy is dropped in favour of a lagging one.
 
 Elections are not decided here.
 """
@@ -23,7 +23,7 @@ from kraftjbod.metadata.registrations import PartitionRegistration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """``directories`` runs parallel to ``replicas``; both of the rest are parts of it."""
+    """``directories`` is parallel to ``replicas``. ``adding`` and ``removing`` are subsets."""
 
     replicas: tuple[BrokerId, ...]
     directories: tuple[DirectoryId, ...]
@@ -45,19 +45,19 @@ class Assignment:
 
     @property
     def original(self) -> tuple[BrokerId, ...]:
-        """The replicas that a cancel leads back to."""
+        """The replicas after a cancel."""
         return tuple(replica for replica in self.replicas if replica not in self.adding)
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
-        """The replicas that a completion leads to."""
+        """The replicas after completion."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     def directory_of(self, replica: BrokerId) -> DirectoryId:
         return self.directories[self.replicas.index(replica)]
 
     def with_directory(self, replica: BrokerId, directory_id: DirectoryId) -> Assignment:
-        """The same replicas, one of them in another directory."""
+        """Return the same replicas, with one of them in another directory."""
         homes = dict(zip(self.replicas, self.directories, strict=True))
         homes[replica] = directory_id
         return Assignment(
@@ -70,7 +70,7 @@ class Assignment:
     def reassigned_to(
         self, target: Sequence[BrokerId], directory_of: Callable[[BrokerId], DirectoryId]
     ) -> Assignment:
-        """On the way to ``target``, each of whose replicas is in the directory that is given."""
+        """Return the assignment during a reassignment to ``target`` with the given directories."""
         removing = tuple(sorted(set(self.original).difference(target)))
         return Assignment(
             replicas=(*target, *removing),
@@ -80,11 +80,11 @@ class Assignment:
         )
 
     def cancelled(self) -> Assignment:
-        """Back to the original replicas."""
+        """Return the original replicas."""
         return self._only(self.original)
 
     def is_complete(self, isr: Collection[BrokerId]) -> bool:
-        """Whether this in-sync set lets the removed replicas go."""
+        """Return whether the in-sync set ``isr`` completes the reassignment."""
         if not self.is_reassigning:
             return False
         target = self.target
@@ -92,11 +92,14 @@ class Assignment:
         return set(awaited) <= set(isr)
 
     def min_isr(self, configured: int) -> int:
-        """How many in-sync replicas it takes to commit, where ``min.insync.replicas`` is this."""
+        """Return how many in-sync replicas a commit needs.
+
+        :param configured: ``min.insync.replicas``.
+        """
         return min(configured, len(self.replicas) - max(len(self.adding), len(self.removing)))
 
     def completed(self) -> Assignment:
-        """The target alone."""
+        """Return the target."""
         return self._only(self.target)
 
     def _only(self, replicas: tuple[BrokerId, ...]) -> Assignment:
@@ -104,7 +107,7 @@ class Assignment:
 
 
 def why_malformed(replicas: Sequence[BrokerId]) -> str | None:
-    """What is wrong with a list of replicas whatever brokers there are; None if it is sound."""
+    """Return the error of a malformed list of replicas; None if it is well-formed."""
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
     if min(replicas) < 0:

@@ -1,24 +1,23 @@
-"""PURE. From a partition and what is wanted of it to at most one record: election, ISR, ELR,
-directories.
+"""PURE. Compute the record that changes a partition: leader, ISR, ELR and directories.
 
 Rules of this file:
 
-* elections go through the in-sync set: its acceptable members first (acceptance.py), and only if
-  there is none those of last resort, the present leader before all others (KIP-928);
-* whoever is not acceptable leaves the in-sync set, but for a leader of last resort;
-* with eligible leader replicas (KIP-966) the in-sync set may become empty. While it is smaller than
-  ``min.insync.replicas`` nothing new is committed, so whoever left it is remembered as eligible,
-  and is elected once nobody in the in-sync set can lead;
-* without them it is never emptied: its last member stays while the partition has no leader, so that
-  it can lead again when it returns;
-* a replica that came back *unclean* may have lost the end of its log: it is neither in sync nor
-  eligible. Is nobody left who is, the last known leader leads again, marked as recovering;
-* a replica that led and came back unclean never leads on in the same leader epoch;
-* only an unclean election may choose anybody else, and only if none of these can lead at all; it
-  leaves that one member, marked as recovering;
-* every change completes a reassignment for which its time has come: the replicas that it waits for
-  are in sync and acceptable, and enough of the target are to commit; the leader epoch grows
-  whenever a replica goes.
+* A leader is elected from the in-sync set: an acceptable member (acceptance.py), or else a member
+  of last resort, the present leader first (KIP-928).
+* Members that are not acceptable leave the in-sync set, except a leader of last resort.
+* With eligible leader replicas (KIP-966) the in-sync set may become empty. If it is smaller than
+  ``min.insync.replicas``, nothing new is committed. So members that left it remain eligible, and
+  are elected if no member of the in-sync set can lead.
+* Without eligible leader replicas the set is never emptied. Its last member stays while the
+  partition has no leader, so that this member can lead after its return.
+* A replica that returned *unclean* may have lost the end of its log. It is neither in sync nor
+  eligible. If no replica is left that is, the last known leader leads again, marked as recovering.
+* A leader that returned unclean never continues in the same leader epoch.
+* Only an unclean election may choose another replica, and only if none of these can lead. The
+  in-sync set is then the new leader, marked as recovering.
+* Every change completes a reassignment that is due: the replicas that it waits for are in sync and
+  acceptable, and enough of the target are in sync to commit. The leader epoch grows whenever a
+  replica is removed.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ from kraftjbod.metadata.registrations import PartitionRegistration
 
 
 class Election(Enum):
-    """How far an election may go."""
+    """Which replicas an election may choose."""
 
     PREFERRED = "preferred"
     """The first replica if it is acceptable, else as ONLINE."""
     ONLINE = "online"
-    """Whoever leads if it still can, else the first that can."""
+    """The present leader if it still can lead, else the first in-sync replica that can."""
     UNCLEAN = "unclean"
-    """As ONLINE, and then the first replica that can lead even if it may miss records."""
+    """As ONLINE, then the first replica that can lead, even if it may lack records."""
 
     @classmethod
     def allowed_by(cls, rules: TopicRules) -> Election:
@@ -66,7 +65,7 @@ _LAST_RESORT: Final = Acceptance.LAST_RESORT
 
 
 class _Elected(NamedTuple):
-    """Who leads, and whether records may be missing there."""
+    """The leader, and whether it may lack records."""
 
     leader: BrokerId
     unclean: bool = False
@@ -84,14 +83,14 @@ def change_partition(
     leader_recovering: bool | None = None,
     unclean: BrokerId | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that gives the partition what is wanted; None if that is so already.
+    """Return the record of the requested change; None if it changes nothing.
 
-    A wanted assignment must keep one of the partition's holders, or UNCLEAN must find a leader.
+    A requested assignment must keep an in-sync or eligible replica, or UNCLEAN must find a leader.
 
-    :param isr: the wanted in-sync set; None keeps it. Without eligible leader replicas an empty one
-        leaves the present one until somebody can lead.
-    :param assignment: the wanted replicas and their directories; None keeps them.
-    :param leader_recovering: the wanted recovery state; an unclean election overrides it.
+    :param isr: the requested in-sync set; None keeps it. Without eligible leader replicas an
+        empty set keeps the present one until a replica can lead.
+    :param assignment: the requested replicas and their directories; None keeps them.
+    :param leader_recovering: the requested recovery state; an unclean election overrides it.
     :param unclean: a replica that may have lost the end of its log.
     """
     wanted = Assignment.of(before) if assignment is None else assignment
@@ -125,7 +124,7 @@ def change_partition(
         topic_id=key.topic_id,
         partition_id=key.partition,
         isr=_if_new(wanted_isr, before.isr),
-        # A new epoch distinguishes a replica that left from one that fetches by right.
+        # A new epoch distinguishes a removed replica from one that may fetch.
         leader=leader if is_new_epoch else _if_new(leader, before.leader),
         replicas=_if_new(wanted.replicas, before.replicas),
         directories=_new_directories(wanted, before),
@@ -141,11 +140,11 @@ def change_partition(
 def _completed_if_due(
     wanted: Assignment, fit: tuple[BrokerId, ...], rules: TopicRules
 ) -> Assignment:
-    """``fit`` are the members of the in-sync set that are acceptable."""
+    """Complete a reassignment if ``fit``, the acceptable in-sync members, allow it."""
     if not wanted.is_complete(fit):
         return wanted
     completed = wanted.completed()
-    # Whoever leaves takes a copy along that was counted when records were acknowledged.
+    # A removed replica is a copy that counted when records were acknowledged.
     stay = _members(fit, completed)
     return completed if len(stay) >= completed.min_isr(rules.min_isr) else wanted
 
@@ -165,7 +164,7 @@ def _acceptable(isr: Sequence[BrokerId], acceptance_of: _AcceptanceOf) -> tuple[
 def _eligible(
     before: PartitionRegistration, wanted: Assignment, unclean: BrokerId | None
 ) -> tuple[BrokerId, ...]:
-    """Who was in sync or eligible and still is whole, in the order of the replicas."""
+    """Return the clean replicas that were in sync or eligible, in the order of the replicas."""
     whole = {*before.isr, *before.elr} - {unclean}
     return tuple(replica for replica in wanted.replicas if replica in whole)
 
@@ -173,10 +172,10 @@ def _eligible(
 def _last_known(
     before: PartitionRegistration, wanted: Assignment, unclean: BrokerId | None
 ) -> tuple[BrokerId, ...]:
-    """Who leads again if nobody is in sync or eligible any more.
+    """Return candidates to lead if no replica is in sync or eligible any more.
 
-    A copy that is lost holds nothing, and is made anew: anybody else is known to hold more. So is
-    who is whole still when this one comes back unclean.
+    A lost copy has no records, and is recreated: any other replica has more. A clean replica is
+    also preferred to one that returns unclean.
     """
     present = (before.leader,) if before.has_leader else before.last_known_elr
     there = [r for r in wanted.replicas if wanted.directory_of(r) != LOST_DIR and r != unclean]
@@ -202,7 +201,7 @@ def _elect(
     if not isr and not eligible:
         leader = next(_by_acceptance(last_known, acceptance_of), NO_LEADER)
     if leader == NO_LEADER and election is Election.UNCLEAN:
-        # An added replica only if no other is there: it may not hold anything yet.
+        # Added replicas come last: they may not have any records yet.
         in_order = (*wanted.original, *wanted.adding)
         leader = next(_by_acceptance(in_order, acceptance_of), NO_LEADER)
     return _Elected(leader, unclean=leader != NO_LEADER)
@@ -216,7 +215,7 @@ def _clean_candidates(
     isr: tuple[BrokerId, ...],
     eligible: tuple[BrokerId, ...],
 ) -> Iterator[BrokerId]:
-    """The acceptable ones of the in-sync set, then of the eligible; then those of last resort."""
+    """Yield acceptable members of the in-sync set, acceptable eligible ones, then last resorts."""
     first = wanted.replicas[:1] if election is Election.PREFERRED else ()
     in_order = (before.leader, *wanted.replicas)
     for acceptance, candidates in ((_ACCEPTABLE, (*first, *in_order)), (_LAST_RESORT, in_order)):
@@ -241,7 +240,7 @@ def _if_new(wanted: T | None, present: T) -> T | None:
 def _new_directories(
     wanted: Assignment, before: PartitionRegistration
 ) -> tuple[DirectoryId, ...] | None:
-    """A record that changes replicas and names no directories says that none is known."""
+    """Return the directories if they change; a record with new replicas implies MIGRATING."""
     if wanted.replicas == before.replicas:
         return _if_new(wanted.directories, before.directories)
     return _if_new(wanted.directories, (MIGRATING_DIR,) * len(wanted.replicas))

@@ -1,8 +1,6 @@
-"""PURE. Which partitions a broker or a directory touches, found without going through all
-partitions.
+"""PURE. ``ReplicaIndex``: the partitions of a broker or a directory, without a full scan.
 
-Follows the metadata state delta by delta; reading an entry that the state does not have, or the
-other way round, is impossible as long as every delta is applied.
+The index follows the metadata delta by delta. It matches the state if every delta is applied.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from kraftjbod.metadata.state import MetadataDelta, MetadataState
 _UNRESOLVED = (UNASSIGNED_DIR, MIGRATING_DIR)
 
 Keys = dict[TopicIdPartition, None]
-"""A set that keeps the order of insertion, so that decisions are the same in every run."""
+"""A set in order of insertion, so that decisions are the same in every run."""
 
 
 M = TypeVar("M")
@@ -74,13 +72,13 @@ class ReplicaIndex:
     # --- reading ---------------------------------------------------------------------------------
 
     def partitions_in_isr(self, broker_id: BrokerId) -> Collection[TopicIdPartition]:
-        """Partitions whose in-sync set has this broker; those that it leads are among them."""
+        """Return partitions with this broker in their in-sync set, including those it leads."""
         return tuple(self._in_isr.get(broker_id, ()))
 
     def partitions_in_directory(
         self, broker_id: BrokerId, directory_id: DirectoryId
     ) -> Collection[TopicIdPartition]:
-        """Partitions whose replica on this broker is assigned to this directory."""
+        """Return partitions whose replica on this broker is assigned to this directory."""
         return tuple(self._in_directory.get((broker_id, directory_id), ()))
 
     def led_count(self, broker_id: BrokerId) -> int:
@@ -99,7 +97,7 @@ class ReplicaIndex:
 
     @property
     def imbalanced(self) -> Collection[TopicIdPartition]:
-        """Partitions that somebody else than the preferred leader leads."""
+        """Partitions whose leader is not the preferred one."""
         return tuple(self._imbalanced)
 
     @property
@@ -108,7 +106,7 @@ class ReplicaIndex:
 
     @property
     def with_elr(self) -> Collection[TopicIdPartition]:
-        """Partitions that have eligible leader replicas, or whose last leader is remembered."""
+        """Partitions with eligible leader replicas or a recorded last leader."""
         return tuple(self._with_elr)
 
     @property
@@ -130,7 +128,7 @@ class ReplicaIndex:
     # --- following -------------------------------------------------------------------------------
 
     def apply(self, delta: MetadataDelta, state: MetadataState) -> None:
-        """Follow what ``delta`` changed; ``state`` is the state after it."""
+        """Follow the changes of ``delta``; ``state`` is the state after it."""
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._update(TopicIdPartition(topic_id, index), None)
@@ -180,7 +178,7 @@ class ReplicaIndex:
                 index.setdefault(member, {})[key] = None
 
     def check_invariants(self, state: MetadataState) -> None:
-        """Assert that the indexes say what a walk over all partitions says."""
+        """Assert that the indexes match a full scan of all partitions."""
         fresh = ReplicaIndex()
         for key, partition in state.partitions():
             fresh._update(key, partition)

@@ -1,13 +1,13 @@
-"""PURE. ``StripedReplicaPlacer``: where the replicas of new partitions go.
+"""PURE. ``StripedReplicaPlacer``: chooses brokers for the replicas of new partitions.
 
-Leaders go round the racks and, in a rack, round its brokers; the other replicas follow on the
-racks after the leader's. So every rack, and in it every broker, gets a leader before any gets a
-second one, and the replicas of a partition sit in as many racks as there are.
+Leaders rotate through the racks and, within a rack, through its brokers. The other replicas follow
+on the racks after the leader's. So no rack or broker gets a second leader before all others have
+one, and the replicas of a partition are spread over as many racks as possible.
 
-* unfenced brokers come before fenced ones of the same rack; a fenced one never comes first;
-* a broker holds at most one replica of a partition;
-* the order within a rack is drawn anew for each lap, so that the second replica of one broker's
-  partitions is not always on the same neighbour.
+* Unfenced brokers come before fenced ones of the same rack. A fenced broker never comes first.
+* A broker holds at most one replica of a partition.
+* The order within a rack is random for each lap, so that the second replicas of one broker's
+  partitions are not always on the same neighbour.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class UsableBroker:
 
 
 class _Ring:
-    """Brokers in a circle; a round visits each broker at most once, from where its turn begins."""
+    """Brokers in a circle. A round visits each at most once, from its own start position."""
 
     def __init__(self, brokers: list[BrokerId], draw_below: Callable[[int], int]) -> None:
         self._brokers = _shuffled(sorted(brokers), draw_below)
-        #: Where the next round begins, apart for rounds that the ring leads: leading every other
-        #: round must not make every other broker a leader.
+        #: Start of the next round, separate for rounds with a leader from this ring. Otherwise, if
+        #: the ring led every other round, only every other broker would become a leader.
         self._turns = {True: 0, False: 0}
         self._round = -1
         self._start = 0
         self._visited = 0
 
     def take(self, round_number: int, *, leads: bool) -> BrokerId | None:
-        """The next broker that this round has not visited yet."""
+        """Return the next broker that this round has not visited; None if all were visited."""
         if round_number != self._round:
             self._round, self._start, self._visited = round_number, self._turns[leads], 0
             self._turns[leads] += 1
@@ -65,7 +65,7 @@ class _Rack:
 
 
 class StripedReplicaPlacer:
-    """``draw_below(n)`` gives a number in [0, n)."""
+    """Places replicas. ``draw_below(n)`` returns a random number in [0, n)."""
 
     def __init__(self, *, draw_below: Callable[[int], int]) -> None:
         self._draw_below = draw_below
@@ -73,9 +73,9 @@ class StripedReplicaPlacer:
     def place(
         self, brokers: Iterable[UsableBroker], *, partitions: int, replication_factor: int
     ) -> list[tuple[BrokerId, ...]]:
-        """Replicas of each new partition, the preferred leader first.
+        """Return the replicas of each new partition, the preferred leader first.
 
-        :raises OperatingError: INVALID_REPLICATION_FACTOR, if there are too few brokers.
+        :raises OperatingError: INVALID_REPLICATION_FACTOR: too few brokers.
         """
         usable = list(brokers)
         _require_enough(usable, replication_factor)
@@ -89,7 +89,7 @@ class StripedReplicaPlacer:
 
 
 class _Stripes:
-    """One lap of placing: as many partitions as there are unfenced brokers."""
+    """One lap of placing: as many partitions as unfenced brokers."""
 
     def __init__(self, brokers: list[UsableBroker], draw_below: Callable[[int], int]) -> None:
         by_rack: dict[str, list[UsableBroker]] = {}

@@ -1,8 +1,7 @@
-"""PURE. Which directory of a broker a text names (``any``, a path, or ``dirid:`` and an id), and
-why none of them may take a new replica.
+"""PURE. Find the broker directory that a text names (``any``, a path, or ``dirid:`` and an id).
 
-Paths only mean something on one broker; the controller knows them from the registrations and
-reads them here and nowhere else.
+A path has a meaning on one broker only. The controller knows the paths from the registrations and
+interprets them only in this file.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 
 
 def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | None:
-    """The id of the directory of ``broker`` that ``text`` names, online or not; None for ``any``.
+    """Return the id of the named directory of ``broker``, online or not; None for ``any``.
 
-    :raises OperatingError: INVALID_REQUEST if the text names nothing; LOG_DIR_NOT_FOUND if the
-        broker has no such directory, with those that it has.
+    :raises OperatingError: INVALID_REQUEST: the text is malformed. LOG_DIR_NOT_FOUND: the broker
+        has no such directory; the message lists those it has.
     """
     if text == ANY_DIRECTORY:
         return None
@@ -44,7 +43,7 @@ def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | No
 
 
 def why_takes_none(broker: BrokerRegistration) -> str | None:
-    """Why no directory of ``broker`` takes new replicas; None if one does (KIP-1066)."""
+    """Return why no directory of ``broker`` takes new replicas; None if one does (KIP-1066)."""
     if broker.takes_new_replicas:
         return None
     known, online = broker.known_log_dirs, set(broker.log_dirs)

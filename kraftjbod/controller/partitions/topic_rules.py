@@ -1,4 +1,4 @@
-"""PURE. ``TopicRules``: what a topic's configuration and the cluster's features decide."""
+"""PURE. ``TopicRules``: the rules of a topic from its configuration and the cluster's features."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class TopicRules(NamedTuple):
     may_elect_unclean: bool
     """``unclean.leader.election.enable``"""
     min_isr: int
-    """``min.insync.replicas``, whatever the number of replicas is."""
+    """``min.insync.replicas``, which may exceed the number of replicas."""
     has_elr: bool
     """Whether partitions have eligible leader replicas (KIP-966)."""
 
 
 RulesOf = Callable[[str], TopicRules]
-"""By the topic's name."""
+"""Return the rules of a topic by its name."""
 
 
 def rules_by_topic(state: MetadataState, rules_of: RulesOf) -> Callable[[TopicId], TopicRules]:
-    """By the topic's id, looked up once per topic; for one decision."""
+    """Return a function from topic ids to rules, with a cache. Use for one decision only."""
     known: dict[TopicId, TopicRules] = {}
 
     def rules(topic_id: TopicId) -> TopicRules:

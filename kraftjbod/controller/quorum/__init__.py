@@ -1,1 +1,1 @@
-"""What a controller says of its quorum, and who follows the metadata without a vote."""
+"""The quorum's description, voter changes, controller registrations and metadata followers."""

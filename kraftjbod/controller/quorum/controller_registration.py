@@ -1,9 +1,9 @@
-"""LOOP. ``ControllerRegistration``: has this controller registered with the active one (KIP-919).
+"""LOOP. ``ControllerRegistration``: registers this controller with the active one (KIP-919).
 
-It asks again, with longer and longer pauses, until the metadata that it follows shows its
-incarnation, and asks anew whenever that is gone from there: an operator took it back, or the level
-that has registrations went and came again. Who was registered and finds another incarnation in its
-place does not fight for it: a second process runs under its id.
+The request is repeated, with increasing pauses, until the replicated metadata contains the
+incarnation. It is sent again if the registration disappears: after an operator removed it, or after
+the level was lowered and raised. A registered controller that finds another incarnation instead
+does not register again, because a second process uses its id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kraftjbod.protocol.rpc_controller_messages import ControllerRegistrationReq
 
 
 class ControllerRegistration:
-    """For the loop's thread. ``run()`` never ends by itself."""
+    """Registers. Use in the event loop's thread only. ``run()`` does not return."""
 
     def __init__(
         self,
@@ -31,22 +31,22 @@ class ControllerRegistration:
         backoff: ExponentialBackoff,
     ) -> None:
         """
-        :param request: who this is; which incarnation it replaces is filled in.
-        :param state: what this controller knows of the metadata now.
-        :param send: to whoever is active; returns once it is committed.
+        :param request: describes this controller, except for the incarnation that it replaces.
+        :param state: return the metadata known here.
+        :param send: send to the active controller; returns once the registration is committed.
         """
         self._request = request
         self._state = state
         self._send = send
         self._backoff = backoff
-        #: Incarnations that this one, once registered, may see here for a while yet.
+        #: Incarnations that may still be visible here for a while after the registration.
         self._expected: frozenset[Uuid | None] | None = None
         self._is_replaced = False
         self._due = asyncio.Event()
         self._log = get_logger(component="controller_registration", node_id=request.controller_id)
 
     def note_metadata(self) -> None:
-        """The metadata may have changed."""
+        """Check whether to register, because the metadata may have changed."""
         if not self._due.is_set() and self._is_due():
             self._due.set()
 

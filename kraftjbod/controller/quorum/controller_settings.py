@@ -1,8 +1,7 @@
-"""PURE. What a controller goes by: its file, and on top of that what is set while it runs.
+"""PURE. A controller's settings: its file, overridden by dynamic values.
 
-A value that is set for this controller wins over one that is set for all nodes, and that over the
-file (KIP-919). It is read from the metadata, so that a controller that starts anew, and whoever
-leads next, goes by it as well.
+A value for this controller overrides a value for all nodes, which overrides the file (KIP-919).
+Dynamic values come from the metadata, so restarted controllers and later leaders use them too.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _FIELDS = {key: key.replace(".", "_") for key in DYNAMIC_CONTROLLER_KEYS}
 
 
 class SettingsInForce:
-    """Of one controller; ``now`` is another object whenever any of it has changed."""
+    """The settings of one controller. ``now`` is another object after any change."""
 
     def __init__(self, in_file: DynamicControllerConfig, node_id: BrokerId | None = None) -> None:
-        """:param node_id: whose own values count; None for nobody's."""
+        """:param node_id: the node whose own values apply; None for none."""
         self._in_file = in_file
         self._node_id = node_id
         self.now = settings_in_force(in_file, {}, node_id)
@@ -35,7 +34,7 @@ class SettingsInForce:
             self.now = found
 
     def otherwise_than_in_file(self) -> dict[str, object]:
-        """By key."""
+        """Return the values that differ from the file, by key."""
         in_file = self._in_file.by_key()
         return {key: value for key, value in self.now.by_key().items() if value != in_file[key]}
 
@@ -43,7 +42,7 @@ class SettingsInForce:
 def settings_in_force(
     in_file: DynamicControllerConfig, configs: Configs, node_id: BrokerId | None
 ) -> DynamicControllerConfig:
-    """What was checked before it was committed and cannot be read here is passed over."""
+    """Return the settings in force. Committed values that cannot be parsed here are ignored."""
     values = {field: getattr(in_file, field) for field in _FIELDS.values()}
     for name in ("", *(() if node_id is None else (str(node_id),))):
         values.update(_readable(configs.get((ResourceType.BROKER, name), {})))
@@ -51,7 +50,7 @@ def settings_in_force(
 
 
 def _readable(texts: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Values by field."""
+    """Yield the parsed values by field."""
     for key, text in stored_values(texts, DynamicControllerConfig).items():
         field = _FIELDS.get(key)
         if field is None:

@@ -1,4 +1,4 @@
-"""PURE. What a controller says of its own configuration: each key, and where its value stands."""
+"""PURE. Describe a controller's configuration: each key, its value and the value's source."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def described_settings(
     config: ControllerConfig, settings: DynamicControllerConfig, configs: Configs
 ) -> tuple[DescribedConfig, ...]:
     """
-    :param config: what its file says.
-    :param settings: what it goes by of that which can change.
-    :param configs: what is committed.
+    :param config: the controller's file.
+    :param settings: the dynamic settings in force.
+    :param configs: the committed dynamic values.
     """
     in_force = {**config.by_key(), **settings.by_key()}
     return tuple(_described(key, in_force[key], config, configs) for key in sorted(in_force))
@@ -43,7 +43,7 @@ def _described(
 
 
 def _synonyms(key: str, config: ControllerConfig, configs: Configs) -> Iterator[ConfigSynonym]:
-    """The one that wins first."""
+    """Yield all values of a key, the one in force first."""
     if key in DYNAMIC_CONTROLLER_KEYS:
         for name, source in (
             (str(config.node_id), ConfigSource.DYNAMIC_BROKER),

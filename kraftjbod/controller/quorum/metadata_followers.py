@@ -1,6 +1,6 @@
-"""PURE. ``MetadataFollowers``: which brokers follow the metadata log, and how far they are.
+"""PURE. ``MetadataFollowers``: brokers that follow the metadata log, and their offsets.
 
-Kafka calls them observers: their fetches are heard of and never counted.
+Kafka calls them observers. Their fetches do not count for commits.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Final
 
 from kraftjbod.core.ids import BrokerId
 
-#: Of silence, after which a follower is forgotten; Kafka's.
+#: A follower is forgotten after this long without a fetch, as in Kafka.
 SILENT_MS: Final = 300_000
 
 
 @dataclass(slots=True)
 class Follower:
-    """Offsets are of the next entry; times are wall time, -1 if there was none."""
+    """``next_offset`` and ``end_at_fetch`` are exclusive. Times are wall time, -1 if unknown."""
 
     next_offset: int
     last_fetch_ms: int
@@ -25,15 +25,15 @@ class Follower:
 
 
 class MetadataFollowers:
-    """As one leader saw them in its term."""
+    """The followers during one leader's term."""
 
     def __init__(self) -> None:
         self._followers: dict[BrokerId, Follower] = {}
 
     def fetched(self, broker: BrokerId, next_offset: int, *, end: int, wall_ms: int) -> None:
-        """``broker`` asks for entries from ``next_offset`` on, of a log that ends before ``end``.
+        """Note a fetch from ``next_offset`` on, of a log whose entries end before ``end``.
 
-        It is caught up when it has all that is there, or had all that was there the last time.
+        The broker is caught up if it has the whole log, or the log as of its previous fetch.
         """
         before = self._followers.get(broker)
         now = Follower(next_offset, wall_ms, end)
@@ -45,7 +45,7 @@ class MetadataFollowers:
         self._followers[broker] = now
 
     def of_now(self, wall_ms: int) -> dict[BrokerId, Follower]:
-        """Those that were heard of lately."""
+        """Return the followers that fetched recently."""
         self._followers = {
             broker: follower
             for broker, follower in self._followers.items()
@@ -54,5 +54,5 @@ class MetadataFollowers:
         return dict(sorted(self._followers.items()))
 
     def forget(self) -> None:
-        """Another one leads."""
+        """Forget all followers after the leadership was lost."""
         self._followers.clear()

@@ -1,5 +1,5 @@
-"""LOOP. ``QuorumApis``: what a controller answers about its quorum, its peers and the levels that
-hold, and changes of the quorum.
+"""LOOP. ``QuorumApis``: describes the quorum, its controllers and feature levels, and changes the
+voters.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from kraftjbod.raft.machine.voter_set import Voter, VoterSet
 from kraftjbod.raft.quorum_view import ReplicaView
 
 ChangeVoters = Callable[[VoterSet], asyncio.Future[None]]
-"""Puts a set in force at once; what it gives is done when that is committed, or never will be."""
+"""Put a set of voters in force; the future completes when it is committed, or fails."""
 
 
 class QuorumApis:
-    """For the loop's thread."""
+    """Handles requests about the quorum. Use in the event loop's thread only."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class QuorumApis:
         until_committed: Callable[[], Awaitable[None]],
     ) -> None:
         """
-        :param require_active: raises where this controller does not decide.
-        :param directories: of the controllers of a static quorum.
-        :param state: the metadata of now.
-        :param until_committed: all that was decided until now.
+        :param require_active: raise if this controller is not active.
+        :param directories: return the directories of the controllers of a static quorum.
+        :param state: return the present metadata.
+        :param until_committed: wait until all decisions so far are committed.
         """
         self._cluster_id = cluster_id
         self._driver = driver
@@ -86,10 +86,10 @@ class QuorumApis:
         self._until_committed = until_committed
 
     async def handle(self, request: RpcRequest) -> RpcResponse | None:
-        """None if it is about something else.
+        """Handle a request; return None if it is not about the quorum.
 
-        :raises NotControllerError: only the active controller does it, and this is none.
-        :raises OperatingError: what stands against a change of the voters.
+        :raises NotControllerError: the request needs the active controller, and this is not it.
+        :raises OperatingError: the voters cannot be changed; the message says why.
         """
         if isinstance(request, DescribeQuorumRequest):
             return self._describe(request)
@@ -129,7 +129,7 @@ class QuorumApis:
             if not request.validate_only:
                 await asyncio.shield(self._change(named))
         else:
-            # Whoever asked before may have named them just now.
+            # An earlier request may just have named the voters.
             await self._until_committed()
         return UpdateFeaturesResponse(results=(FeatureOutcome(name=KRAFT_VERSION),))
 

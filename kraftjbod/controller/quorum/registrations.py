@@ -1,10 +1,10 @@
-"""PURE. Which controllers are registered, and what each supports (KIP-919).
+"""PURE. Registered controllers and the feature levels that each supports (KIP-919).
 
-* A controller is registered by its last incarnation. A registration names the one that it replaces,
-  so one that comes late, from a process that is gone, does not replace a newer one.
-* Registrations never expire. Who does not vote any more stays registered until an operator takes
-  that back, and until then counts where levels are raised.
-* Below the level that has them there are none, and the request is refused: older software could
+* The last incarnation of a controller is registered. A registration names the incarnation that it
+  replaces. So a late one, from an ended process, does not replace a newer one.
+* Registrations do not expire. A former voter stays registered until an operator unregisters it.
+  Until then its feature levels count when levels are raised.
+* Below the level that supports registrations the request is refused, because older versions could
   not read the record.
 """
 
@@ -29,17 +29,17 @@ from kraftjbod.protocol.rpc_controller_messages import (
 )
 
 MAX_CONTROLLERS: Final = 100
-"""That are registered at once, with a vote or without."""
+"""Maximum number of registered controllers, voters or not."""
 
 
 def registered(
     state: MetadataState, cluster_id: str, request: ControllerRegistrationRequest
 ) -> tuple[RegisterControllerRecord, ...]:
-    """What the registration changes: nothing, if the same incarnation is there.
+    """Return the records of a registration; none if the same incarnation is registered.
 
     :raises OperatingError: INCONSISTENT_CLUSTER_ID; UNSUPPORTED_VERSION below the level;
-        DUPLICATE_BROKER_REGISTRATION, if another incarnation is there than it has seen;
-        POLICY_VIOLATION, if there are too many.
+        DUPLICATE_BROKER_REGISTRATION if another incarnation is registered than the request names;
+        POLICY_VIOLATION if too many are registered.
     """
     if request.cluster_id != cluster_id:
         raise OperatingError(
@@ -70,9 +70,10 @@ def registered(
 def unregistered(
     state: MetadataState, voters: Collection[BrokerId], request: UnregisterControllerRequest
 ) -> tuple[UnregisterControllerRecord, ...]:
-    """
+    """Return the records that unregister a controller.
+
     :raises OperatingError: UNSUPPORTED_VERSION below the level; BROKER_ID_NOT_REGISTERED;
-        INVALID_REQUEST, if it votes (KAFKA-20865).
+        INVALID_REQUEST if it is a voter (KAFKA-20865).
     """
     _require_level(state)
     controller_id = request.controller_id

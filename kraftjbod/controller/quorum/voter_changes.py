@@ -1,7 +1,7 @@
-"""PURE. What a change of the voters is checked for, and which set it leads to (KIP-853).
+"""PURE. Check changes of the voters, and compute the resulting set (KIP-853).
 
-One change at a time, and only of a quorum whose voters the metadata log names: that is what
-``kraft.version`` 1 says. In a static one, 0, the files of all controllers do.
+Only one change at a time is possible, and only if the metadata log names the voters
+(``kraft.version`` 1). In a static quorum (``kraft.version`` 0) the controllers' files name them.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def after_removing(voters: VoterSet, request: RemoveRaftVoterRequest) -> VoterSe
 
 
 def is_added(voters: VoterSet, request: AddRaftVoterRequest) -> bool:
-    """Whether it votes because of this very request, which is made again."""
+    """Return whether a repeated request finds that its first attempt added the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key in voters
 
 
 def is_removed(voters: VoterSet, request: RemoveRaftVoterRequest) -> bool:
-    """Whether it votes no more because of this very request, which is made again."""
+    """Return whether a repeated request finds that its first attempt removed the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key not in voters
 
@@ -80,9 +80,9 @@ def _require_named(voters: VoterSet) -> None:
 
 
 def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) -> VoterSet:
-    """The same voters, each with its directory.
+    """Return the same voters, each with its directory.
 
-    :raises OperatingError: INVALID_UPDATE_VERSION, if one of them was not heard of yet.
+    :raises OperatingError: INVALID_UPDATE_VERSION: the directory of a voter is not known yet.
     """
     unheard = sorted(key.node_id for key in voters if key.node_id not in directories)
     if unheard:
@@ -100,14 +100,14 @@ def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) 
 
 
 def is_about_voters(request: object) -> bool:
-    """Whether it raises or lowers ``kraft.version``, which is no level of the metadata."""
+    """Return whether it changes ``kraft.version``, which is not a level of the metadata."""
     return isinstance(request, UpdateFeaturesRequest) and any(
         update.name == KRAFT_VERSION for update in request.updates
     )
 
 
 def problem_of_update(voters: VoterSet, request: UpdateFeaturesRequest) -> FeatureOutcome | None:
-    """What stands against it; None if the voters are to be named, or are already."""
+    """Return the error of an update; None if the voters have to be named, or are named already."""
     (update, *others) = request.updates
     if others:
         code, why = ErrorCode.INVALID_REQUEST, f"{KRAFT_VERSION} cannot change with other features"

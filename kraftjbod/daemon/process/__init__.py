@@ -1,4 +1,4 @@
-"""What a daemon has of the process it runs in: clock and randomness, standard error, systemd.
+"""A daemon's access to its process: clock and randomness, standard error, systemd.
 
 Start with environment.py, then service_manager.py.
 """

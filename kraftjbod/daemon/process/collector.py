@@ -1,10 +1,10 @@
-"""WIRE. ``Collector``: keeps the cyclic collector from holding up the loop for all that is known.
+"""WIRE. ``Collector``: keeps Python's cyclic garbage collector from blocking the event loop.
 
-Python looks through everything it holds whenever that has grown by a quarter: with the metadata of
-100,000 partitions a third of a second, with a million more than three, and a controller that is
-silent for a second is voted out. What survived a collection that took long is there to stay, so
-it is not looked at again (``gc.freeze``). What becomes garbage of that is freed by its count, as
-nearly everything is; only cycles among it stay, of which metadata has none.
+A full collection visits all objects whenever their number has grown by a quarter. With the metadata
+of 100,000 partitions that takes a third of a second, with a million more than three. A controller
+that is silent for a second is voted out. Objects that survive a long collection are permanent, so
+they are excluded from later ones (``gc.freeze``). Reference counts still free them. Only cycles
+among them would stay, and metadata has none.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LONG_S: Final = 0.03
 
 
 class Collector:
-    """``watch()`` once in a process."""
+    """Watches collections. Call ``watch()`` once in a process."""
 
     def __init__(
         self, now_s: Callable[[], float] = time.perf_counter, long_s: float = _LONG_S
     ) -> None:
-        """:param long_s: from then on a collection took long."""
+        """:param long_s: a collection that takes this long is followed by ``gc.freeze``."""
         self._now_s = now_s
         self._long_s = long_s
         self._began_s = 0.0

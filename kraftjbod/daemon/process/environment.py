@@ -1,8 +1,7 @@
-"""WIRE. ``Environment``: what a daemon is handed of the world: clock, randomness, figures, disks.
+"""WIRE. ``Environment``: a daemon's access to the process: clock, randomness, metrics, disks.
 
-The real ones are made only here, and the loop in runner.py. The loop is what time, timers,
-connections and listeners are asked of (net/connection.py), so whoever brings another loop brings
-those too.
+The real implementations are created only here, the event loop in runner.py. Time, timers,
+connections and listeners come from the loop (net/connection.py), so another loop replaces them too.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ def _max_open_files() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What only the process can provide."""
+    """Access to the process and the operating system. Simulations replace it."""
 
     clock: Clock = field(default_factory=SystemClock)
     random_bytes: Callable[[int], bytes] = os.urandom
     rng: random.Random = field(default_factory=random.Random)
     metrics: Metrics = field(default_factory=Metrics)
     set_telemetry_level: Callable[[str], None] = set_level
-    """Called when the level of events changes while the daemon runs."""
+    """Called when the telemetry level changes while the daemon runs."""
     make_vfs: Callable[[], Vfs] = RealVfs
     """Called once per log directory."""
     make_executor: MakeExecutor = LogDirExecutor
-    """Called for each thread that works on disks, or checks what is large."""
+    """Called for each thread that works on disks or checks large requests."""
     max_open_files: int = field(default_factory=_max_open_files)
-    """RLIMIT_NOFILE of this process; negative if there is none."""
+    """RLIMIT_NOFILE of this process; negative if unlimited."""
     features: dict[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED_FEATURES)
-    """Least and greatest level by feature that the node registers; those of older software in a
-    simulation of mixed versions."""
+    """Lowest and highest level by feature that the node registers. A simulation of mixed versions
+    uses those of older versions."""

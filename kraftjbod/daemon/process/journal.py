@@ -1,14 +1,14 @@
 """WIRE. Telemetry as structured entries of the systemd journal.
 
-* Events go to journald's own socket, one datagram each, in its native protocol: a field is
-  ``NAME=value`` and a newline, or for a value with newlines in it the name, a newline, eight bytes
-  of length (little-endian), the value and a newline.
-* ``MESSAGE`` is the event as a line for people, ``PRIORITY`` its level as syslog counts, and every
-  field of the event stands by itself as ``KRAFTJBOD_`` and its name in capitals.
-* The loop never waits: what journald does not take at once is dropped, counted, and logged with the
-  next event that it takes. If there is no journald, the event goes to standard error as JSON.
-* Long values are shortened, fields beyond an entry's limit left out; ``KRAFTJBOD_CUT_FIELDS``
-  counts both. Descriptors of memory files, by which larger entries could be sent, are not used.
+* Events go to journald's socket, one datagram each, in its native protocol. A field is
+  ``NAME=value`` and a newline. For a value with newlines it is the name, a newline, eight bytes of
+  length (little-endian), the value and a newline.
+* ``MESSAGE`` is the event as a readable line, ``PRIORITY`` its level in syslog's numbers. Every
+  field of the event is also a field named ``KRAFTJBOD_`` and its name in capitals.
+* Sending never blocks. Events that journald does not accept at once are dropped and counted. The
+  count is sent with the next event. Without journald, events go to standard error as JSON.
+* Long values are shortened, and fields beyond the size limit are left out. ``KRAFTJBOD_CUT_FIELDS``
+  counts both. Memory file descriptors, which allow larger entries, are not used.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, Final
 JOURNAL_SOCKET: Final = "/run/systemd/journal/socket"
 _PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
 _NOTICE: Final = 5
-#: The journal has words of its own for these.
+#: The journal has fields of its own for these.
 _NOT_FIELDS: Final = frozenset({"event", "level", "timestamp"})
 _MAX_NAME_CHARS: Final = 64
 _MAX_VALUE_BYTES: Final = 16 * 1024
-#: Below the buffer that a datagram socket has by default.
+#: Below the default buffer size of a datagram socket.
 _MAX_ENTRY_BYTES: Final = 128 * 1024
 _PREFIX: Final = "KRAFTJBOD_"
 _ODD_CHARS: Final = re.compile(r"[^A-Z0-9_]")
@@ -36,7 +36,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def is_journal(fd: int, environment: Mapping[str, str]) -> bool:
-    """Whether ``fd`` is the stream to the journal that ``JOURNAL_STREAM`` names."""
+    """Return whether ``fd`` is the stream to the journal that ``JOURNAL_STREAM`` names."""
     named = environment.get("JOURNAL_STREAM")
     if not named:
         return False
@@ -45,10 +45,10 @@ def is_journal(fd: int, environment: Mapping[str, str]) -> bool:
 
 
 class Journal:
-    """One daemon's way to the journal; :meth:`take` is a sink of telemetry.
+    """A daemon's connection to the journal. :meth:`take` is a sink of telemetry.
 
-    :param identifier: what ``journalctl -t`` finds the daemon by.
-    :param fallback_fd: where events go while there is no journald; made non-blocking.
+    :param identifier: the name for ``journalctl -t``.
+    :param fallback_fd: receives events while there is no journald; made non-blocking.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Journal:
         os.set_blocking(fallback_fd, False)
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Send it; never raises and never waits."""
+        """Send an event. Never raises and never waits."""
         if self._dropped:
             fields: dict[str, Any] = {
                 "event": "telemetry_dropped",
@@ -81,13 +81,13 @@ class Journal:
         self._socket.close()
 
     def _send(self, event: Mapping[str, Any]) -> bool:
-        """Whether somebody has it now."""
+        """Send an event, and return whether journald or the fallback accepted it."""
         try:
             self._socket.sendto(_entry(event, self._identifier), self._address)
         except BlockingIOError:
             return False
         except OSError:
-            # Nobody listens, for now at least: each event tries again.
+            # No journald listens at present; the next event tries again.
             return self._fall_back(event)
         return True
 
@@ -100,7 +100,7 @@ class Journal:
 
 
 def _entry(event: Mapping[str, Any], identifier: str) -> bytes:
-    """The event as one datagram."""
+    """Encode the event as one datagram."""
     fields: list[tuple[str, object]] = [
         ("PRIORITY", _PRIORITIES.get(str(event.get("level")), _NOTICE)),
         ("SYSLOG_IDENTIFIER", identifier),
@@ -123,7 +123,7 @@ def _entry(event: Mapping[str, Any], identifier: str) -> bytes:
 
 
 def _message(event: Mapping[str, Any]) -> str:
-    """``log_dir_offline path=/data/1 reason=...``, and a traceback below it."""
+    """Return ``log_dir_offline path=/data/1 reason=...``, followed by the traceback, if any."""
     hidden = _NOT_FIELDS | {"exception"}
     words: Iterable[str] = (f"{key}={_text(event[key])}" for key in event if key not in hidden)
     line = " ".join([str(event.get("event")), *words])

@@ -1,10 +1,10 @@
-"""WIRE. ``LineWriter``: lines to a file or a pipe from a thread of its own.
+"""WIRE. ``LineWriter``: writes lines to a file or a pipe in a separate thread.
 
-* Whoever writes never waits: a system disk that hangs, or a reader that does not read, holds up
-  this thread and nothing else.
-* So many bytes wait at most; lines beyond them are dropped, counted, and the count is written as a
-  line of its own once the writer is back. A line that the system does not take is dropped too.
-* At the end there is a deadline for what still waits. A process that is killed loses it.
+* The caller never waits. A system disk that hangs, or a reader that does not read, blocks only the
+  thread.
+* The queue has a limit in bytes. Lines beyond it are dropped and counted, and a line with the count
+  is written when the thread continues. Lines that cannot be written are dropped too.
+* At the end, queued lines have a deadline. A killed process loses them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from queue import SimpleQueue
 from typing import Final
 
 _MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
-#: What a line costs in memory beside its bytes.
+#: Memory that a line needs in addition to its bytes.
 _LINE_OVERHEAD_BYTES: Final = 100
-#: How often it is polled whether a descriptor that does not block takes more.
+#: How often a full non-blocking descriptor is polled.
 _POLL_S: Final = 0.5
 
 
 class LineWriter:
-    """As much of a text stream as telemetry needs.
+    """The part of a text stream's interface that telemetry needs.
 
-    :param dropped_line: makes the line that reports so many lines dropped.
+    :param dropped_line: return the line that reports the given number of dropped lines.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LineWriter:
         self._thread.start()
 
     def write(self, text: str) -> int:
-        """Take a line; never waits, never fails."""
+        """Queue a line. Never waits and never raises."""
         line = text.encode("utf-8", errors="backslashreplace")
         cost = len(line) + _LINE_OVERHEAD_BYTES
         with self._mutex:
@@ -59,13 +59,13 @@ class LineWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: the thread does what it can."""
+        """Do nothing: the thread writes as soon as it can."""
 
     def isatty(self) -> bool:
         return os.isatty(self._fd)
 
     def close(self, timeout_s: float) -> bool:
-        """Whether everything was written by then; the descriptor stays open."""
+        """Return whether everything was written within ``timeout_s``. The descriptor stays open."""
         self._lines.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -1,7 +1,7 @@
-"""WIRE. ``MetricsSnapshots``: a file with all figures, replaced at each interval.
+"""WIRE. ``MetricsSnapshots``: a file with all metrics, replaced at each interval.
 
-A reader never sees half a file. Best effort, in a thread of its own: a disk that hangs holds up
-neither the loop nor more than one snapshot, and one that fails is logged and tried again.
+A reader never sees an incomplete file. A separate thread writes it, so a disk that hangs blocks
+neither the event loop nor more than one snapshot. A failed snapshot is logged and tried again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def _open_draft(path: str, flags: int) -> int:
 
 
 class MetricsSnapshots:
-    """One coroutine, :meth:`run`.
+    """Writes snapshots; see :meth:`run`.
 
-    :param is_complete: whether all metrics are registered; the first snapshot waits for it, because
-        a metric that is missing there gives alerts no value to start from.
+    :param is_complete: return whether all metrics are registered. The first snapshot waits for
+        that, because alerts need the initial value of each metric.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class MetricsSnapshots:
         self._is_complete = is_complete
         self._metrics = metrics
         self._interval_ms = interval_ms
-        #: Intervals that passed while one was being written.
+        #: Number of intervals skipped because a snapshot was still being written.
         self._skipped = 0
         self._is_writing = False
         self._log = get_logger(component="metrics_snapshots", path=str(path))
@@ -70,7 +70,7 @@ class MetricsSnapshots:
             fresh.replace(self._path)
         except OSError as e:
             error = e
-        with contextlib.suppress(RuntimeError):  # The loop has ended meanwhile.
+        with contextlib.suppress(RuntimeError):  # The loop has ended.
             loop.call_soon_threadsafe(self._ended, error)
 
     def _ended(self, error: OSError | None) -> None:

@@ -1,8 +1,8 @@
-"""WIRE. What systemd hears of a daemon: that it serves, how it is, and that its loop still turns.
+"""WIRE. ``ServiceManager``: reports readiness, status and watchdog beats of a daemon to systemd.
 
 The protocol is sd_notify's: datagrams of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET``
-names. Without that variable nothing is sent. The watchdog's beat comes from the event loop alone: a
-disk that hangs is no reason to kill the broker, a loop that hangs is.
+names. Without that variable nothing is sent. Only the event loop sends watchdog beats: systemd
+should kill a broker whose loop hangs, but not one whose disk hangs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 
-#: Beats per watchdog interval; systemd advises two.
+#: Beats per watchdog interval, as systemd recommends.
 _BEATS: Final = 2
-#: The status is read so often, also without a watchdog.
+#: How often the status is checked, also without a watchdog.
 _STATUS_S: Final = 1.0
 _MAX_STATUS_CHARS: Final = 500
 
@@ -34,15 +34,15 @@ class ServiceManager:
         self._socket: socket.socket | None = None
         self._log = get_logger(component="service_manager")
         self._is_heard = True
-        #: What could not be sent yet; a newer value of a key takes the older one's place.
+        #: Values that could not be sent yet. A newer value replaces an older one of the same key.
         self._unsent: dict[str, str] = {}
         self._status: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], pid: int) -> Self:
-        """As ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` say.
+        """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
 
-        :raises ConfigError: if one of them makes no sense.
+        :raises ConfigError: one of them is malformed.
         """
         address = environment.get("NOTIFY_SOCKET")
         if not address:
@@ -58,7 +58,7 @@ class ServiceManager:
         return cls(address, watchdog_s)
 
     def notify(self, **facts: str) -> None:
-        """Send facts at once; what cannot be sent is logged, once, and goes with the next."""
+        """Send values at once. Failed ones are logged once, and sent again with the next values."""
         if self._address is None:
             return
         self._unsent |= facts
@@ -74,9 +74,9 @@ class ServiceManager:
             self._unsent.clear()
 
     def notify_status(self, text: str, **facts: str) -> None:
-        """``text`` is what ``systemctl status`` shows: one line, shortened if it is too long.
+        """Send the status line for ``systemctl status``, shortened if it is too long.
 
-        Nothing is sent if it is the same as before and there are no other facts.
+        Nothing is sent if the status is unchanged and no other values are given.
         """
         if text != self._status:
             facts["STATUS"] = text.replace("\n", " ")[:_MAX_STATUS_CHARS]
@@ -85,7 +85,7 @@ class ServiceManager:
             self.notify(**facts)
 
     async def attend(self, status: Callable[[], str]) -> None:
-        """Report the status whenever it has changed, and beat for the watchdog, until cancelled."""
+        """Report each change of the status, and send watchdog beats, until cancelled."""
         if self._address is None:
             return
         beat_s = _STATUS_S if self._watchdog_s is None else self._watchdog_s / _BEATS
@@ -103,7 +103,7 @@ class ServiceManager:
         if self._socket is None:
             name = "\0" + address[1:] if address[0] == "@" else address
             made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-            # The loop must not wait for a service manager that does not read.
+            # A service manager that does not read must not block the event loop.
             made.setblocking(False)
             try:
                 made.connect(name)
@@ -115,12 +115,12 @@ class ServiceManager:
 
 
 def this_service() -> ServiceManager:
-    """Of the process's own environment."""
+    """Return the service manager of this process's environment."""
     return ServiceManager.from_environment(os.environ, os.getpid())
 
 
 def dirs_text(log_dirs: Sequence[LogDir]) -> str:
-    """``log directories: 1 online, 1 impaired (saturated /data/2), 1 offline (/data/3)``."""
+    """Return ``log directories: 1 online, 1 impaired (saturated /data/2), 1 offline (/data/3)``."""
     impaired = [f"{d.state.value} {d.path}" for d in log_dirs if d.state.is_impaired]
     offline = [d.path for d in log_dirs if d.state is LogDirState.OFFLINE]
     online = len(log_dirs) - len(impaired) - len(offline)

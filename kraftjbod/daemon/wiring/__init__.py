@@ -1,5 +1,5 @@
-"""The parts of a broker, built on its disks: one file for each room of broker/ that has some.
+"""Build the parts of a broker on its disks: one file per package of broker/ that has parts.
 
-Nothing runs when they are built; what starts and closes when is daemon/broker_server.py.
+Nothing runs when the parts are built. daemon/broker_server.py starts and closes them.
 Start with broker_wiring.py.
 """

@@ -1,4 +1,4 @@
-"""WIRE. The parts of ``broker/apis`` and ``broker/telemetry``, built."""
+"""WIRE. Build the parts of ``broker/apis`` and ``broker/telemetry``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class ApiWiring:
-    """What answers requests; ``answers`` is what the doors may hold of answers together."""
+    """The request handlers. ``answers`` limits the responses that all listeners hold together."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""WIRE. The log directories of a broker, opened: what its parts are built on."""
+"""WIRE. Open the log directories of a broker."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_cache import CacheLimits
 
-#: Directories over the life of the process, those that came back counted anew.
+#: Maximum number of directories in the life of the process; returned ones count again.
 MAX_LOG_DIRS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDisks:
-    """The log directories, opened, and what they agree on."""
+    """The opened log directories, and the cluster id in them."""
 
     cluster_id: str
     failures: LogDirFailureChannel
     metadata_dir: LogDir
     logs: LogManager
     make_log_dir: Callable[[str], LogDir]
-    """For directories that come while the broker runs."""
+    """Creates directories that are added while the broker runs."""
 
 
 async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
     """Open every directory.
 
-    :raises StartupError: what the operator has to mend.
+    :raises StartupError: the message says what the operator has to do.
     """
     failures = LogDirFailureChannel(max_dirs=MAX_LOG_DIRS)
 
@@ -94,7 +94,7 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
 
 
 def _cache_limits(config: BrokerConfig, around: Environment, dirs: int) -> CacheLimits:
-    """The share of one of the ``dirs``."""
+    """Return the cache limits of one directory of ``dirs``."""
     most_open = config.log_open_segments_max or (
         DescriptorBudget(around.max_open_files).max_open_segments
     )
@@ -102,7 +102,7 @@ def _cache_limits(config: BrokerConfig, around: Environment, dirs: int) -> Cache
 
 
 def _require_any(dirs: Sequence[LogDir]) -> None:
-    """:raises NoLogDirError: saying of each why it cannot be used."""
+    """:raises NoLogDirError: no directory can be used; the message has the reason of each."""
     if not any(log_dir.is_online for log_dir in dirs):
         reasons = "; ".join(f"{log_dir.path}: {log_dir.offline_reason}" for log_dir in dirs)
         raise NoLogDirError(

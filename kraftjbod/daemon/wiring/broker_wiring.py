@@ -1,7 +1,7 @@
-"""WIRE. The parts of a broker, built room by room and connected; nothing runs yet.
+"""WIRE. Build the parts of a broker and connect them. Nothing runs yet.
 
-Each part gets the few values of the configuration that it needs, in its room and nowhere else.
-A room is built on those before it, and knows nothing of those after it.
+Only the wiring of a package reads the configuration values for its parts. Each wiring uses those
+before it and knows nothing of later ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerWiring:
-    """Everything between the disks and the doors."""
+    """All parts between the disks and the listeners."""
 
     cluster: ClusterWiring
     replicas: ReplicaWiring
@@ -48,12 +48,12 @@ def build_wiring(
     answers: Ledger | None = None,
     peers: ClusterPeers = EVERY_HOST_ALLOWED,
 ) -> BrokerWiring:
-    """The parts of one broker.
+    """Build the parts of one broker.
 
-    :param advertised: the addresses that clients are given.
-    :param tasks: where what runs beside everything else will run.
-    :param answers: what the doors may hold of them together.
-    :param peers: which hosts are members of the cluster.
+    :param advertised: the addresses for clients.
+    :param tasks: will run the background tasks.
+    :param answers: limits the responses that all listeners hold together.
+    :param peers: the hosts that are members of the cluster.
     """
     answers = answers or MemoryBudget(MemoryLimits()).answers
     cluster = ClusterWiring(config, around, disks, advertised)

@@ -1,4 +1,4 @@
-"""WIRE. The parts of ``broker/cluster``, built: metadata, configurations, the controller's side."""
+"""WIRE. Build the parts of ``broker/cluster``: metadata, configurations, controller channel."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.replicas.asked_moves import AskedMove
 
-#: First pause after a failure; it doubles from there.
+#: First pause after a failure; later pauses double.
 _FIRST_BACKOFF_MS: Final = 20
-#: The longest pause before a controller is asked again.
+#: Longest pause between requests to a controller.
 CONTROLLER_BACKOFF_MAX_MS: Final = 500
 
 
 class ClusterWiring:
-    """What the broker knows of its cluster, and reports; clients are given ``advertised``."""
+    """The broker's view of its cluster, and its reports. ``advertised`` are clients' addresses."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class ClusterWiring:
         )
 
     def is_agreed_to(self, key: TopicIdPartition, move: AskedMove) -> bool:
-        """Whether metadata names the target of a move that was asked for."""
+        """Return whether the metadata names the target of a requested move."""
         return self._directory_of(key) == move.target
 
     def _is_replica(self, key: TopicIdPartition) -> bool:
-        """Whether metadata still has a replica of the partition here."""
+        """Return whether the metadata still has a replica of the partition on this broker."""
         return self._directory_of(key) is not None
 
     def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
@@ -112,7 +112,7 @@ class ClusterWiring:
 
 
 def backoff(around: Environment, max_ms: int) -> ExponentialBackoff:
-    """Pauses after failures, from short ones up to ``max_ms``."""
+    """Return a backoff from short pauses up to ``max_ms``."""
     return ExponentialBackoff(
         initial_ms=_FIRST_BACKOFF_MS, max_ms=max_ms, random_unit=around.rng.random
     )

@@ -1,4 +1,4 @@
-"""WIRE. The parts of ``broker/directories``, built."""
+"""WIRE. Build the parts of ``broker/directories``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kraftjbod.storage.log_dirs.slow_dirs import SlowDirs
 
 
 class DirectoryWiring:
-    """What the broker does about the state of its log directories, and at whose wish."""
+    """Reactions to the states of log directories, and their administration."""
 
     def __init__(
         self,

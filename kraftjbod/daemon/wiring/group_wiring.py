@@ -1,4 +1,4 @@
-"""WIRE. The parts of ``broker/groups``, built."""
+"""WIRE. Build the parts of ``broker/groups``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOAD_BACKOFF_MAX_MS: Final = 1_000
 
 
 class GroupWiring:
-    """What coordinates consumer groups, and what clients ask of it."""
+    """The coordinator of consumer groups, and its request handlers."""
 
     def __init__(
         self,

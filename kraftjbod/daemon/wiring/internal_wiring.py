@@ -1,4 +1,4 @@
-"""WIRE. The parts of ``broker/internal``, built: the topics of the cluster's own."""
+"""WIRE. Build the parts of ``broker/internal``: the internal topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BACKOFF_MAX_MS: Final = 2_000
 
 
 class InternalWiring:
-    """Which internal topics there are, who has them made, and how this broker writes them."""
+    """The internal topics, their creation, and this broker's producers and readers for them."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class InternalWiring:
         )
 
     def reader(self, slice_bytes: int) -> InternalReader:
-        """For who loads what is led here."""
+        """Create a reader for a coordinator that loads a partition led by this broker."""
         return InternalReader(
             replicas=self._replicas.hosted,
             damage_met=self._replicas.damaged.met,
@@ -88,7 +88,7 @@ class InternalWiring:
         )
 
     def producer(self, purpose: str) -> InternalProducer:
-        """One for one writer."""
+        """Create a producer. A producer must not be shared between writers."""
         return InternalProducer(
             broker_id=self._config.node_id,
             cache=self._cluster.cache,

@@ -1,5 +1,5 @@
-"""WIRE. A log dir of a daemon's configuration: its limits, its reserve and what it counts as
-full."""
+"""WIRE. Create a log directory with the limits, the reserve and the free-space policy of the
+configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_log_dir(
     failures: LogDirFailureChannel,
     is_cordoned: bool = False,
 ) -> LogDir:
-    """A dir that is neither identified nor watched yet, with a ``Vfs`` of its own."""
+    """Return a directory with a ``Vfs``, which is neither identified nor watched yet."""
     vfs = around.make_vfs()
     return LogDir(
         path=path,

@@ -1,8 +1,8 @@
-"""WIRE. ``MemberHosts``: the cluster's hosts, as the metadata and the configuration name them.
+"""WIRE. ``MemberHosts``: the cluster's hosts, according to metadata and configuration.
 
-A broker counts the listener of each broker under which brokers talk to each other, and no other:
-what stands before the others, a load balancer for example, speaks for clients. A controller cannot
-know which listener that is, and counts all of them.
+A broker uses only the inter-broker listener of each broker. Behind the others may be a load
+balancer, whose connections are clients'. A controller cannot know which listener that is, and uses
+all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kraftjbod.metadata.state import MetadataState
 
 
 class MemberHosts:
-    """Call it for addresses and names: the same object as long as they are the same."""
+    """Call it to get addresses and names: the same object while these are unchanged."""
 
     def __init__(
         self,
@@ -26,9 +26,9 @@ class MemberHosts:
         others: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """
-        :param configured: hosts that the configuration names.
-        :param registered: hosts that the metadata names.
-        :param others: hosts of controllers that are known from elsewhere.
+        :param configured: hosts named by the configuration.
+        :param registered: return the hosts named by the metadata.
+        :param others: return hosts of controllers that are known otherwise.
         """
         self._configured = frozenset(configured)
         self._state = state
@@ -69,7 +69,7 @@ def hosts_known_to_controller(
     state: Callable[[], MetadataState],
     quorum: Callable[[], Iterable[str]],
 ) -> Callable[[], frozenset[str]]:
-    """:param quorum: hosts of the controllers that this one talks to."""
+    """:param quorum: return the hosts of the controllers that this one talks to."""
 
     def registered(state: MetadataState) -> Iterable[str]:
         for broker in state.brokers.values():

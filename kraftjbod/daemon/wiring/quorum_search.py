@@ -1,7 +1,7 @@
-"""WIRE. ``QuorumSearch``: a controller without a vote and without a leader looks for the quorum.
+"""WIRE. ``QuorumSearch``: lets a controller that has no vote and knows no leader find the quorum.
 
-It asks who votes at the addresses of its configuration, where any controller may answer, and then
-those voters for the log; whoever leads gives it.
+Any controller at the configured addresses tells who the voters are. The voters are then asked for
+the log, which the leader sends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
 class QuorumSearch:
-    """For the loop's thread."""
+    """Searches. Use in the event loop's thread only."""
 
     def __init__(
         self,
@@ -31,12 +31,13 @@ class QuorumSearch:
         backoff: ExponentialBackoff,
         found: Callable[[Mapping[ReplicaKey, str]], None],
     ) -> None:
-        """:param found: hears where voters are, before they are asked."""
+        """:param found: called with the addresses of voters before the log is requested from
+        them."""
         self._clients = [RpcClient(host, port, backoff=backoff) for host, port in addresses]
         self._interval_ms = interval_ms
         self._timeout_ms = timeout_ms
         self._found = found
-        #: What a controller said last against the host of this one.
+        #: The last error by which a controller refused the host of this one.
         self._refusal: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._log = get_logger(component="quorum")
@@ -69,7 +70,7 @@ class QuorumSearch:
                 self._ask(driver, answer)
 
     def _note_failure(self, error: OperatingError) -> None:
-        """Failures come with every election; a refusal lasts until an operator has ended it."""
+        """Log a refusal once, at warning level; other failures are normal during elections."""
         if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._log.debug("quorum_search_failed", reason=error.message)
         elif error.message != self._refusal:

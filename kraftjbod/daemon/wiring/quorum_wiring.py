@@ -1,4 +1,4 @@
-"""WIRE. The controller's side towards the other controllers: links to each, and who may speak."""
+"""WIRE. ``QuorumWiring``: connects a controller to the other controllers, and checks senders."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 
-#: Kafka's: a controller that was away is asked again soon.
+#: Kafka's values, so that a controller that was away is contacted again soon.
 _BACKOFF_MS: Final = (50, 500)
 _MAX_BATCH_BYTES: Final = 1024 * 1024
 _REFUSAL_INTERVAL_MS: Final = 30_000
-#: Who is refused hears it with each sign of the leader's life.
+#: A refused controller receives the refusal with each heartbeat of the leader.
 _REFUSAL_STANDS_MS: Final = 5_000
-#: Replicas without a vote whose addresses are remembered; the oldest goes first.
+#: Maximum number of non-voters whose addresses are remembered; the oldest is dropped first.
 _MAX_HEARD: Final = 100
 
 
 FeatureRanges = Mapping[str, tuple[int, int]]
-"""Least and greatest level by feature."""
+"""Lowest and highest level by feature."""
 
 
 class QuorumWiring:
-    """The ``RaftTransport`` of a controller; for the loop's thread.
+    """The ``RaftTransport`` of a controller. Use in the event loop's thread only.
 
-    A voter is reached where the set in force says, anybody else where it said itself that it is.
+    The voters in force have addresses. Any other replica is reached at the address it sent.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class QuorumWiring:
         )
         self._links: dict[ReplicaKey, tuple[Endpoint, PeerLink[Message]]] = {}
         self._heard: dict[ReplicaKey, Endpoint] = {}
-        #: What the software of each supports, as it said with its last messages.
+        #: Feature levels that each replica sent with its last messages.
         self._supported: dict[ReplicaKey, FeatureRanges] = {}
-        #: What the leader said last against this controller, and when.
+        #: The leader's last refusal of this controller, and its time.
         self._leaders_refusal = ("", 0)
-        #: Of a static quorum those whose software can read who votes in the log.
+        #: In a static quorum: voters whose version can read entries about voters.
         self._able: set[BrokerId] = set()
         self._static = StaticQuorum(
             node_id=config.node_id,
@@ -99,18 +99,18 @@ class QuorumWiring:
             introduce=self._introduce,
             ask=self._ask_for_directories,
         )
-        #: When each peer's refusal may be logged again, and that of a peer with another log.
+        #: Per peer, when its refusal, or that it has another log, may be logged again.
         self._refusal_due_ms: dict[BrokerId, int] = {}
         self._foreign_due_ms: dict[BrokerId, int] = {}
         self._log = get_logger(component="quorum", node_id=config.node_id)
 
     async def open(self) -> None:
-        """:raises InconsistentStorageError: the files about voters or the log cannot be read."""
+        """:raises InconsistentStorageError: the files about voters or the log id are damaged."""
         await self._known.load()
         await self._log_id.load()
 
     def attach(self, driver: RaftDriver) -> None:
-        """Whom messages that come are for."""
+        """Set the driver that receives messages, and start the background tasks."""
         self._driver = driver
         self._search.begin(driver)
         if driver.voters.is_static:
@@ -124,22 +124,22 @@ class QuorumWiring:
             await link.close()
 
     def note_log_id(self, log_id: Uuid | None) -> None:
-        """The metadata log has that id, and the entry that says so is committed."""
+        """Note the id of the metadata log, whose entry is committed."""
         self._log_id.note(log_id)
 
     def directories(self) -> Mapping[BrokerId, DirectoryId]:
-        """From which directory each controller speaks, as far as a static quorum noted it.
+        """Return the directory of each controller that a static quorum has recorded.
 
-        Without those of older software: it could not read an entry that names voters.
+        Controllers of older versions, which cannot read an entry that names voters, are left out.
         """
         known = self._known.directories
         able = {node_id: known[node_id] for node_id in self._able & known.keys()}
         return {**able, self._config.node_id: self._log_dir.directory_id}
 
     def supported_features(self) -> Mapping[BrokerId, FeatureRanges]:
-        """Of each voter; of one that was not heard here, or whose software is older, nothing.
+        """Return the feature levels of each voter; empty if unknown or of an older version.
 
-        Levels go by this only below the one from which on controllers are registered.
+        Used only below the level from which on controllers register.
         """
         ranges = {self._voters.known_as(key): said for key, said in self._supported.items()}
         found = {key.node_id: ranges.get(key, {}) for key in self._voters}
@@ -151,7 +151,7 @@ class QuorumWiring:
         return self._driver.voters
 
     def hosts(self) -> Iterable[str]:
-        """Hosts of the voters, and of the other controllers that said where they are."""
+        """Return hosts of the voters, and of other controllers that sent their addresses."""
         for key in self._voters:
             yield from (Endpoint.parse(said).host for said in self._voters.endpoints_of(key))
         yield from (endpoint.host for endpoint in self._heard.values())
@@ -164,7 +164,7 @@ class QuorumWiring:
             link.send(message)
 
     def _link(self, to: ReplicaKey) -> PeerLink[Message] | None:
-        """None while nobody has said where that is."""
+        """Return the link to a replica; None if its address is not known."""
         endpoint = self._endpoint_of(to)
         if endpoint is None:
             return None
@@ -216,7 +216,7 @@ class QuorumWiring:
             self._driver.note_connection_lost(voter)
 
     def _refused(self, voter: BrokerId, error: OperatingError) -> None:
-        """It goes on being refused until an operator has put it right: said now and then."""
+        """Note a refusal. It lasts until an operator acts, so it is logged once per interval."""
         now_ms = self._clock.now_ms()
         if self._driver is not None and voter == self._driver.leader:
             self._leaders_refusal = error.message, now_ms
@@ -224,7 +224,7 @@ class QuorumWiring:
             self._log.error("controller_refused_by_peer", peer=voter, reason=error.message)
 
     def _is_due(self, due_ms: dict[BrokerId, int], peer: BrokerId) -> bool:
-        """Whether ``peer`` may be logged again; from now on not for a while."""
+        """Return whether ``peer`` may be logged now, and start its next interval."""
         now_ms = self._clock.now_ms()
         if now_ms < due_ms.get(peer, now_ms) or (peer not in due_ms and len(due_ms) >= _MAX_HEARD):
             return False
@@ -233,14 +233,14 @@ class QuorumWiring:
 
     @property
     def refusal(self) -> str | None:
-        """Why the leader does not take this controller for a voter; None while it does."""
+        """Why the leader refuses this controller as a voter; None if it does not."""
         reason, at_ms = self._leaders_refusal
         return reason if reason and self._clock.now_ms() - at_ms < _REFUSAL_STANDS_MS else None
 
     async def ask_leader(self, request: RpcRequest) -> RpcResponse:
-        """What whoever leads answers, as far as is known here who does.
+        """Send a request to the leader, and return the response.
 
-        :raises OperatingError: its refusal, or that it cannot be reached.
+        :raises OperatingError: the leader refuses, is unknown or cannot be reached.
         """
         leader = None if self._driver is None else self._driver.core.leader
         endpoint = None if leader is None else self._endpoint_of(leader)
@@ -262,11 +262,11 @@ class QuorumWiring:
     async def _introduce(self, voter: ReplicaKey) -> bool:
         endpoint = self._endpoint_of(voter)
         if endpoint is None:
-            return True  # The voters are others by now, and named.
+            return True  # Other voters are in force by now, which the log names.
         try:
             await self._call(endpoint, self._request(voter, ()))
         except OperatingError:
-            return False  # It is away, or refuses this disk until an operator has seen to that.
+            return False  # It is away, or refuses this disk until an operator acts.
         return True
 
     async def _ask_for_directories(self, voter: ReplicaKey) -> Mapping[BrokerId, DirectoryId]:
@@ -274,7 +274,7 @@ class QuorumWiring:
         if endpoint is None:
             return {}
         question = self._request(voter, ()).model_copy(update={"asks_for_directories": True})
-        # Whoever is asked after waits meanwhile, and gives up as well.
+        # The controller whose disk is being checked waits meanwhile, and its request times out.
         timeout_ms = self._config.controller_quorum_request_timeout_ms // 4
         answer = await self._call(endpoint, question, max(1, timeout_ms))
         assert isinstance(answer, QuorumMessagesResponse), answer
@@ -283,7 +283,7 @@ class QuorumWiring:
     # --- in --------------------------------------------------------------------------------------
 
     def speaks_here(self, request: QuorumMessagesRequest) -> bool:
-        """Whether only another controller of this quorum can have sent it."""
+        """Return whether only another controller of this quorum can have sent the request."""
         return (
             request.cluster_id == self._cluster_id
             and request.sender_id != self._config.node_id
@@ -291,7 +291,7 @@ class QuorumWiring:
         )
 
     async def receive(self, request: QuorumMessagesRequest) -> QuorumMessagesResponse:
-        """:raises OperatingError: who speaks is none of this quorum, or not what it was."""
+        """:raises OperatingError: the sender is not of this quorum, or its disk was replaced."""
         if request.cluster_id != self._cluster_id:
             raise OperatingError(
                 f"controller {self._config.node_id} is of cluster {self._cluster_id}, not of "
@@ -302,7 +302,7 @@ class QuorumWiring:
         self._require_same_log(request)
         if request.asks_for_directories:
             return QuorumMessagesResponse(directories=dict(self._known.directories))
-        # Who calls this one by its directory goes by a log that names voters: that came later.
+        # A sender that names this directory has a log that names voters, which began later.
         if self._voters.is_static and request.receiver_directory_id is None:
             await self._require_static_voter(request)
         elif request.sender_endpoint:
@@ -314,11 +314,10 @@ class QuorumWiring:
         return QuorumMessagesResponse()
 
     def _known_as(self, key: ReplicaKey) -> ReplicaKey:
-        """What the voters in force call it.
+        """Return the key by which the voters in force know a replica.
 
-        In a static quorum it is the voter of its node only if it speaks from that one's disk: what
-        another one grants or holds, that goes by a log that names voters or by none, is not the
-        voter's to have promised.
+        In a static quorum, a replica on another disk than the voter of the same node keeps its own
+        key. Its votes and acknowledgements are not promises of that voter.
         """
         is_other = (
             self._voters.is_static
@@ -350,7 +349,7 @@ class QuorumWiring:
             )
 
     def _require_same_log(self, request: QuorumMessagesRequest) -> None:
-        """:raises ForeignMetadataError: the sender holds another metadata log."""
+        """:raises ForeignMetadataError: the sender has another metadata log."""
         ours, theirs = self._log_id.value, request.metadata_log_id
         if ours is None or theirs is None or ours == theirs:
             return
@@ -369,11 +368,12 @@ class QuorumWiring:
         )
 
     async def _require_static_voter(self, request: QuorumMessagesRequest) -> None:
-        """Nobody is named by the log yet: voters are those of the files, each with one disk."""
+        """Check a sender while the log names no voters: it must be configured, with its known
+        disk."""
         if self._voters.known_as(_sender(request)) not in self._voters:
             raise self._refusal(request)
         await self._static.require(request.sender_id, request.sender_directory_id, self._voters)
-        # Only that says where it is reached.
+        # Only versions that can read voters in the log send their address.
         (self._able.add if request.sender_endpoint else self._able.discard)(request.sender_id)
 
     def _refusal(self, request: QuorumMessagesRequest) -> OperatingError:
@@ -386,7 +386,7 @@ class QuorumWiring:
         )
 
     def _hear_of(self, endpoints: Mapping[ReplicaKey, str]) -> None:
-        """Where replicas say, or others say of them, that they are reached."""
+        """Remember the addresses of replicas, sent by these replicas or by others."""
         for key, text in endpoints.items():
             try:
                 endpoint = Endpoint.parse(text)

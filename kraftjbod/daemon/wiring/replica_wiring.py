@@ -1,4 +1,4 @@
-"""WIRE. The parts of ``broker/replicas``, ``following``, ``moves`` and ``metadata``, built."""
+"""WIRE. Build the parts of ``broker/replicas``, ``following``, ``moves`` and ``metadata``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kraftjbod.storage.replicas.asked_moves import AskedMoves
 
 
 class ReplicaWiring:
-    """What hosts replicas, leads, follows, moves and removes them; fetch loops run in ``tasks``."""
+    """Hosting, leading, following, moving and removing replicas. ``tasks`` runs fetch loops."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
-"""WIRE. ``StaticQuorum``: which disk each voter votes from, while the log has no voters.
+"""WIRE. ``StaticQuorum``: checks the disks of voters while the log does not name voters.
 
-Voters are those of ``controller.quorum.voters`` then, told by their nodes alone. A disk that was
-replaced has forgotten what its node promised, and must not vote in its place. So each controller
-remembers from which disk a voter first spoke (``KnownVoters``), and two things come before that:
+The voters are those of ``controller.quorum.voters``, known by their node ids alone. A replaced disk
+has lost its node's promises and must not vote in its place. So each controller remembers the disk
+from which a voter's first message came (``KnownVoters``), and two steps come before that:
 
-* each voter introduces itself to all others, for two that follow have nothing to say to each other;
-* a disk that is heard of for the first time is asked after at the others: they may know another
-  one. Who cannot be asked does not count, or no quorum would ever begin.
+* Each voter introduces itself to all others, because two followers exchange no messages otherwise.
+* For a disk that is new here, the other voters are asked whether they know another one. Voters that
+  do not answer are ignored. Otherwise no quorum could ever start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Directories = Mapping[BrokerId, DirectoryId]
 
 
 class StaticQuorum:
-    """For the loop's thread."""
+    """Checks the disks of voters. Use in the event loop's thread only."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class StaticQuorum:
         ask: Callable[[ReplicaKey], Awaitable[Directories]],
     ) -> None:
         """
-        :param introduce: this controller to a voter; False if that has to be tried again.
-        :param ask: a voter for all that it knows; raises OperatingError if that cannot be.
+        :param introduce: introduce this controller to a voter; return False to try again later.
+        :param ask: ask a voter for all directories it knows; raises OperatingError.
         """
         self._node_id = node_id
         self._known = known
@@ -49,9 +49,9 @@ class StaticQuorum:
         self._introducing: asyncio.Task[None] | None = None
 
     def begin(self, voters: Callable[[], VoterSet]) -> None:
-        """Introduce this controller to each, until all know it or the log names them.
+        """Introduce this controller to each voter, until all know it or the log names voters.
 
-        :param voters: those in force.
+        :param voters: return the set in force.
         """
         self._introducing = asyncio.create_task(
             self._introduce_to_all(voters), name="static_quorum"
@@ -64,9 +64,9 @@ class StaticQuorum:
             await asyncio.gather(self._introducing, return_exceptions=True)
 
     async def require(self, node: BrokerId, directory: DirectoryId, voters: VoterSet) -> None:
-        """Pass if ``node`` votes from that disk, as far as anybody knows.
+        """Check that ``node`` votes from this disk, as far as any voter knows.
 
-        :raises OperatingError: INVALID_VOTER_KEY, and what to do.
+        :raises OperatingError: INVALID_VOTER_KEY; the message says what to do.
         """
         if self._known.is_known(node, directory):
             return

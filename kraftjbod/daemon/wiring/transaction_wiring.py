@@ -1,4 +1,4 @@
-"""WIRE. The parts of ``broker/transactions``, built."""
+"""WIRE. Build the parts of ``broker/transactions``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kraftjbod.daemon.wiring.internal_wiring import InternalWiring
 from kraftjbod.daemon.wiring.replica_wiring import ReplicaWiring
 
 _BACKOFF_MAX_MS: Final = 1_000
-#: After the longest time-out, for its coordinator to end it: as in Kafka.
+#: Time that a coordinator has after the longest timeout to end a transaction; Kafka's value.
 _LATE_MS: Final = 5 * 60_000
 _LATE_COUNT_INTERVAL_MS: Final = 10_000
 
 
 class TransactionWiring:
-    """What coordinates transactions, and what clients and brokers ask of it."""
+    """The coordinator of transactions, and its request handlers."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TransactionWiring:
         around.metrics.gauge("PartitionsWithLateTransactionsCount", self._count_late_transactions)
 
     def _count_late_transactions(self) -> int:
-        """Count them every ten seconds, because all replicas are looked at for it."""
+        """Return the number of late transactions, counted every ten seconds over all replicas."""
         clock = self._around.clock
         if clock.now_ms() >= self._count_late_at_ms:
             self._count_late_at_ms = clock.now_ms() + _LATE_COUNT_INTERVAL_MS
@@ -112,7 +112,7 @@ class TransactionWiring:
         )
 
     def _leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
-        """Who can be reached; ``NO_LEADER``: nobody now; None: there is no such partition."""
+        """Return the leader if it has an address; ``NO_LEADER`` if not; None for no partition."""
         partition = self._cluster.cache.state.partition_named(topic_partition)
         if partition is None:
             return None

@@ -1,1 +1,1 @@
-"""The metadata log's files: entries, snapshots, and what a full disk still takes."""
+"""The files of the metadata log: entries, snapshots, and writes on a full disk."""

@@ -1,1 +1,1 @@
-"""Raft itself, pure: no clock, no disk, no socket. Start with core.py and messages.py."""
+"""Raft as pure code: no clock, no disk, no socket. Start with core.py and messages.py."""
