@@ -1,6 +1,6 @@
-"""What the cluster agreed on: records, the values they build, and the one replay.
+"""The cluster metadata: records, the values built from them, and the replay.
 
-Controllers and brokers share this room, so they cannot read a record differently.
-Decides nothing and knows no disk or network.
+Controllers and brokers share this package, so they interpret every record in the same way.
+It makes no decisions, and uses neither disk nor network.
 Start with records.py, then state.py.
 """

@@ -1,9 +1,9 @@
-"""PURE. The bytes of metadata records: entries of the log, and snapshots.
+"""PURE. Encoding of metadata records, for entries of the log and for snapshots.
 
-* The payload of an entry is ``encode_entry(records, level)``; a snapshot's comes in pieces.
-* A record is written in the least version that can say it, and a reader refuses versions that it
-  does not know.
-* What many records say alike, their replicas and directories, is one value in memory.
+* The payload of an entry is ``encode_entry(records, level)``. A snapshot is encoded in pieces.
+* A record is written in the lowest version that can represent it. A reader rejects versions that
+  it does not know.
+* Equal lists of replicas and directories share one object in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kraftjbod.metadata.records import (
 )
 
 MAX_ENTRY_BYTES: Final = 1024 * 1024
-"""No larger entry is proposed. Those of earlier versions may be larger, and are read."""
+"""Limit of new entries. Entries of earlier versions may be larger, and are read."""
 _ARRAY_HEADER_BYTES: Final = 5
 _MAX_SHARED: Final = 10_000
 _MAX_LAYOUTS: Final = 200
@@ -52,16 +52,15 @@ def _fields_of(kind: type[Any]) -> tuple[_Field, ...]:
     )
 
 
-#: Fields per class, looked up once: an entry of a big topic has thousands of records.
+#: Fields by class, looked up once: an entry of a big topic has thousands of records.
 _FIELDS: Final = {kind: _fields_of(kind) for kind in RECORD_TYPES}
 
 
 def encode_entry(records: Sequence[Record], level: MetadataVersion) -> bytes:
     """The payload of one metadata entry: msgpack of ``[[type, version, [field, ...]], ...]``.
 
-    ``level`` is what holds before the entry.
-
-    :raises LocalProtocolError: if a record says what the level cannot carry.
+    :param level: ``metadata.version`` before the entry.
+    :raises LocalProtocolError: a record has a value that the level cannot represent.
     """
     packed: bytes = msgpack.packb([_pack(record, level) for record in records])
     return packed
@@ -70,9 +69,9 @@ def encode_entry(records: Sequence[Record], level: MetadataVersion) -> bytes:
 def encode_entries(
     records: Sequence[Record], level: MetadataVersion, max_bytes: int
 ) -> list[tuple[Sequence[Record], bytes]]:
-    """``records`` in their order as entries of ``max_bytes`` at most, but of one record at least.
+    """Split ``records`` into entries of at most ``max_bytes``, each with at least one record.
 
-    :raises LocalProtocolError: if a record says what the level cannot carry.
+    :raises LocalProtocolError: a record has a value that the level cannot represent.
     """
     entries: list[tuple[Sequence[Record], bytes]] = []
     packer, begin = msgpack.Packer(), 0
@@ -97,9 +96,9 @@ def encode_entries(
 def encode_entry_in_slices(
     records: Iterable[Record], count: int, slice_records: int, level: MetadataVersion
 ) -> Iterator[bytes]:
-    """The bytes that :func:`encode_entry` gives, in pieces; for a state of many records.
+    """The bytes of :func:`encode_entry` in pieces, for a state with many records.
 
-    ``records`` is drawn from as the pieces are, and has exactly ``count`` records.
+    ``records`` is consumed piece by piece, and must have exactly ``count`` records.
     """
     yield msgpack.Packer().pack_array_header(count)
     packer = msgpack.Packer()
@@ -111,9 +110,9 @@ def encode_entry_in_slices(
 
 
 def decode_entry(payload: bytes) -> tuple[Record, ...]:
-    """The records of one entry.
+    """Decode the records of one entry.
 
-    :raises RemoteProtocolError: if the bytes are not an entry that this version can read.
+    :raises RemoteProtocolError: this version cannot decode ``payload``.
     """
     try:
         packed = msgpack.unpackb(payload, use_list=False)
@@ -123,17 +122,17 @@ def decode_entry(payload: bytes) -> tuple[Record, ...]:
 
 
 class EntryReader:
-    """The records of one entry that comes in pieces, as they come; for a whole state."""
+    """Decodes one large entry, such as a snapshot, that arrives in pieces."""
 
     def __init__(self) -> None:
         self._unpacker = msgpack.Unpacker(use_list=False)
-        #: Records to come; None before the number of all was read.
+        #: Number of records not decoded yet; None before the count was read.
         self._left: int | None = None
 
     def feed(self, piece: bytes) -> list[Record]:
-        """The records that are whole with this piece.
+        """Decode the records that are complete with this piece.
 
-        :raises RemoteProtocolError: if the bytes are not an entry that this version can read.
+        :raises RemoteProtocolError: this version cannot decode the bytes.
         """
         records: list[Record] = []
         try:
@@ -150,7 +149,7 @@ class EntryReader:
         return records
 
     def end(self) -> None:
-        """:raises RemoteProtocolError: if records are missing."""
+        """:raises RemoteProtocolError: the entry is incomplete."""
         if self._left != 0:
             raise RemoteProtocolError(f"a metadata entry lacks {self._left} records")
 
@@ -159,7 +158,7 @@ _UNREADABLE: Final = (ValueError, TypeError, KeyError, msgpack.UnpackException)
 
 
 def _pack(record: Record, level: MetadataVersion) -> list[Any]:
-    """The record in the least version that can say it; fields of later versions are nil."""
+    """Pack the record in the lowest version that can represent it; later fields become nil."""
     kind = type(record)
     if kind not in _FIELDS:
         raise LocalProtocolError(f"{kind.__name__} is not a metadata record")
@@ -183,7 +182,7 @@ def _pack(record: Record, level: MetadataVersion) -> list[Any]:
 
 
 def _goes_without_saying(name: str, value: Any) -> bool:
-    """Below the level of directories all of them are MIGRATING."""
+    """Whether a value can be left out: without directories, every replica is MIGRATING."""
     return name == "directories" and all(directory == MIGRATING_DIR for directory in value)
 
 
@@ -211,7 +210,7 @@ def _unpack(type_number: int, version: int, values: Sequence[Any]) -> Record:
 def _layout(
     type_number: int, version: int
 ) -> tuple[type[Any], tuple[tuple[str, bool, Callable[[Any], Any] | None], ...]]:
-    """What a record is, and each of its fields: whether that version says it, and what it means."""
+    """The class of a record, and per field: its name, whether ``version`` has it, its converter."""
     kind = _BY_TYPE[type_number]
     if version > kind.VERSION:
         raise ValueError(f"{kind.__name__} version {version} is newer than {kind.VERSION}")
@@ -221,7 +220,7 @@ def _layout(
     )
 
 
-#: Of a million partitions most say the same: there is one of each, as far as they come soon again.
+#: Most of a million partitions have equal values. Recent equal values share one object.
 _shared: Final = functools.lru_cache(maxsize=_MAX_SHARED)
 
 
@@ -240,7 +239,7 @@ def _broker_ids(raw: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
     return raw
 
 
-#: How a field that msgpack flattened gets its type back, by field name.
+#: Converters that restore the types of fields that msgpack flattened, by field name.
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "topic_id": _topic_id,
     "incarnation_id": Uuid,

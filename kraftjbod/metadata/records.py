@@ -1,20 +1,21 @@
-"""PURE. Metadata records: the only way in which the cluster's state ever changes.
+"""PURE. Metadata records: the only way to change the state of the cluster.
 
-One entry of the metadata log is a tuple of records that take effect together.
-A snapshot has the same form: one entry with all the records that rebuild the state.
-``record_codec.py`` has their bytes.
+One entry of the metadata log is a tuple of records that are applied together.
+A snapshot has the same form: one entry with all records that rebuild the state.
+``record_codec.py`` encodes and decodes them.
 
 Rules of this file:
 
-* records are frozen and say *what is so now*, never how to compute it;
-* in a change record ``None`` means "no change";
-* a record's version is written with it, and a reader refuses versions it does not know;
-* a record is written in the least version that can say it; a field that came with a later version
-  names it and the level of ``metadata.version`` that allows it, and has a default; a record that
-  came later names its ``LEAST_LEVEL``;
-* what the level cannot carry is refused, never dropped: whoever decides asks for the level.
+* Records are frozen and contain resulting values, never instructions to compute them.
+* In a change record ``None`` means "no change".
+* A record is written with its version, and a reader rejects versions that it does not know.
+* A record is written in the lowest version that can represent it. A field of a later version has a
+  default, and names the version and the level of ``metadata.version`` that allows it. A record type
+  that was added later names its ``LEAST_LEVEL``.
+* A value that the level cannot represent is rejected, never dropped. The code that creates records
+  checks the level first.
 
-Fields follow Kafka's records of the same names, with LogDirs and Directories as KIP-858 adds them.
+Fields follow Kafka's records of the same names, with the LogDirs and Directories of KIP-858.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
 
 SINCE: Final = "since"
-"""Where a field's metadata has its :class:`Since`."""
+"""Key of :class:`Since` in the metadata of a dataclass field."""
 
 
 class Since(NamedTuple):
-    """Which version of its record brought a field, and which level allows that version."""
+    """The record version that added a field, and the level that allows this version."""
 
     version: int
     level: MetadataVersion
@@ -52,17 +53,17 @@ def _since(version: int, level: MetadataVersion) -> dict[str, Since]:
 
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to; Kafka's numbers."""
+    """Type of the resource that a configuration belongs to; Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
     GROUP = 32
-    """Since group.version 1; nobody who does not know it has to read it."""
+    """Used since group.version 1, so software without it never reads this type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address under which clients reach a broker, or others a controller."""
+    """An address of a broker for clients, or of a controller for other nodes."""
 
     name: str
     host: str
@@ -77,7 +78,7 @@ class ImpairedLogDir(NamedTuple):
 
 
 class FeatureRange(NamedTuple):
-    """Least and greatest level of a feature that a broker or a controller supports."""
+    """Lowest and highest level of a feature that a broker or controller supports."""
 
     name: str
     lowest: int
@@ -108,29 +109,29 @@ class RegisterBrokerRecord:
     )
     """Directories that failed since this incarnation registered them, sorted.
 
-    Empty in a new incarnation. Filled where the same one registers again, and by a snapshot, so
-    that a repeated report of a failed directory is still known after the log before it is gone.
+    Empty in the first registration of an incarnation. Set when the incarnation registers again, and
+    in snapshots, so that a repeated report of a failed directory is recognized after a snapshot.
     """
     log_dir_paths: tuple[str, ...] = field(
         default=(), metadata=_since(3, MetadataVersion.IV_3_7_IV2)
     )
-    """Where each of ``log_dirs`` and then of ``offline_log_dirs`` is mounted, in their order.
+    """Mount points of ``log_dirs`` and then of ``offline_log_dirs``, in that order.
 
-    Empty if the broker named no path, ``""`` for a directory whose path is not known.
-    By these an operator names the directory that a new replica shall go to.
+    Empty if the broker reported no path; ``""`` for a directory whose path is not known.
+    Operators use these paths to choose the directory of a new replica.
     """
     cordoned_log_dirs: tuple[DirectoryId, ...] = field(
         default=(), metadata=_since(4, MetadataVersion.IV_4_3_IV0)
     )
     """Directories that take no new replicas (KIP-1066), sorted."""
     features: tuple[FeatureRange, ...] = ()
-    """What the broker supports, by name; a feature is not raised above any broker's range."""
+    """Supported features. A feature level never exceeds the range of any broker."""
     impaired_log_dirs: tuple[ImpairedLogDir, ...] = field(
         default=(), metadata=_since(4, MetadataVersion.IV_4_3_IV0)
     )
-    """Those of ``log_dirs`` that are saturated or stalled (KIP-928), sorted.
+    """The members of ``log_dirs`` that are saturated or stalled (KIP-928), sorted.
 
-    Filled as ``offline_log_dirs``: a new incarnation says it by its first heartbeat.
+    Empty in the first registration of an incarnation, which reports them by its first heartbeat.
     """
     previous_broker_epoch: BrokerEpoch = field(
         default=UNKNOWN_BROKER_EPOCH, metadata=_since(3, MetadataVersion.IV_3_7_IV2)
@@ -152,11 +153,11 @@ class BrokerRegistrationChangeRecord:
     log_dirs: tuple[DirectoryId, ...] | None = field(
         default=None, metadata=_since(2, MetadataVersion.IV_3_7_IV2)
     )
-    """The directories that are still available; those left out went offline."""
+    """The directories that are still available; missing ones went offline."""
     cordoned_log_dirs: tuple[DirectoryId, ...] | None = field(
         default=None, metadata=_since(3, MetadataVersion.IV_4_3_IV0)
     )
-    """All directories that take no new replicas from now on."""
+    """All cordoned directories: they take no new replicas from now on."""
     impaired_log_dirs: tuple[ImpairedLogDir, ...] | None = field(
         default=None, metadata=_since(3, MetadataVersion.IV_4_3_IV0)
     )
@@ -165,7 +166,7 @@ class BrokerRegistrationChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord:
-    """The broker is not registered any more, until it registers again."""
+    """Removes the registration of a broker. The broker may register again."""
 
     TYPE: ClassVar[int] = 1
     VERSION: ClassVar[int] = 0
@@ -185,7 +186,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopicRecord:
-    """The topic, its partitions and its configuration are gone."""
+    """Removes a topic with its partitions and configuration."""
 
     TYPE: ClassVar[int] = 9
     VERSION: ClassVar[int] = 0
@@ -195,10 +196,10 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """The whole state of one partition.
+    """The complete state of one partition.
 
-    ``directories`` runs parallel to ``replicas``; empty stands for MIGRATING everywhere, which is
-    all that can be said of partitions from before directories.
+    ``directories`` has one item per item of ``replicas``. An empty tuple means MIGRATING for all,
+    as for partitions from before directories had ids.
     """
 
     TYPE: ClassVar[int] = 3
@@ -215,29 +216,29 @@ class PartitionRecord:
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     leader_recovering: bool = False
-    """True after an unclean election, until the leader says that it is whole again."""
+    """True after an unclean election, until the leader reports that it has recovered."""
     adding_replicas: tuple[BrokerId, ...] = ()
-    """Members of ``replicas`` that a reassignment brings in; they are not in sync yet."""
+    """Members of ``replicas`` that a reassignment adds; not necessarily in sync yet."""
     removing_replicas: tuple[BrokerId, ...] = ()
-    """Members of ``replicas`` that leave once the added ones are in sync."""
+    """Members of ``replicas`` that are removed once the added ones are in sync."""
     elr: tuple[BrokerId, ...] = field(default=(), metadata=_since(2, MetadataVersion.IV_4_3_IV0))
-    """Eligible leader replicas (KIP-966): out of the ISR, and yet they hold all that is committed.
+    """Eligible leader replicas (KIP-966): not in the ISR, but they have all committed records.
 
     In the order of ``replicas``. Empty while the ISR has ``min.insync.replicas`` members.
     """
     last_known_elr: tuple[BrokerId, ...] = field(
         default=(), metadata=_since(2, MetadataVersion.IV_4_3_IV0)
     )
-    """Who led last, while nobody does and the ISR is empty (KIP-966)."""
+    """The last leader, while there is no leader and the ISR is empty (KIP-966)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """Part of a partition's state changed.
+    """Changes part of a partition's state.
 
-    The partition epoch grows by one with each such record; the leader epoch grows by one if
-    ``leader`` is given, even if it names the same broker.
-    ``replicas`` without ``directories`` are MIGRATING, all of them.
+    Each such record increments the partition epoch. It also increments the leader epoch if
+    ``leader`` is given, even if that is the same broker.
+    If ``replicas`` is given without ``directories``, all directories are MIGRATING.
     """
 
     TYPE: ClassVar[int] = 5
@@ -283,20 +284,20 @@ class FeatureLevelRecord:
     name: str
     feature_level: int
     metadata_log_id: Uuid | None = None
-    """In the record of ``metadata.version`` with which a log, or a snapshot of it, begins: which
-    log this is. Drawn once for each log, so that one that was formatted anew differs from the one
-    that was lost. Software from before it passes over the field, so it needs no version.
+    """Id of this metadata log, in the record of ``metadata.version`` at the start of a log or
+    snapshot. The id is random, so a newly formatted log differs from a lost one. Older software
+    ignores the field, so it needs no record version.
     """
     session_limit_ms: int = 0
     """In the record of ``metadata.version``: the longest session that a controller announces to a
-    broker, and its election time-out. A controller that takes over fences no broker sooner. 0 says
-    nothing of it. Older software passes over the field as well.
+    broker, plus its election time-out, in ms. A new controller fences no broker before this time.
+    0 means not set. Older software ignores the field.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord:
-    """All producer ids below ``next_producer_id`` have been handed out."""
+    """All producer ids below ``next_producer_id`` are allocated."""
 
     TYPE: ClassVar[int] = 15
     VERSION: ClassVar[int] = 0
@@ -308,9 +309,9 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRecord:
-    """A new incarnation of a controller, in place of the one before (KIP-919).
+    """Registers an incarnation of a controller and replaces the previous one (KIP-919).
 
-    It stands until another one registers, or somebody takes it out: nobody expires it.
+    The registration does not expire. Another registration or UnregisterControllerRecord ends it.
     """
 
     TYPE: ClassVar[int] = 27
@@ -320,16 +321,16 @@ class RegisterControllerRecord:
     controller_id: BrokerId
     incarnation_id: Uuid
     directory_id: DirectoryId
-    """That of its metadata, by which it votes (KIP-853)."""
+    """Id of the controller's metadata directory, by which it votes (KIP-853)."""
     listeners: tuple[Listener, ...]
     features: tuple[FeatureRange, ...]
-    """What it supports, by name; no feature is raised above that."""
+    """Supported features. A feature level never exceeds these ranges."""
     software_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterControllerRecord:
-    """A controller that does not vote is not registered any more, until it registers again."""
+    """Removes the registration of a controller that is not a voter. It may register again."""
 
     TYPE: ClassVar[int] = 29
     VERSION: ClassVar[int] = 0

@@ -1,7 +1,7 @@
-"""PURE. Values that the metadata records build: brokers, topics and partitions.
+"""PURE. Brokers, topics and partitions as immutable values built from metadata records.
 
-Each value is frozen; ``merge(change)`` gives the next one.
-Directory lists of a broker are kept sorted, as its registration record has them.
+``merge(change)`` returns the changed value.
+Lists of directories are sorted, except a partition's, which follows its replicas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kraftjbod.metadata.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """One incarnation of a broker as the cluster knows it."""
+    """One incarnation of a broker in the metadata."""
 
     broker_id: BrokerId
     epoch: BrokerEpoch
@@ -51,19 +51,19 @@ class BrokerRegistration:
     log_dirs: tuple[DirectoryId, ...]
     """Online directories, sorted."""
     offline_log_dirs: tuple[DirectoryId, ...] = ()
-    """Directories that this incarnation registered and lost since, sorted."""
+    """Directories that this incarnation registered and that failed since, sorted."""
     log_dir_paths: Mapping[DirectoryId, str] = field(default_factory=dict)
-    """Where its directories are mounted, online or not, as far as the broker reported."""
+    """Mount points of online and offline directories, if the broker reported them."""
     cordoned_log_dirs: tuple[DirectoryId, ...] = ()
     """Directories that take no new replicas (KIP-1066), sorted."""
     impaired_log_dirs: tuple[ImpairedLogDir, ...] = ()
     """Directories that are online, but saturated or stalled (KIP-928), sorted."""
     features: tuple[FeatureRange, ...] = ()
     registered_at: int = field(default=-1, compare=False)
-    """Offset of the entry that said this: of the first registration in this epoch, of the last
-    amendment, or of the snapshot that it was read from."""
+    """Offset of the entry with this registration: of the first one in this epoch, of the last
+    repeated one, or of the snapshot from which it was read."""
     previous_epoch: BrokerEpoch = UNKNOWN_BROKER_EPOCH
-    """Of the incarnation before; -1 if this is the first."""
+    """Epoch of the previous incarnation; -1 if this is the first."""
 
     @classmethod
     def from_record(
@@ -137,7 +137,7 @@ class BrokerRegistration:
         )
 
     def at_level(self, level: MetadataVersion) -> BrokerRegistration:
-        """What of this can be said at ``level``."""
+        """This registration without the values that ``level`` cannot represent."""
         if level.has_directories:
             if level.has_cordoning:
                 return self
@@ -154,7 +154,7 @@ class BrokerRegistration:
 
     @property
     def is_active(self) -> bool:
-        """May lead and be in sync: unfenced and not on its way out."""
+        """Whether replicas may lead and be in sync: unfenced and not in controlled shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
@@ -164,9 +164,10 @@ class BrokerRegistration:
 
     @property
     def takes_new_replicas(self) -> bool:
-        """Whether a directory is left that is online and takes new replicas.
+        """Whether any online directory takes new replicas.
 
-        Cordoned ones do not (KIP-1066), nor do impaired ones (KIP-928).
+        Cordoned (KIP-1066) and impaired (KIP-928) directories take none. True for a broker without
+        registered directories.
         """
         return not self.known_log_dirs or bool(self.dirs_for_new_replicas)
 
@@ -187,14 +188,14 @@ class BrokerRegistration:
     def is_impaired(self, directory_id: DirectoryId) -> bool:
         """Whether a replica in ``directory_id`` is in a saturated or stalled directory.
 
-        One whose directory is not known yet is, as soon as every online directory is.
+        A replica in an unknown directory counts as such if all online directories are impaired.
         """
         if not self.impaired_log_dirs:
             return False
         return self._is_in({one.directory_id for one in self.impaired_log_dirs}, directory_id)
 
     def is_stalled(self, directory_id: DirectoryId) -> bool:
-        """Likewise, in a stalled one."""
+        """Like :meth:`is_impaired`, for stalled directories only."""
         stalled = (d.directory_id for d in self.impaired_log_dirs if d.state is LogDirState.STALLED)
         return self._is_in(set(stalled), directory_id)
 
@@ -206,10 +207,10 @@ class BrokerRegistration:
     def has_online_dir(self, directory_id: DirectoryId) -> bool:
         """Whether a replica in ``directory_id`` of this broker counts as online.
 
-        KIP-858, "Metadata caching": unassigned and migrating replicas get the benefit of the
-        doubt, a lost one never does, and a broker that registered no directories is a single-disk
-        broker from before directories had ids.
-        Nothing is online in a broker that lost every directory.
+        KIP-858, "Metadata caching": unassigned and migrating replicas count as online, and replicas
+        in a lost directory do not. A broker without registered directories is a single-disk broker
+        from before directories had ids.
+        If all directories of a broker are offline, no replica is online.
         """
         if directory_id in self.log_dirs:
             return True
@@ -220,7 +221,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
-    """One partition as the cluster knows it; ``directories`` runs parallel to ``replicas``."""
+    """One partition in the metadata. ``directories`` has one item per item of ``replicas``."""
 
     replicas: tuple[BrokerId, ...]
     directories: tuple[DirectoryId, ...]
@@ -232,9 +233,9 @@ class PartitionRegistration:
     adding_replicas: tuple[BrokerId, ...] = ()
     removing_replicas: tuple[BrokerId, ...] = ()
     elr: tuple[BrokerId, ...] = ()
-    """Out of the ISR, and yet they hold all that is committed (KIP-966)."""
+    """Not in the ISR, but these replicas have all committed records (KIP-966)."""
     last_known_elr: tuple[BrokerId, ...] = ()
-    """Who led last, while nobody does and the ISR is empty (KIP-966)."""
+    """The last leader, while there is no leader and the ISR is empty (KIP-966)."""
 
     @classmethod
     def from_record(cls, record: PartitionRecord) -> PartitionRegistration:
@@ -303,11 +304,11 @@ class PartitionRegistration:
         )
 
     def without_directories(self) -> PartitionRegistration:
-        """As from before directories."""
+        """The partition as before directories had ids: all directories are MIGRATING."""
         return dataclasses.replace(self, directories=(MIGRATING_DIR,) * len(self.replicas))
 
     def without_elr(self) -> PartitionRegistration:
-        """As where there are no eligible leader replicas: whoever may lead is in the ISR."""
+        """The partition without eligible leader replicas: all possible leaders are in the ISR."""
         return dataclasses.replace(
             self,
             isr=self.isr or self.holders,
@@ -318,23 +319,26 @@ class PartitionRegistration:
 
     @property
     def holders(self) -> tuple[BrokerId, ...]:
-        """The replicas that hold all that is committed: in sync and eligible ones.
+        """The replicas that have all committed records: the ISR and the eligible leader replicas.
 
-        If there is none, who led last: nobody is known to hold more.
+        If there are none, the last leader, because no other replica is known to have more records.
         """
         return self.isr + self.elr or self.last_known_elr
 
     def counts_on(self, broker_id: BrokerId) -> bool:
-        """Whether the replica may be elected, now or after others, for what it held."""
+        """Whether the replica may be elected because it has, or had last, all committed records."""
         return broker_id in (*self.isr, *self.elr, *self.last_known_elr)
 
     @property
     def replication_factor(self) -> int:
-        """Of a partition that is being reassigned the lesser of what it was and what it will be."""
+        """During a reassignment, the smaller of the old and the new replication factor."""
         return len(self.replicas) - max(len(self.adding_replicas), len(self.removing_replicas))
 
     def min_isr(self, configured: int) -> int:
-        """How many in-sync replicas it takes to commit, where ``min.insync.replicas`` is this."""
+        """Number of in-sync replicas needed to commit.
+
+        :param configured: value of ``min.insync.replicas``.
+        """
         return min(configured, self.replication_factor)
 
     @property
@@ -350,7 +354,7 @@ class PartitionRegistration:
         return self.replicas[0]
 
     def directory_of(self, broker_id: BrokerId) -> DirectoryId | None:
-        """The directory assigned to this broker's replica; None if it has none."""
+        """The directory assigned to this broker's replica; None if the broker has no replica."""
         try:
             return self.directories[self.replicas.index(broker_id)]
         except ValueError:
@@ -359,7 +363,7 @@ class PartitionRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRegistration:
-    """One topic. ``partitions`` is owned by ``MetadataState``: read it, never change it."""
+    """One topic. ``MetadataState`` owns ``partitions``; other code must not change it."""
 
     name: str
     topic_id: TopicId

@@ -1,12 +1,12 @@
-"""PURE. ``MetadataState``: everything the cluster agreed on, built by replay and by nothing else.
+"""PURE. ``MetadataState``: the complete cluster metadata, changed only by replaying records.
 
-Controllers and brokers use this same class, so they cannot read a record differently.
+Controllers and brokers use this same class, so they interpret every record in the same way.
 
-* ``replay`` is the only method that changes anything; it returns what changed.
-* ``snapshot_records`` gives records that rebuild the same state from nothing.
-* ``is_replica_online`` is the one rule that says whether a replica counts.
-* A lower ``metadata.version`` makes every node forget, at the same offset, what it cannot say;
-  so does the end of eligible leader replicas.
+* ``replay`` and ``replay_part`` are the only methods that change the state; they fill a delta.
+* ``snapshot_records`` returns records that rebuild the same state from an empty one.
+* ``is_replica_online`` is the only rule for whether a replica counts as online.
+* When ``metadata.version`` is lowered, every node drops the values that the new level cannot
+  represent, at the same offset. The same holds when eligible leader replicas are turned off.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from kraftjbod.metadata.registrations import (
 )
 
 DEFAULT_SESSION_LIMIT_MS: Final = 10_000
-"""Where the log says nothing: the defaults of the two time-outs that it is the sum of."""
+"""Used if the log does not state the limit: the sum of the two default time-outs."""
 
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What one or more entries changed; the new values stand in the state itself."""
+    """The changes of one or more entries. The new values are in the state."""
 
     brokers: set[BrokerId] = field(default_factory=set)
     registered: set[BrokerId] = field(default_factory=set)
-    """Those of them that registered, or may have: for the first time, again, or amended."""
+    """The members of ``brokers`` with a registration record, be it new or repeated."""
     created_topics: set[TopicId] = field(default_factory=set)
     deleted_topics: dict[TopicId, TopicRegistration] = field(default_factory=dict)
-    """Deleted topics as they last were; one created and deleted in the same delta is here too."""
+    """Last values of deleted topics, including topics created and deleted within the delta."""
     partitions: dict[TopicIdPartition, PartitionRegistration | None] = field(default_factory=dict)
-    """Changed partitions of living topics with their value *before*, None where new."""
+    """Changed partitions of existing topics with their *previous* value, None if new."""
     configs: set[tuple[ResourceType, str]] = field(default_factory=set)
     features: bool = False
 
@@ -87,24 +87,24 @@ class MetadataDelta:
 
 @dataclass(slots=True)
 class LayoutOffsets:
-    """Offsets of the last entries that changed what consumer groups see of topics.
+    """Offsets of the last entries that changed topic properties used by consumer groups.
 
-    They are not compared: a node that was brought up by a snapshot has that snapshot's offset.
+    They are excluded from comparison: a node that loaded a snapshot has that snapshot's offset.
     """
 
     topics: int = field(default=-1, compare=False)
-    """A topic came or went, or has another number of partitions or other replicas."""
+    """Last creation or deletion of a topic, or change of its partition count or replicas."""
     racks: int = field(default=-1, compare=False)
-    """A broker came or went, or has another rack."""
+    """Last addition or removal of a broker, or change of its rack."""
 
 
 Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
 
 
 def overrides_of(configs: Configs, topic: str) -> Mapping[str, str]:
-    """What ``configs`` say of a topic: its own values, and the cluster's ``min.insync.replicas``.
+    """Overrides of a topic: its own values, and the cluster's ``min.insync.replicas``.
 
-    That one comes from nowhere else, so that controllers and brokers count alike (KIP-966).
+    ``min.insync.replicas`` has no other source, so controllers and brokers agree (KIP-966).
     """
     own = configs.get((ResourceType.TOPIC, topic), {})
     of_all = configs.get((ResourceType.BROKER, ""), {}).get(MIN_INSYNC_REPLICAS)
@@ -112,27 +112,27 @@ def overrides_of(configs: Configs, topic: str) -> Mapping[str, str]:
 
 
 class MetadataState:
-    """The state after ``offset``. All attributes are for reading."""
+    """The state after ``offset``. Other code must not change the attributes."""
 
     def __init__(self) -> None:
-        #: Offset of the last entry that was replayed; -1 before the first.
+        #: Offset of the last replayed entry; -1 before the first.
         self.offset: int = -1
         #: Epoch of that entry.
         self.epoch: int = -1
-        #: Which log this is the state of; None if the log is from before logs had ids.
+        #: Id of the metadata log; None if the log was created before logs had ids.
         self.metadata_log_id: Uuid | None = None
-        #: How long a broker may rely on a session after another controller was elected.
+        #: How long, in ms, a broker may rely on its session after another controller was elected.
         self.session_limit_ms: int = DEFAULT_SESSION_LIMIT_MS
         self.brokers: dict[BrokerId, BrokerRegistration] = {}
-        #: Each by its last incarnation, whether it votes or not.
+        #: The last incarnation of each controller, voter or not.
         self.controllers: dict[BrokerId, RegisterControllerRecord] = {}
         self.topics: dict[TopicId, TopicRegistration] = {}
-        #: Exactly one id per living topic.
+        #: Id of each existing topic, by name.
         self.topic_ids: dict[str, TopicId] = {}
         self.layout = LayoutOffsets()
         self.configs: dict[tuple[ResourceType, str], dict[str, str]] = {}
         self.features: dict[str, int] = {}
-        #: Level of that feature; until the first record names it, nothing is out of bounds.
+        #: The latest level until a record sets the level, so that no value is rejected.
         self.metadata_version: MetadataVersion = LATEST_METADATA_VERSION
         self.next_producer_id: int = 0
 
@@ -163,11 +163,11 @@ class MetadataState:
                 yield TopicIdPartition(topic_id, index), partition
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """Values set for the topic itself; do not change the mapping."""
+        """The topic's own values; the caller must not change the mapping."""
         return self.configs.get((ResourceType.TOPIC, name), {})
 
     def topic_overrides(self, name: str) -> Mapping[str, str]:
-        """What counts for the topic whatever a node's file says: its own, and the cluster's."""
+        """Values that override the nodes' files: the topic's own, and the cluster's."""
         return overrides_of(self.configs, name)
 
     @property
@@ -181,7 +181,7 @@ class MetadataState:
         return broker is not None and not broker.fenced and broker.has_online_dir(directory_id)
 
     def knows_dirs_of(self, broker_id: BrokerId) -> bool:
-        """Whether the broker registered directories, at a level that has them."""
+        """Whether the broker registered directories, at a level that supports them."""
         broker = self.brokers.get(broker_id)
         return broker is not None and bool(broker.known_log_dirs)
 
@@ -190,10 +190,10 @@ class MetadataState:
     def replay(
         self, records: Iterable[Record], *, offset: int, epoch: int, delta: MetadataDelta
     ) -> None:
-        """Apply one entry and note in ``delta`` what it changed.
+        """Apply one entry and add its changes to ``delta``.
 
-        :raises RemoteProtocolError: the cluster went on to a level that this software is too old
-            for; nothing of the entry from there on took effect.
+        :raises RemoteProtocolError: the entry raises ``metadata.version`` above the levels of this
+            software. The records from there on are not applied.
         """
         assert offset > self.offset, (offset, self.offset)
         self.replay_part(records, offset=offset, delta=delta)
@@ -201,9 +201,9 @@ class MetadataState:
         self.epoch = epoch
 
     def replay_part(self, records: Iterable[Record], *, offset: int, delta: MetadataDelta) -> None:
-        """Apply a part of an entry that comes in parts; :meth:`replay` what is left of it.
+        """Apply part of an entry that arrives in parts; call :meth:`replay` with the last part.
 
-        Raises as that does.
+        Raises as :meth:`replay` does.
         """
         for record in records:
             self._replay_one(record, offset, delta)
@@ -338,7 +338,7 @@ class MetadataState:
     # --- copies ----------------------------------------------------------------------------------
 
     def excerpt(self, records: Iterable[Record]) -> MetadataState:
-        """A state of its own with all that ``records`` speak of, to try them on."""
+        """A separate state with only the objects that ``records`` refer to, for a trial replay."""
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
         twin.metadata_version, twin.features = self.metadata_version, dict(self.features)
@@ -368,7 +368,7 @@ class MetadataState:
                 case TopicRecord() | ProducerIdsRecord():
                     continue
                 case _:
-                    return self.copy()  # What it changes may be anywhere.
+                    return self.copy()  # The record may change any object.
         return twin
 
     def _put_topic(self, twin: MetadataState, topic_id: TopicId) -> None:
@@ -380,7 +380,7 @@ class MetadataState:
     # --- snapshots -------------------------------------------------------------------------------
 
     def copy(self) -> MetadataState:
-        """A state of its own with the same content; cheap, since the values are frozen."""
+        """An independent copy; cheap, since the values are frozen."""
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
         twin.metadata_log_id = self.metadata_log_id
@@ -400,7 +400,7 @@ class MetadataState:
         return twin
 
     def snapshot_record_count(self) -> int:
-        """How many records :meth:`snapshot_records` gives."""
+        """Number of records that :meth:`snapshot_records` returns."""
         return (
             len(self.features)
             + len(self.brokers)
@@ -412,7 +412,7 @@ class MetadataState:
         )
 
     def snapshot_records(self) -> Iterator[Record]:
-        """Records that rebuild this state when replayed on an empty one."""
+        """Records that rebuild this state when replayed on an empty state."""
         for name, level in self.features.items():
             record = FeatureLevelRecord(name=name, feature_level=level)
             if name == METADATA_VERSION:

@@ -1,11 +1,10 @@
-"""LOOP. Who speaks on a connection has to show it first: requests wait until that is done.
+"""LOOP. Holds the requests of a connection until its client is authenticated.
 
-* A listener without an authenticator lets everybody speak as ``User:ANONYMOUS``, at once; nothing
-  of this file is on the way of its requests.
-* With one, the requests that authenticate go to it, ApiVersions is answered as always, and all
-  others are held in the order in which they came. They begin, in that order, when the connection
-  is authenticated, and carry the principal; none begins if it never is.
-* Who holds too much before it is known, or takes too long to become known, is put out.
+* A listener without an authenticator accepts every client as ``User:ANONYMOUS`` at once, and does
+  not use this file.
+* With an authenticator, authentication requests go to it, and ApiVersions is always answered. All
+  other requests are held. After authentication they start in order of arrival, with the principal.
+* A connection is closed if it holds too many requests, or does not authenticate in time.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader, api_key_of
 
 _log = get_logger()
-#: Answered to everybody: a client asks it to learn how it may authenticate.
+#: Always answered, because a client needs it to learn how to authenticate.
 _ALWAYS: Final = ApiKey.API_VERSIONS
 _AUTHENTICATING: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 class AuthenticationFailedError(RemoteProtocolError):
-    """The peer is not who it says; ``answer`` says so to it before the connection is closed."""
+    """The authentication failed; ``answer`` is sent to the peer before the connection is closed."""
 
     def __init__(self, reason: str, answer: Message) -> None:
         super().__init__(reason)
@@ -39,18 +38,18 @@ class AuthenticationFailedError(RemoteProtocolError):
 
 
 class Authenticator(Protocol):
-    """Of one connection: takes its requests that authenticate, one after the other."""
+    """Processes the authentication requests of one connection, one after the other."""
 
     async def authenticate(self, header: RequestHeader, body: Message) -> Message:
         """Answer one request.
 
-        :raises AuthenticationFailedError: that was the last one of this connection.
+        :raises AuthenticationFailedError: the connection is to be closed.
         """
         ...
 
     @property
     def principal(self) -> str | None:
-        """Who speaks, such as ``"User:alice"``, as soon as that is known."""
+        """The authenticated principal, such as ``"User:alice"``; None until it is known."""
         ...
 
 
@@ -59,7 +58,7 @@ MakeAuthenticator = Callable[[ConnectionContext], Authenticator]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticationLimits:
-    """What a connection may do before it is known whose it is."""
+    """Limits of a connection that is not authenticated yet."""
 
     timeout_ms: int = 30_000
     max_held_requests: int = 20
@@ -69,8 +68,8 @@ class AuthenticationLimits:
 class HeldRequests:
     """The requests of one connection on a listener with an authenticator.
 
-    ``answer`` stands in a session where that of an open listener would; ``open_answer`` is the
-    latter, and ``authenticated`` is called with the principal before the first held request begins.
+    ``answer`` replaces ``open_answer``, the function of a listener without authenticator.
+    ``authenticated`` is called with the principal before the first held request starts.
     """
 
     def __init__(
@@ -93,11 +92,11 @@ class HeldRequests:
         self._encode = encode
         self._authenticated = authenticated
         self._limits = limits
-        #: Of each request that is held, in order: done when it is its turn to begin.
+        #: One future per held request, in order of arrival; done when the request may start.
         self._held: deque[asyncio.Future[None]] = deque()
         self._held_bytes = 0
         self._is_open = False
-        #: One request that authenticates at a time.
+        #: Serializes the authentication requests.
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(limits.timeout_ms / 1000, self._give_up)
@@ -123,7 +122,7 @@ class HeldRequests:
         return self._in_turn(request, turn)
 
     def may_be_large(self, request: Frame) -> bool:
-        """As on an open listener, but what authenticates must not wait for what is held."""
+        """As on an open listener, but authentication never waits for held requests."""
         return self._is_open and not self._held and self._may_be_large(request)
 
     async def _in_turn(self, request: PendingRequest, turn: asyncio.Future[None]) -> Any:
@@ -147,7 +146,7 @@ class HeldRequests:
             try:
                 answer = await self._authenticator.authenticate(header, body)
             except AuthenticationFailedError as e:
-                # Written here: what is held before it will never be answered.
+                # Written directly, because earlier held requests will never be answered.
                 _log.warning("authentication_failed", peer=self._connection.peer, reason=str(e))
                 self._connection.write(self._encode(header, e.answer))
                 self._connection.close("the authentication failed")

@@ -32,7 +32,7 @@ _REPLICA_STATE_SINCE: Final = 15
 #: Fetch: before this version a response has no top-level error code.
 _FETCH_ERROR_SINCE: Final = 7
 _CONSUMER: Final = -1
-#: By API, since which version only members ask: earlier AddPartitionsToTxn is a producer's.
+#: First version that only members send, by API: earlier AddPartitionsToTxn come from producers.
 _FIRST_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
     {
         ApiKey.WRITE_TXN_MARKERS: 0,
@@ -58,7 +58,7 @@ def fetching_replica(request: FetchRequest, version: int) -> int:
 
 
 def refusal_text(api: str, host: str) -> str:
-    """The error message for ``host``, which asked for ``api``."""
+    """The error message for ``host``, which sent a request of kind ``api``."""
     return (
         f"{api} from {host} is refused: only brokers and controllers of this cluster may ask that. "
         f"If {host} is one of them, name it in {ALLOWED_HOSTS_KEY} in the file of the daemon that "
@@ -100,14 +100,17 @@ def refuse_undecoded(api_key: int, text: str) -> Message | None:
 
 
 def refuse_markers(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """WriteTxnMarkers has no error code but those of its partitions."""
+    """Response that refuses all partitions; WriteTxnMarkers has no top-level error code."""
     return markers_response(request, itertools.repeat(REFUSED))
 
 
 def markers_response(
     request: WriteTxnMarkersRequest, codes: Iterable[int]
 ) -> WriteTxnMarkersResponse:
-    """``codes``: one for each partition of ``request``, in its order."""
+    """Create a response.
+
+    :param codes: one error code per partition of ``request``, in the same order.
+    """
     kinds, ended = WriteTxnMarkersResponse, iter(codes)
     return kinds(
         markers=[

@@ -1,13 +1,13 @@
-"""LOOP. ``ClusterPeers``: which hosts are members of the cluster, judged by their addresses.
+"""LOOP. ``ClusterPeers``: decides by address which hosts are members of the cluster.
 
-* Either the hosts that ``cluster.action.allowed.hosts`` names, and no others; or this host
-  (loopback) and the hosts that the metadata and the configuration name (``known_hosts``).
-* Host names are resolved by :meth:`ClusterPeers.run`: at intervals, and at once when a host that is
-  not known asks for what only members may do, but at most once a second. A request waits for that
-  for a limited time; nothing blocks the loop.
-* A name that cannot be resolved for now keeps its addresses; a name that does not exist loses them.
+* If ``cluster.action.allowed.hosts`` is set, only the hosts that it names are members. Otherwise
+  they are this host (loopback) and the hosts in the metadata and configuration (``known_hosts``).
+* :meth:`ClusterPeers.run` resolves host names periodically. A request for members from an unknown
+  host triggers an earlier resolution, at most once per second. The request waits for a limited time
+  and does not block the loop.
+* A temporary failure to resolve a name keeps its addresses. A name that does not exist loses them.
 
-An address proves little: this keeps strangers out and is no authentication.
+An address is weak evidence: this check keeps strangers out, but is no authentication.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from kraftjbod.net.connection import addresses_of
 
 _log = get_logger()
 _INTERVAL_S: Final = 30.0
-#: A stranger cannot have names resolved more often than that.
+#: Minimum time between resolutions, however many unknown hosts send requests.
 _LEAST_INTERVAL_S: Final = 1.0
 #: How long a request of an unknown host waits for names to be resolved.
 _PATIENCE_S: Final = 2.0
-#: Requests that wait at once; beyond them requests are refused without a wait.
+#: Requests that may wait at once; further requests are refused without waiting.
 _MAX_WAITING: Final = 1000
 _RESOLVE_TIMEOUT_MS: Final = 5_000
-#: Names that are resolved at once: the loop has a few threads for that, which others need too.
+#: Names resolved in parallel. The loop has few threads for this, and other code needs them too.
 _RESOLVED_AT_ONCE: Final = 2
 _MAX_ADDRESSES_PER_NAME: Final = 64
 _MAX_VERDICTS: Final = 10_000
 
 Resolve = Callable[[str], Awaitable[Collection[str] | None]]
-"""Returns the addresses of a host name; empty for an unknown host, None if it cannot say now."""
+"""Returns the addresses of a host name: empty if it does not exist, None if unknown for now."""
 _NO_HOSTS: Final = frozenset[str]()
 
 
@@ -44,7 +44,7 @@ async def _resolve(name: str) -> Collection[str] | None:
 
 
 class ClusterPeers:
-    """For the loop's thread. Names are resolved while :meth:`run` runs."""
+    """The member hosts. Not thread-safe. Names are resolved while :meth:`run` runs."""
 
     def __init__(
         self,
@@ -54,24 +54,24 @@ class ClusterPeers:
         resolve: Resolve = _resolve,
     ) -> None:
         """
-        :param allowed: those that an operator listed; if None, loopback and ``known_hosts``.
-        :param known_hosts: addresses and names; the same object as long as they are the same.
+        :param allowed: the configured hosts; if None, loopback and ``known_hosts``.
+        :param known_hosts: returns addresses and names; the same object while they are unchanged.
         """
         self._is_every = allowed is not None and allowed.is_every
         self._networks = LOOPBACK if allowed is None else allowed.networks
         named = _NO_HOSTS if allowed is None else frozenset(allowed.names)
         self._known_hosts = known_hosts if allowed is None else lambda: named
         self._resolve = resolve
-        #: What ``known_hosts`` gave last.
+        #: The last result of ``known_hosts``.
         self._hosts = _NO_HOSTS
         self._literal: frozenset[Address] = frozenset()
-        #: By name, as far as they were resolved.
+        #: Addresses by name, for the names that could be resolved.
         self._resolved: dict[str, frozenset[Address]] = {}
         self._members: frozenset[Address] = frozenset()
-        #: By host, as long as the members are the same: followers ask for each of their fetches.
+        #: Cached results by host, for the current members; followers need one per fetch.
         self._verdicts: dict[str, bool] = {}
         self._is_due = asyncio.Event()
-        #: Done when a name was resolved, or all were.
+        #: Completed whenever a name, or all names, were resolved.
         self._news: asyncio.Future[None] | None = None
         self._is_resolving = False
         self._resolved_at_s = float("-inf")
@@ -91,11 +91,11 @@ class ClusterPeers:
     def _judge(self, host: str) -> bool:
         address = address_of(host)
         if address is None:
-            return False  # The peer was gone before its address could be asked for.
+            return False  # The peer disconnected before its address was read.
         return address in self._members or any(address in one for one in self._networks)
 
     async def admits(self, host: str) -> bool:
-        """As :meth:`allows`; a host that is not known may have become a member meanwhile.
+        """As :meth:`allows`, but resolve names first if ``host`` is unknown.
 
         Waits for names that are being resolved, or have to be, for a limited time.
         """
@@ -118,7 +118,7 @@ class ClusterPeers:
         return self.allows(host)
 
     def note_refused(self, api: str, peer: str) -> None:
-        """Log that ``peer``, ``host:port``, asked what only members may ask."""
+        """Log that ``peer`` (``host:port``) sent a request that is only for members."""
         _log.warning("cluster_action_refused", api=shortened(api), peer=peer)
 
     async def run(self) -> None:
@@ -144,7 +144,7 @@ class ClusterPeers:
         return [host for host in self._hosts if address_of(host) is None][:MAX_HOSTS]
 
     def _take_hosts(self) -> bool:
-        """Take over the present list of hosts; return whether names have to be resolved."""
+        """Apply the current list of hosts; return whether names have to be resolved."""
         hosts = self._known_hosts()
         if hosts is self._hosts:
             return False
@@ -177,7 +177,7 @@ class ClusterPeers:
         self._verdicts.clear()
 
     async def _news_until(self, until_s: float) -> bool:
-        """Wait for news; False if there were none in time."""
+        """Wait until a name is resolved; False if the time ran out."""
         loop = asyncio.get_running_loop()
         if self._news is None:
             self._news = loop.create_future()
@@ -190,5 +190,5 @@ class ClusterPeers:
             self._news = None
 
 
-#: Every host is a member: for a listener that only members reach.
+#: Accepts every host, for a listener that only members can reach.
 EVERY_HOST_ALLOWED: Final = ClusterPeers(AllowedHosts(is_every=True))

@@ -1,11 +1,11 @@
-"""LOOP. One TCP connection, for both protocols and both sides; and the gate for socket errors.
+"""LOOP. One TCP connection, for both protocols and both sides; all socket errors end here.
 
-* Every ``OSError`` of a socket ends here: as a close reason, a :class:`ConnectionLostError` or,
-  for a listener, a :class:`StartupError`.
-* Bytes that break the protocol cost one warning and this connection, nothing else.
-* Nothing waits here. ``write`` never blocks; who writes much must heed ``is_write_paused``.
-* What a frame that is half there and answers that are not taken cost is reported to the daemon's
-  memory budget, if there is one; frames that come whole and answers that leave are not counted.
+* Each ``OSError`` of a socket becomes a close reason, a :class:`ConnectionLostError` or, for a
+  listener, a :class:`StartupError`.
+* Bytes that violate the protocol cause one warning and close this connection only.
+* No method waits. ``write`` never blocks; large writers must check ``is_write_paused``.
+* Partially received frames and unread responses are reported to the daemon's memory budget, if it
+  has one. Frames received at once and responses sent at once are not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_SUCH_HOST: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 
 
 def _shared_scratch() -> bytearray:
-    """What all connections of this thread read into: a loop fills it and says so in one go."""
+    """The read buffer of all connections of this thread, since each read is processed at once."""
     scratch: bytearray | None = getattr(_of_thread, "scratch", None)
     if scratch is None:
         scratch = _of_thread.scratch = bytearray(SCRATCH_BYTES)
@@ -40,19 +40,19 @@ def _shared_scratch() -> bytearray:
 
 
 class FrameReceiver(Protocol):
-    """Who hears what happens on a connection."""
+    """Receives the events of a connection."""
 
     def frame_received(self, frame: Frame) -> None:
-        """A whole frame came.
+        """A complete frame was received.
 
-        :raises RemoteProtocolError: if it breaks the protocol; the connection is refused.
+        :raises RemoteProtocolError: the frame violates the protocol; the connection is aborted.
         """
 
     def writing_resumed(self) -> None:
-        """The peer has taken enough that ``is_write_paused`` is false again."""
+        """The peer has read enough that ``is_write_paused`` is False again."""
 
     def connection_closed(self, reason: str) -> None:
-        """The connection is gone; called once, last."""
+        """The connection is closed. This is the last call, and happens once."""
 
 
 R = TypeVar("R", bound=FrameReceiver)
@@ -60,16 +60,16 @@ R = TypeVar("R", bound=FrameReceiver)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one connection may hold."""
+    """Buffer limits of one connection."""
 
     #: A longer frame closes the connection.
     max_frame_bytes: int
-    #: More unsent bytes than this, and ``is_write_paused`` says so.
+    #: Number of unsent bytes beyond which ``is_write_paused`` is True.
     write_pause_bytes: int = 64 * 1024
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Frames in, buffers out. Made by the loop; ``receiver`` is made when it is connected."""
+    """Reads frames and writes buffers. ``make_receiver`` is called once it is connected."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Connection(asyncio.BufferedProtocol):
         self._make_receiver = make_receiver
         self._limits = limits
         self._memory = memory
-        #: What was reported to the budget of a frame that is half there.
+        #: Bytes of a partial frame that were reported to the budget.
         self._held_bytes = 0
-        #: What was written since ``is_write_paused``.
+        #: Bytes written since ``is_write_paused``.
         self._unread_bytes = 0
         self._is_starved = False
         self._splitter = FrameSplitter(
@@ -98,15 +98,15 @@ class Connection(asyncio.BufferedProtocol):
         #: Numeric address of the other side.
         self.peer_host = "?"
         self.is_write_paused = False
-        #: By whoever handles the frames; the memory budget may have reading pause as well.
+        #: Set by the receiver of the frames. The memory budget can pause reading separately.
         self.is_reading_paused = False
-        #: It is a broker's: it waits for nobody's memory, and nobody's need ends it.
+        #: The connection is a broker's: it neither waits for memory nor is closed to free memory.
         self.is_privileged = False
         #: Loop time of the last byte from the peer, in seconds.
         self.last_heard_s = 0.0
-        #: Called last if this side did not close it; with False if the stream ended, as the peer's
-        #: kernel ends it for a process that dies, with True if it was reset: a firewall does that
-        #: as well, and the peer need not know of it.
+        #: Called last if this side did not close the connection. The argument is False after the
+        #: end of the stream, as when the peer's process dies. It is True after a reset, which a
+        #: firewall can also cause without the peer's knowledge.
         self.on_peer_closed: Callable[[bool], None] | None = None
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def descriptor(self) -> int:
-        """The number of the socket's descriptor; -1 where there is none."""
+        """The file descriptor of the socket; -1 if there is none."""
         found = None if self._transport is None else self._transport.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
@@ -123,9 +123,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and self._close_reason is None
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send ``buffers`` one after the other; they must not change until sent.
+        """Send ``buffers`` in order; they must not change until they are sent.
 
-        Forgotten if the connection is closing: who waits for an answer hears of that.
+        Dropped if the connection is closing: ``connection_closed`` notifies the receiver.
         """
         if self._transport is not None and self._close_reason is None:
             if self.is_write_paused and self._memory is not None:
@@ -147,13 +147,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def close(self, reason: str) -> None:
-        """Send what was written, then close; the first ``reason`` stays."""
+        """Send pending writes, then close. The first ``reason`` is kept."""
         if self._transport is not None and self._close_reason is None:
             self._close_reason = reason
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close at once; unsent bytes are lost."""
         if self._close_reason is None:
             self._close_reason = reason
         if self._transport is not None:
@@ -162,24 +162,24 @@ class Connection(asyncio.BufferedProtocol):
     def reset(self, reason: str) -> None:
         """Close at once by a TCP reset, which is sent even if earlier bytes are unacknowledged.
 
-        The end of stream that :meth:`abort` sends waits behind the retransmission of such bytes:
-        after a network outage, for as long again as the outage lasted.
+        The FIN that :meth:`abort` sends waits for the retransmission of such bytes. After a
+        network outage that takes as long again as the outage lasted.
         """
         if self._transport is not None and (own := self._transport.get_extra_info("socket")):
             try:
                 own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             except OSError as e:
-                # The socket is closed already: the kernel has answered the peer.
+                # The socket is already closed, and the kernel has notified the peer.
                 reason = f"{reason} ({e})"
         self.abort(reason)
 
     def refuse(self, error: RemoteProtocolError) -> None:
-        """The peer broke the protocol: say so once, and have done with it."""
+        """Log that the peer violated the protocol, and close at once."""
         if self._close_reason is None:
             _log.warning("connection_broke_protocol", peer=self.peer, reason=str(error))
             self.abort(str(error))
 
-    # --- called by the loop
+    # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are asyncio's by shape only, not by class.
@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
         address: Any = transport.get_extra_info("peername")
         if address:
-            # One machine is one address, however it is spelt.
+            # Normalize IPv4-mapped IPv6, so that one machine has one address.
             self.peer_host = address[0].removeprefix("::ffff:")
             self.peer = f"{address[0]}:{address[1]}"
         self.last_heard_s = self._loop.time()
@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         peer_closed = self._close_reason is None and (
             exc is None or isinstance(exc, ConnectionError)
         )
-        # A pipe is broken where the end of the stream came first.
+        # EPIPE follows the end of the stream; it is not a reset.
         is_reset = exc is not None and not isinstance(exc, BrokenPipeError)
         if self._close_reason is None:
             self._close_reason = str(exc) if exc is not None else "closed by the peer"
@@ -246,24 +246,24 @@ class Connection(asyncio.BufferedProtocol):
     # --- memory
 
     def note_taken(self) -> None:
-        """Report to the budget how much the peer has taken of what was written."""
+        """Report to the budget how much of the responses the peer has read."""
         if self.is_write_paused:
             self._note_unread()
 
     @property
     def is_held_up(self) -> bool:
-        """Nothing is read from the peer, by this side's own will."""
+        """Whether this side does not read from the peer at the moment."""
         return self.is_reading_paused or self._is_starved
 
     def memory_freed(self) -> None:
-        """There may be memory for the rest of the frame."""
+        """Called when memory for the rest of the frame may be available."""
         self._note_partial()
         if self.is_open and not self.is_held_up:
             assert self._transport is not None
             self._transport.resume_reading()
 
     def _note_partial(self) -> None:
-        """Take what the frame needs next from the budget, or read no more until it is there."""
+        """Reserve memory for the next part of the frame, or pause reading until it is available."""
         memory, splitter = self._memory, self._splitter
         if memory is None or not self.is_open:
             return
@@ -304,9 +304,9 @@ async def connect(
     limits: ConnectionLimits,
     timeout_ms: int,
 ) -> R:
-    """Connect and give back what ``make_receiver`` made.
+    """Connect and return the result of ``make_receiver``.
 
-    :raises ConnectionLostError: if there is no connection within ``timeout_ms``.
+    :raises ConnectionLostError: there is no connection within ``timeout_ms``.
     """
     loop = asyncio.get_running_loop()
     made: list[R] = []
@@ -329,7 +329,7 @@ async def connect(
 
 
 async def is_refused(host: str, port: int, *, timeout_ms: int = 500) -> bool:
-    """Whether nobody listens there; False also if that cannot be told, or not in time."""
+    """Whether the address refuses connections; False if it is unknown or takes too long."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -345,7 +345,7 @@ async def is_refused(host: str, port: int, *, timeout_ms: int = 500) -> bool:
 async def addresses_of(host: str, *, timeout_ms: int) -> tuple[str, ...] | None:
     """Resolve a host name, in a thread of the event loop's executor.
 
-    :returns: its addresses, none for an unknown host; None if the name service does not answer in
+    :returns: its addresses; empty for an unknown host, None if the name service does not answer in
         time.
     """
     loop = asyncio.get_running_loop()
@@ -353,8 +353,8 @@ async def addresses_of(host: str, *, timeout_ms: int) -> tuple[str, ...] | None:
         async with asyncio.timeout(timeout_ms / 1000):
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except UnicodeError:
-        return ()  # No name can be like that.
-    except OSError as e:  # TimeoutError is one.
+        return ()  # The name is malformed.
+    except OSError as e:  # includes TimeoutError
         return () if e.errno in _NO_SUCH_HOST else None
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -369,9 +369,9 @@ async def listen(
 ) -> asyncio.Server:
     """Accept connections on ``host:port``; port 0 lets the system choose.
 
-    :param start_serving: False only takes the address; connections are refused until the server
+    :param start_serving: False only binds the address; connections are refused until the server
         starts to serve.
-    :raises StartupError: if the address cannot be had.
+    :raises StartupError: the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -383,26 +383,26 @@ async def listen(
 
 
 async def start_serving(server: asyncio.Server) -> None:
-    """Let connections in to an address that was only taken so far.
+    """Accept connections on an address that was only bound before.
 
-    :raises StartupError: if somebody else was faster: an address that is bound may still be shared.
+    :raises StartupError: another process listens there: several can bind, but only one can listen.
     """
     try:
         await server.start_serving()
     except OSError as e:
         server.close()
         raise StartupError(f"cannot listen: {e}") from e
-    # uvloop closes the socket and gives only the loop's exception handler why.
+    # uvloop closes the socket and reports the reason only to the loop's exception handler.
     if any(listener.fileno() < 0 for listener in server.sockets):
         server.close()
         raise StartupError("cannot listen: somebody else does so at the same address")
 
 
 def stop_listening(server: asyncio.Server) -> None:
-    """Let no connection in any more, not even if this process cannot exit.
+    """Accept no more connections, even if this process cannot exit.
 
     Closing alone is not enough: a thread stuck in the kernel keeps the socket of a killed process
-    alive, and with it a port that accepts. A socket that was shut down does not.
+    alive, and its port accepts connections. ``shutdown`` prevents that.
     """
     for listener in server.sockets if server.is_serving() else ():
         with listener.dup() as duplicate:

@@ -1,17 +1,17 @@
-"""PURE. ``ConnectionContext``: who speaks on a connection, and how it came in."""
+"""PURE. ``ConnectionContext``: the principal and the addresses of a connection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-#: Who has not said who it is; Kafka's ``KafkaPrincipal.ANONYMOUS``.
+#: Principal of an unauthenticated client; Kafka's ``KafkaPrincipal.ANONYMOUS``.
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionContext:
-    """One object per connection; every request that comes on it has it."""
+    """One object per connection, passed to the handler with each of its requests."""
 
     #: "host:port" of the client.
     peer: str

@@ -1,10 +1,10 @@
-"""PURE. ``ConnectionQuotas``: how many connections a listener has, in all and per address.
+"""PURE. ``ConnectionQuotas``: limits of a listener's connections, in total and per address.
 
-* A client's connection takes a free place. The last ``reserved`` places are not for clients.
-* One that finds none, or comes from an address that has too many, is *pending*: the oldest of those
-  is evicted when the next one comes, and none is pending for longer than ``pending_ms``.
-* A broker that shows itself leaves its place to clients and has one of its own, up to
-  ``max_connections`` with them.
+* A client's connection takes a slot. The last ``reserved`` slots are not for clients.
+* A connection without a slot, or from an address with too many connections, is *pending*. The
+  oldest pending connection is evicted when another one arrives, and all after ``pending_ms``.
+* A connection that is identified as a broker's gives its slot back to clients and takes a reserved
+  one, if one is free.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class QuotaLimits:
 
     max_connections: int = 10_000
     reserved: int = 0
-    """For brokers: as many of ``max_connections``."""
+    """The part of ``max_connections`` that is reserved for brokers."""
     pending: int = 0
-    """Beyond the places of clients, for those who may turn out to be brokers."""
+    """Additional connections that wait to be identified as brokers."""
     pending_ms: int = 5_000
     max_per_host: int = 2**31 - 1
     per_host: Mapping[str, int] = field(default_factory=dict)
-    """Other limits for some addresses."""
+    """Limits of addresses that differ from ``max_per_host``."""
 
     @property
     def clients(self) -> int:
@@ -36,7 +36,7 @@ class QuotaLimits:
 
 
 class Counted(Protocol):
-    """A connection."""
+    """The part of a connection that this module uses."""
 
     peer_host: str
     is_privileged: bool
@@ -51,15 +51,15 @@ class _Place(Enum):
 
 
 class ConnectionQuotas:
-    """Gives places; whoever has none any more is aborted here."""
+    """Assigns slots, and aborts connections that are evicted."""
 
     def __init__(self, limits: QuotaLimits) -> None:
         self._limits = limits
         self._places: dict[Counted, _Place] = {}
-        #: Those that are pending and since when, the oldest first.
+        #: Pending connections and the loop time of their arrival, oldest first.
         self._pending: dict[Counted, float] = {}
         self._count: Counter[_Place] = Counter()
-        #: Clients by address.
+        #: Number of client connections by address.
         self._hosts: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -68,9 +68,9 @@ class ConnectionQuotas:
     def admit(
         self, connection: Counted, now_s: float, *, are_descriptors_short: bool = False
     ) -> bool:
-        """Give ``connection`` a place; False if there is none.
+        """Assign a slot or make ``connection`` pending; False if neither is possible.
 
-        No client gets one while descriptors are short: disks need the rest.
+        Clients get no slot while descriptors are short, because disks need the rest.
         """
         host = connection.peer_host
         is_free = self._count[_Place.CLIENT] < self._limits.clients and not are_descriptors_short
@@ -86,12 +86,12 @@ class ConnectionQuotas:
         return True
 
     def note_broker(self, connection: Counted) -> None:
-        """``connection`` is a broker's, as it has shown: it takes no client's place from now on."""
+        """Move ``connection``, identified as a broker's, from a client slot to a reserved slot."""
         brokers = self._limits.max_connections - self._limits.clients
         place = self._places.get(connection)
         if place is None or place is _Place.BROKER:
             return
-        # Without places of their own they are counted as all are, and only need not wait.
+        # A broker without a reserved slot keeps its slot, and only has priority for memory.
         connection.is_privileged = True
         if self._count[_Place.BROKER] < brokers:
             self.release(connection)
@@ -113,7 +113,7 @@ class ConnectionQuotas:
         connection.abort("the places that are left are brokers'")
 
     def evict_pending(self, now_s: float) -> None:
-        """Evict who was pending for too long."""
+        """Evict connections that were pending for too long."""
         until_s = now_s - self._limits.pending_ms / 1000
         for old in [old for old, since_s in self._pending.items() if since_s <= until_s]:
             self.evict(old)

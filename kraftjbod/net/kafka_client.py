@@ -1,10 +1,10 @@
-"""LOOP. A connection to a Kafka broker, ours or any other, for follower fetch and for the tools.
+"""LOOP. A client connection to any Kafka broker, for follower fetch and for the tools.
 
-Requests may be pipelined: responses come back in order, and each one is checked against the
-request it answers. Versions are negotiated once, when connecting.
+Requests may be pipelined. Responses arrive in order, and each one is checked against its request.
+Versions are negotiated once, when connecting.
 
-A request that is not answered in time closes the connection: what comes later on it would answer
-a question that nobody remembers. There is no reconnecting in here.
+A request that times out closes the connection, because a late response would not match the next
+request. This class does not reconnect.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CORRELATION_MASK = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """A request that was sent."""
+    """A request in flight."""
 
     correlation_id: int
     api_key: int
@@ -56,7 +56,7 @@ class _Waiting:
 
 
 class KafkaConnection:
-    """One connection. Made by :meth:`connect`."""
+    """One connection, created by :meth:`connect`."""
 
     def __init__(self, connection: Connection, *, client_id: str, max_in_flight: int) -> None:
         self._connection = connection
@@ -64,7 +64,7 @@ class KafkaConnection:
         self._max_in_flight = max_in_flight
         self._waiting: deque[_Waiting] = deque()
         self._next_correlation_id = 0
-        #: Greatest version that both sides speak, by api key; filled once, when connecting.
+        #: Highest version that both sides support, by API key; set when connecting.
         self._versions: dict[int, int] = {}
 
     def __repr__(self) -> str:
@@ -80,10 +80,10 @@ class KafkaConnection:
         limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
         max_in_flight: int = 100,
     ) -> KafkaConnection:
-        """Connect and agree on versions.
+        """Connect and negotiate versions.
 
-        :raises ConnectionLostError: if there is no connection.
-        :raises RequestTimedOutError: if the broker accepts but does not answer.
+        :raises ConnectionLostError: the connection failed.
+        :raises RequestTimedOutError: the broker accepts connections but does not answer.
         """
 
         def make(connection: Connection) -> KafkaConnection:
@@ -102,7 +102,7 @@ class KafkaConnection:
         return self._connection.is_open
 
     def version_of(self, api_key: int) -> int:
-        """Greatest version of an API that both sides speak.
+        """Highest version of an API that both sides support.
 
         :raises OperatingError: UNSUPPORTED_VERSION, if there is none.
         """
@@ -115,14 +115,14 @@ class KafkaConnection:
         return version
 
     async def request(self, body: Request[R], *, timeout_ms: int, version: int | None = None) -> R:
-        """Ask, and wait for the response.
+        """Send a request and wait for its response.
 
-        None at once for a Produce with acks=0, which is never answered.
+        Returns None at once for a Produce with acks=0, which has no response.
         Records in the response are memoryviews into its frame.
 
-        :param version: of the API; the greatest common one by default.
-        :raises RequestTimedOutError: no answer in time; the connection is closed then.
-        :raises ConnectionLostError: the connection is gone or goes meanwhile.
+        :param version: version of the API; the highest common version by default.
+        :raises RequestTimedOutError: no response in time; the connection is closed.
+        :raises ConnectionLostError: the connection is or was closed.
         :raises OverloadedError: too many requests are in flight.
         :raises OperatingError: UNSUPPORTED_VERSION.
         """
@@ -158,7 +158,7 @@ class KafkaConnection:
         self._connection.write(buffers)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                # Decoded as what answers this API.
+                # The response was decoded as the type that belongs to this API.
                 response = cast(R, await waiting.response)
                 if buggify.is_on:
                     buggify.time_out("net.kafka_answer_lost")
@@ -190,7 +190,7 @@ class KafkaConnection:
     # --- called by the connection
 
     def frame_received(self, frame: Frame) -> None:
-        """:raises RemoteProtocolError: a malformed answer, or one to another question."""
+        """:raises RemoteProtocolError: the response is malformed, or answers another request."""
         if not self._waiting:
             raise RemoteProtocolError("a response came that answers no request")
         waiting = self._waiting[0]
@@ -200,13 +200,13 @@ class KafkaConnection:
                 f"a response is to request {correlation_id}, expected {waiting.correlation_id}"
             )
         response = decode_response(frame, api_key=waiting.api_key, version=waiting.version)
-        # Only now: if the frame is refused, its request is among those that fail.
+        # Removed after decoding, so that a malformed response fails its request as well.
         self._waiting.popleft()
         if not waiting.response.done():
             waiting.response.set_result(response)
 
     def writing_resumed(self) -> None:
-        """Nothing waits for that: requests in flight are few."""
+        """No request waits for this, because few are in flight."""
 
     def connection_closed(self, reason: str) -> None:
         lost = f"the connection to {self._connection.peer} was lost: {reason}"

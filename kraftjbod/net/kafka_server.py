@@ -1,12 +1,12 @@
-"""LOOP. The door for Kafka clients and following brokers.
+"""LOOP. The listener for Kafka clients and following brokers.
 
-Decodes requests, hands them to the one injected handler and encodes what it gives back.
-ApiVersions is answered here: it says what the codec speaks, and the features that it is handed.
-What only members of the cluster may ask (cluster_actions.py) is refused here to all other hosts
-(cluster_peers.py), without a look at its body where that is possible.
+Decodes requests, passes them to the injected handler and encodes its responses.
+ApiVersions is answered here from the versions of the codec and the given features.
+Requests for members of the cluster (cluster_actions.py) are refused to all other hosts
+(cluster_peers.py), without decoding the body where possible.
 
-A handler maps every expected error to a response of its own.
-An exception that leaves it is a bug: ``request_handler_failed``, and that connection is closed.
+A handler maps every expected error to a response.
+Any other exception is a bug: ``request_handler_failed`` is logged and the connection closed.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from kraftjbod.protocol.messages import FetchRequest, WriteTxnMarkersRequest
 Handler = Callable[[RequestHeader, Message, ConnectionContext], Awaitable[Message | None]]
 """Answers one request; None if the client expects no response (Produce with acks=0).
 
-A ``Completion`` needs no task, and the answer leaves in the turn in which it is done.
+A ``Completion`` needs no task, and its response is written in the same event loop iteration.
 """
 
-#: Served most, and answered with little beside the records.
+#: The most frequent requests, whose responses are small apart from the records.
 _HOT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
-#: A smaller request is decoded, and answered if it is a hot one, in one go.
+#: Smaller requests are decoded without a pause, and hot ones also answered without one.
 _LARGE_FRAME_BYTES: Final = 32 * 1024
 IsBroker = Callable[[RequestHeader, Message], bool]
-"""Whether the request, a Fetch of a member, names a broker that is registered."""
+"""Whether the request, a Fetch from a member, names a registered broker."""
 _PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")
 
 
@@ -75,12 +75,12 @@ def _encode(header: RequestHeader, response: Message | None) -> Sequence[Buffer]
 
 
 def may_be_large(request: Frame) -> bool:
-    """All but a Produce may be answered with much more than they ask with."""
+    """Whether the response can be much larger than the request: for all but Produce."""
     return bytes(request[:2]) != _PRODUCE
 
 
 class _Requests:
-    """Of one connection: from frames to handlers, and back to buffers."""
+    """Decodes requests of one connection, calls the handler, and encodes the responses."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class _Requests:
         return self._hand_on(header, body)
 
     def authenticated(self, principal: str) -> None:
-        """Requests that begin from now on are those of ``principal``."""
+        """Set the principal of requests that start from now on."""
         self._context = replace(self._context, principal=principal)
 
     def held_until_known(
         self, make_authenticator: MakeAuthenticator, limits: AuthenticationLimits
     ) -> HeldRequests:
-        """The way in of a listener that asks who is there."""
+        """Wrap this object for a listener with an authenticator."""
         return HeldRequests(
             self._connection,
             make_authenticator(self._context),
@@ -137,7 +137,7 @@ class _Requests:
         self, request: PendingRequest, *, is_hot: bool
     ) -> Sequence[Buffer] | None:
         if not is_hot and len(request.frame) > _LARGE_FRAME_BYTES:
-            # Produce requests keep their order; what each may bring is limited.
+            # Produce requests keep their order, and their size is limited.
             await WorkSlices.of_loop().turn()
         header, body = _decode(request)
         if body is None or header.api_key == ApiKey.API_VERSIONS:
@@ -176,7 +176,7 @@ class _Requests:
         return refuse_fetch(body, header.api_version)
 
     async def _answer_unknown_host(self, request: PendingRequest) -> Sequence[Buffer] | None:
-        """Refuse what only members may ask, if the host turns out to be none."""
+        """Answer a request that is only for members, and refuse it if the host is not a member."""
         if await self._peers.admits(self._connection.peer_host):
             return await self._answer_in_slices(request, is_hot=False)
         header = decode_request_header(request.frame)
@@ -220,15 +220,15 @@ def kafka_server(
     authenticator: MakeAuthenticator | None = None,
     authentication_limits: AuthenticationLimits = DEFAULT_AUTHENTICATION_LIMITS,
 ) -> Listener:
-    """A listener, not started yet, that speaks Kafka's wire protocol on one port.
+    """Create a listener for Kafka's protocol on one port. It is not started.
 
-    :param listener_name: which the handler is given with each request.
-    :param features: what ApiVersions says of them when it is asked.
-    :param is_broker: connections of such brokers have places of their own.
-    :param peers: the hosts that may ask what only members of the cluster may ask.
-    :param memory: of the daemon, if it has several doors.
-    :param authenticator: makes one per connection, which is held until it knows who is there;
-        without it everybody is ``User:ANONYMOUS`` at once.
+    :param listener_name: passed to the handler with each request.
+    :param features: returns the features for ApiVersions.
+    :param is_broker: recognizes brokers, whose connections use reserved slots.
+    :param peers: the hosts that may send requests for members of the cluster.
+    :param memory: budget of the daemon, if several listeners share it.
+    :param authenticator: creates the authenticator of a connection, whose requests are held until
+        it is authenticated. Without it every client is ``User:ANONYMOUS``.
     """
 
     def make_session(connection: Connection) -> RequestSession:

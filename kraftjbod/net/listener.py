@@ -1,12 +1,12 @@
-"""LOOP. A listening port and the connections that came through it; shared by both doors.
+"""LOOP. A listening port and its connections; used for Kafka and for RPC.
 
-* Connections are limited, in all and per address (connection_quotas.py), and clients' are refused
-  before the process runs out of descriptors (core/descriptor_budget.py). Some places are kept for
-  brokers: who comes when the others are taken is pending, where the oldest goes for the next one,
-  and has a few seconds to show itself as a broker, who then stays.
-* A connection that has nothing in flight and said nothing for ``max_idle_ms`` is closed.
-* Connections that were silent during a network outage are reset when asked for (``reset_silent``).
-* Closing stops the port first, then lets sessions finish until a deadline, then aborts the rest.
+* Connections are limited in total and per address (connection_quotas.py). Client connections are
+  refused before the process runs out of descriptors (core/descriptor_budget.py).
+* Some slots are reserved for brokers. When the other slots are taken, a new connection is pending
+  for a few seconds. It stays if it is identified as a broker's in that time.
+* A connection without requests in flight that was silent for ``max_idle_ms`` is closed.
+* ``reset_silent`` resets connections that were silent during a network outage.
+* Closing first stops accepting, then lets sessions finish until a deadline, then aborts the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SESSION_LIMITS: Final = SessionLimits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerLimits:
-    """What one port may hold, and each connection that came through it."""
+    """Limits of one port and of each of its connections."""
 
     connection: ConnectionLimits = _CONNECTION_LIMITS
     session: SessionLimits = _SESSION_LIMITS
@@ -49,11 +49,11 @@ class ListenerLimits:
     max_idle_ms: int = 600_000
     backlog: int = 512
     max_client_descriptor: int = 2**31 - 1
-    """A higher one shows that the process is short of descriptors."""
+    """A higher descriptor number means that the process is short of descriptors."""
 
 
 class Listener:
-    """One port. ``make_session`` is called with each connection that is accepted."""
+    """One port. ``make_session`` is called for each accepted connection."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Listener:
         limits: ListenerLimits,
         memory: MemoryBudget | None = None,
     ) -> None:
-        """:param memory: of the daemon, for all its doors; one of this door's own if not given."""
+        """:param memory: budget shared by all listeners of the daemon; a separate one if None."""
         self._name = name
         self._host = host
         self._port = port
@@ -94,7 +94,7 @@ class Listener:
         in_order: bool,
         may_be_large: MayBeLarge = never,
     ) -> RequestSession:
-        """One for ``make_session`` to give back, within this door's limits."""
+        """Create a session with this listener's limits, for use in ``make_session``."""
         return RequestSession(
             connection,
             answer=answer,
@@ -106,7 +106,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port in use, once bound."""
+        """The port in use. Before ``bind`` it can be 0."""
         return self._port
 
     @property
@@ -114,9 +114,9 @@ class Listener:
         return len(self._sessions)
 
     async def bind(self) -> None:
-        """Take the address, so that nobody else does; connections are refused until the start.
+        """Bind the address, so that no other process can; connections are refused until ``start``.
 
-        :raises StartupError: if the address cannot be had.
+        :raises StartupError: the address cannot be bound.
         """
         self._server = await listen(
             self._host,
@@ -131,7 +131,7 @@ class Listener:
     async def start(self) -> None:
         """Accept connections.
 
-        :raises StartupError: if the address was not bound before and cannot be had.
+        :raises StartupError: the address was not bound before and cannot be bound.
         """
         if self._server is None:
             await self.bind()
@@ -140,7 +140,7 @@ class Listener:
         self._watch_idle()
 
     async def close(self, *, timeout_ms: int) -> None:
-        """Stop accepting, finish what is in flight within ``timeout_ms``, close all."""
+        """Stop accepting, let requests in flight finish within ``timeout_ms``, close all."""
         self._is_closing = True
         if self._server is not None:
             stop_listening(self._server)
@@ -189,7 +189,7 @@ class Listener:
             self._empty.set()
 
     def _log_refused(self, connection: Connection, now_s: float, *, is_short: bool) -> None:
-        """At most once a second: who floods a door shall not flood the telemetry."""
+        """Log at most once a second, so that many connections do not flood the telemetry."""
         self._refused += 1
         if now_s - self._reported_s >= 1:
             self._reported_s = now_s
@@ -238,7 +238,7 @@ class Listener:
 
 
 class _Accepted:
-    """Passes everything on to the session, and the end to the listener too."""
+    """Passes all events on to the session, and the closing to the listener as well."""
 
     def __init__(self, listener: Listener, connection: Connection, session: RequestSession) -> None:
         self._listener = listener

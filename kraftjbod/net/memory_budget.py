@@ -1,13 +1,12 @@
-"""LOOP. What all connections of a daemon may hold together: requests that came, answers not yet
-read.
+"""LOOP. Limits the memory of all connections of a daemon: unanswered requests, unread responses.
 
-* Two ledgers with one limit each, as Kafka's ``queued.max.request.bytes``. Who finds one full waits
-  for memory, in order of arrival; a broker's connection never does.
-* A *holding* is memory that waits for a peer: a frame half sent, an answer half read. A peer that
-  moves fewer than ``min_progress_bytes`` in a whole deadline is closed; who is slow is not.
-* While others wait for memory, those go that have moved least in their time, after a short grace.
+* Two ledgers with separate limits, such as Kafka's ``queued.max.request.bytes``. When a ledger is
+  full, connections wait for memory in order of arrival. Connections of brokers never wait.
+* A *holding* is memory that waits for a peer: a partially received request or a partially read
+  response. A peer that moves fewer than ``min_progress_bytes`` within the time limit is closed.
+* While connections wait for memory, the slowest holdings are closed after a short grace period.
 
-Bytes of requests that are being worked on are counted and never a holding: their deadline is ours.
+Bytes of requests in progress are counted, but are no holding: the peer does not delay them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kraftjbod.core.telemetry import get_logger
 
 _MIB: Final = 1024 * 1024
 _SWEEP_S: Final = 1.0
-#: What is in use after others had to go for who waits, as a share of the limit.
+#: Closing holdings stops when this share of the limit is in use.
 _RELIEVED: Final = 0.5
 
 _log = get_logger()
@@ -28,55 +27,55 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimits:
-    """What one daemon holds for its peers, and for how long."""
+    """Memory that one daemon uses for its peers, and time limits."""
 
     max_request_bytes: int = 256 * _MIB
     max_answer_bytes: int = 256 * _MIB
     receive_timeout_ms: int = 60_000
-    """A frame that was begun must get on within this."""
+    """A partially received frame must make progress within this time."""
     read_timeout_ms: int = 300_000
-    """An answer must be taken on within this."""
+    """A partially read response must make progress within this time."""
     min_progress_bytes: int = 16 * 1024
-    """What counts as getting on within a deadline; so does the end of a frame or an answer."""
+    """Bytes that count as progress within a time limit. The end of a transfer also counts."""
     grace_ms: int = 5_000
-    """So long nobody has to go for others."""
+    """Age before which a holding is not closed for the sake of others."""
 
 
 class Peer(Protocol):
-    """Who holds memory: a connection."""
+    """A connection that holds memory."""
 
     peer: str
     is_privileged: bool
 
     @property
     def is_held_up(self) -> bool:
-        """It could not send if it would."""
+        """Whether this side does not read from the peer, so that the peer cannot make progress."""
         ...
 
     def note_taken(self) -> None:
-        """Report to the budget anew how much of its answers it has taken."""
+        """Report to the budget how much of its responses the peer has read."""
         ...
 
     def abort(self, reason: str) -> None: ...
 
 
 class Waiter(Protocol):
-    """Who waits for memory of a ledger."""
+    """Waits for memory of a ledger."""
 
     def memory_freed(self) -> None: ...
 
 
 class Holding:
-    """One transfer that has begun and has not ended."""
+    """A transfer in progress."""
 
     __slots__ = ("began_s", "moved_bytes", "seen_bytes", "seen_s", "size_bytes")
 
     def __init__(self, now_s: float) -> None:
         self.size_bytes = 0
-        #: What the peer has sent or taken of it so far.
+        #: Bytes that the peer has sent or read so far.
         self.moved_bytes = 0
         self.began_s = now_s
-        #: Where it stood when it last got on, and when that was.
+        #: ``moved_bytes`` at the last progress, and the time of it.
         self.seen_bytes = 0
         self.seen_s = now_s
 
@@ -85,7 +84,7 @@ class Holding:
 
 
 class Ledger:
-    """One kind of memory. For the loop's thread."""
+    """One kind of memory. Not thread-safe."""
 
     def __init__(
         self,
@@ -119,17 +118,21 @@ class Ledger:
         return max(0, self.max_bytes - self.used_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Count bytes that are worked on."""
+        """Count bytes of requests in progress."""
         self.used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """They are done with."""
+        """Release bytes counted by :meth:`take`."""
         self.used_bytes -= size_bytes
         if self._waiters:
             self._resume_soon()
 
     def hold(self, peer: Peer, size_bytes: int, moved_bytes: int) -> None:
-        """``peer`` has moved so much of what takes ``size_bytes`` of memory until its end."""
+        """Record the progress of a transfer.
+
+        :param size_bytes: memory that the transfer occupies until it ends.
+        :param moved_bytes: bytes that ``peer`` has sent or read so far.
+        """
         holding = self._holdings.get(peer)
         if holding is None:
             holding = self._holdings[peer] = Holding(asyncio.get_running_loop().time())
@@ -139,13 +142,13 @@ class Ledger:
         holding.moved_bytes = moved_bytes
 
     def release(self, peer: Peer) -> None:
-        """The transfer has ended, one way or another."""
+        """End the transfer of ``peer``, if any, and release its memory."""
         holding = self._holdings.pop(peer, None)
         if holding is not None:
             self.give(holding.size_bytes)
 
     def wait_for_memory(self, waiter: Waiter) -> None:
-        """``memory_freed`` is called once there is some, and may wait again then."""
+        """Call ``memory_freed`` once memory is available; the waiter may then wait again."""
         self._waiters[waiter] = None
         self._budget.begin_sweeps()
 
@@ -159,11 +162,11 @@ class Ledger:
         return bool(self._holdings or self._waiters)
 
     def peers(self) -> list[Peer]:
-        """Who holds something."""
+        """The peers with a transfer in progress."""
         return list(self._holdings)
 
     def sweep(self, now_s: float) -> None:
-        """Close who does not get on; make memory free if somebody waits for it."""
+        """Close peers without progress, and free memory if connections wait for it."""
         for peer, holding in list(self._holdings.items()):
             if (self._may_be_held_up and peer.is_held_up) or (
                 holding.moved_bytes - holding.seen_bytes >= self._limits.min_progress_bytes
@@ -176,7 +179,7 @@ class Ledger:
             self._resume_soon()
 
     def _relieve(self, now_s: float) -> None:
-        """Those go first that moved least in the time they had."""
+        """Close the holdings with the lowest transfer rates until enough memory is free."""
         grace_s = self._limits.grace_ms / 1000
         old = [
             (holding.rate(now_s), -holding.size_bytes, peer.peer, peer, holding)
@@ -220,7 +223,7 @@ class _Sweeps(Protocol):
 
 
 class MemoryBudget:
-    """``requests``: what came and is not answered; ``answers``: what is not taken."""
+    """``requests``: bytes received and not answered; ``answers``: response bytes not yet read."""
 
     def __init__(self, limits: MemoryLimits) -> None:
         self.requests = Ledger(
@@ -245,7 +248,7 @@ class MemoryBudget:
         return f"<MemoryBudget {self.requests!r} {self.answers!r}>"
 
     def begin_sweeps(self) -> None:
-        """Every second, as long as anything is held or waited for."""
+        """Sweep once per second while memory is held or waited for."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 

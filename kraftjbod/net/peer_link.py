@@ -1,9 +1,9 @@
-"""LOOP. ``PeerLink``: one-way messages to one peer, over our RPC, sent or dropped.
+"""LOOP. ``PeerLink``: sends one-way messages to one peer over RPC, at most once.
 
-* What waits is bounded, by number and bytes: the oldest goes first. Nothing is sent twice.
-* One request is on its way at a time, with all that waited; the peer answers as it comes.
-* A connection that does not answer is given up, for another one may.
-* An error that is not about the peer is a bug: it is raised on the loop.
+* The queue is bounded by number and bytes, and drops the oldest messages. Nothing is sent twice.
+* One request is in flight at a time and carries the queued messages. The peer answers at once.
+* A connection that does not answer is dropped, because a new one may work.
+* An error that is not the peer's is a bug, and is raised in the event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class PeerLink(Generic[T]):
-    """To one peer, for the loop's thread; connects when there is something to send."""
+    """The link to one peer. Connects when there is a message to send. Not thread-safe."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class PeerLink(Generic[T]):
         on_refused: Callable[[OperatingError], None],
     ) -> None:
         """
-        :param timeout_ms: how long the peer may take to say that messages came.
-        :param on_lost: the connection went, or could not be made.
-        :param on_refused: the peer does not want what is sent.
+        :param timeout_ms: time limit of the peer to acknowledge messages.
+        :param on_lost: called when the connection was lost or could not be opened.
+        :param on_refused: called when the peer rejects the messages.
         """
         self._address = f"{host}:{port}"
         self._make_request = make_request
@@ -65,7 +65,7 @@ class PeerLink(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     def send(self, message: T) -> None:
-        """Some time or never."""
+        """Queue ``message``; it may be dropped."""
         self._queue.append(message)
         self._queued_bytes += self._size_of(message)
         while len(self._queue) > self._max_queued or (
@@ -78,7 +78,7 @@ class PeerLink(Generic[T]):
             self._task.add_done_callback(raise_task_error)
 
     def abandon(self) -> None:
-        """The peer is elsewhere by now; what waited for it is dropped."""
+        """Close the link without waiting, because the peer has another address; drop the queue."""
         if self._task is not None:
             self._task.cancel()
         self._client.close()
@@ -101,7 +101,7 @@ class PeerLink(Generic[T]):
         try:
             await self._client.call(request, timeout_ms=self._timeout_ms)
         except ConnectionLostError:
-            # What waited longer than that is old news.
+            # Messages queued during the failed attempt are outdated.
             self._queue.clear()
             self._queued_bytes = 0
             self._on_lost()

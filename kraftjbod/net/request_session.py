@@ -1,18 +1,17 @@
 """LOOP. The requests of one connection: started in order, bounded, answered.
 
-* Each request is begun in order of arrival, and what a handler does before its first await
-  therefore keeps the order of pipelined requests. One whose handler gives back a
-  :class:`Completion` has begun then, and is answered in the turn of the loop in which that is
-  done; any other is a task.
-* Beyond a number of requests or bytes in flight, or while the peer does not take its answers,
-  nothing more is started and nothing more is read.
-* A request whose answer may be large waits until those before it are answered, and until the
-  daemon has memory for answers; a connection has one such answer at a time.
-* A handler that raises :class:`UnansweredError` has no answer: the connection closes when that
-  request's turn comes, after the answers to earlier requests.
-* With ``in_order`` answers leave in the order of the requests, as Kafka's clients expect;
-  else as soon as they are there.
-* When the connection goes, the tasks that still run are cancelled.
+* Requests start in order of arrival, so code of a handler before its first await keeps the order
+  of pipelined requests. A handler may return a :class:`Completion`; its response is written in the
+  event loop iteration that completes it. Other handlers run as tasks.
+* When too many requests or bytes are in flight, or the peer does not read its responses, no request
+  is started and nothing is read.
+* A request whose response may be large waits until earlier requests are answered and the daemon
+  has memory for responses. A connection has one such response at a time.
+* A handler that raises :class:`UnansweredError` has no response: the connection closes after the
+  responses to earlier requests.
+* With ``in_order`` responses leave in the order of the requests, as Kafka's clients expect.
+  Otherwise each leaves when it is ready.
+* When the connection closes, running tasks are cancelled.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """What one connection may have in flight; one request may always be."""
+    """Limits of one connection's requests in flight; one request is always allowed."""
 
     max_in_flight_requests: int
     max_in_flight_bytes: int
 
 
 class PendingRequest:
-    """One request on its way; ``answer`` sets ``api`` as soon as it knows it, for telemetry.
+    """One request in flight. ``answer`` sets ``api`` once it is known, for telemetry.
 
-    It may set ``encode`` too: what makes buffers of the answer.
+    ``answer`` may also set ``encode``, which converts its result to buffers.
     """
 
     __slots__ = ("answer", "api", "close_reason", "encode", "frame", "is_answered", "size_bytes")
@@ -58,16 +57,16 @@ class PendingRequest:
         self.encode: Callable[[Any], Sequence[Buffer] | None] = as_it_is
         self.is_answered = False
         self.answer: Sequence[Buffer] | None = None
-        #: Why the connection closes in the place of an answer.
+        #: Why the connection is closed instead of a response.
         self.close_reason: str | None = None
 
 
 MayBeLarge = Callable[[Frame], bool]
-"""Whether the answer to a request may be much larger than the request."""
+"""Whether the response to a request can be much larger than the request."""
 
 
 def never(_frame: Frame) -> bool:
-    """No answer is much larger."""
+    """For listeners without large responses."""
     return False
 
 
@@ -76,16 +75,16 @@ def as_it_is(answer: Sequence[Buffer] | None) -> Sequence[Buffer] | None:
 
 
 Answer = Callable[[PendingRequest], Awaitable[Any]]
-"""Gives back a :class:`Completion`, if it needs no task, or a coroutine."""
+"""Returns a :class:`Completion` if it needs no task, else a coroutine."""
 
 
 class RequestSession:
     """The receiver of a server's connection.
 
-    ``answer`` turns a request into the buffers of its response, or None if none is due.
-    It raises :class:`RemoteProtocolError` if the peer is at fault, and :class:`UnansweredError` if
-    closing the connection is the answer.
-    Anything else that it raises is a bug: it is reported, and the connection closed.
+    ``answer`` turns a request into the buffers of its response, or None if there is no response.
+    It raises :class:`RemoteProtocolError` if the request is invalid, and :class:`UnansweredError`
+    to close the connection instead of an answer.
+    Any other exception is a bug: it is logged and the connection closed.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class RequestSession:
         memory: MemoryBudget | None = None,
         may_be_large: MayBeLarge = never,
     ) -> None:
-        """:param memory: of the daemon; without one this connection's limits are all."""
+        """:param memory: budget of the daemon; without one only this connection's limits apply."""
         self._connection = connection
         self._answer = answer
         self._in_order = in_order
@@ -107,19 +106,19 @@ class RequestSession:
         self._requests = memory.requests
         self._answers = memory.answers
         self._may_be_large = may_be_large
-        #: Held while a request with a large answer is at work, where answers are not in order.
+        #: Held while a large response is in progress, if responses need not be in order.
         self._large_turn = asyncio.Lock()
         self._writable = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        #: Started and not yet written; in order of arrival.
+        #: Requests started and not yet written, in order of arrival.
         self._pending: deque[PendingRequest] = deque()
         self._in_flight = 0
         self._in_flight_bytes = 0
-        #: Not started for lack of capacity: no more than one read brings, as reading is paused.
+        #: Frames that wait for capacity. Reading is paused, so one read limits their number.
         self._backlog: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Whose tasks have not had their first turn, with what they will wait for, if that is
-        #: made already: what comes now begins after them.
+        #: Requests whose tasks have not run yet, with their coroutines if those already exist.
+        #: Later requests must start after them.
         self._unbegun: dict[PendingRequest, Coroutine[Any, Any, Any] | None] = {}
         self._is_starting_soon = False
         self._is_finishing = False
@@ -140,7 +139,7 @@ class RequestSession:
         self._start_backlog()
 
     def memory_freed(self) -> None:
-        """The daemon has memory for what had to wait."""
+        """Continue after the daemon got memory for this connection."""
         self._writable.set()
         self._start_backlog()
 
@@ -157,7 +156,7 @@ class RequestSession:
                 answering.close()
 
     def finish(self, reason: str) -> None:
-        """Answer what was started, start nothing more, then close."""
+        """Start no more requests, answer those in flight, then close."""
         self._is_finishing = True
         self._drop_backlog()
         self._connection.pause_reading()
@@ -229,7 +228,7 @@ class RequestSession:
         task.add_done_callback(self._tasks.discard)
 
     def _start_backlog_soon(self) -> None:
-        """Not now: whoever completed a request is in the middle of something."""
+        """Start the backlog later: the caller is still completing another request."""
         if not self._is_starting_soon:
             self._is_starting_soon = True
             self._loop.call_soon(self._start_backlog)
@@ -255,7 +254,7 @@ class RequestSession:
             elif not self._in_order and self._may_be_large(request.frame):
                 await self._answer_in_turn(request)
             else:
-                answer = await self._answer(request)  # which says how that is encoded
+                answer = await self._answer(request)  # may set request.encode
                 request.answer = request.encode(answer)
         except Exception as e:
             self._fail(request, e)
@@ -263,7 +262,7 @@ class RequestSession:
             self._settle(request)
 
     def _completed(self, request: PendingRequest, done: Completion[Any]) -> None:
-        """In the middle of what somebody else does: nothing new is begun here."""
+        """Send the response. Runs inside ``Completion.set_result``, so it starts no request."""
         if self._is_gone:
             return
         try:
@@ -274,7 +273,7 @@ class RequestSession:
             self._settle(request)
 
     def _fail(self, request: PendingRequest, error: Exception) -> None:
-        """The peer broke the protocol, or this is a bug."""
+        """Close the connection: a protocol error, a request of the handler, or a bug."""
         if isinstance(error, RemoteProtocolError):
             self._connection.refuse(error)
             return
@@ -313,8 +312,7 @@ class RequestSession:
             self._connection.close(request.close_reason)
 
     async def _answer_in_turn(self, request: PendingRequest) -> None:
-        """One large answer after the other, each when the one before it was taken, and when the
-        daemon has memory."""
+        """Answer after earlier large responses were read and when the daemon has memory."""
         async with self._large_turn:
             while self._connection.is_write_paused or not self._has_memory(self._answers):
                 self._writable.clear()

@@ -1,11 +1,11 @@
 """LOOP. A client of the RPC between brokers and controllers.
 
 Connects on the first call, and on the next call after a loss.
-After failures in a row it pauses longer each time; a call that comes meanwhile waits for that, as
-far as its own deadline allows. Calls share one connection and may overtake each other.
+After each failure in a row the client pauses longer before it reconnects. Calls wait for that
+pause within their own deadlines. Calls share one connection and may be answered out of order.
 
-A call that times out gives up its answer only: others on the connection are not disturbed.
-No call is ever repeated in here, for only the caller knows whether it may be.
+A call that times out does not affect other calls on the connection.
+The client never repeats a call, because only the caller knows whether that is safe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CORRELATION_MASK = 0xFFFFFFFF
 
 
 class RpcClient:
-    """Calls one peer. All methods are for the loop's thread."""
+    """Calls one peer. Not thread-safe."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RpcClient:
         limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """:param on_lost: called when a connection goes that this side did not close."""
+        """:param on_lost: called when a connection closes that this side did not close."""
         self._host = host
         self._port = port
         self._backoff = backoff
@@ -56,9 +56,9 @@ class RpcClient:
         self._on_lost = on_lost
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
-        #: Connections in a row that failed or brought no answer.
+        #: Number of connections in a row that failed or brought no response.
         self._failures = 0
-        #: Loop time before which no connection is tried.
+        #: Loop time before which the client does not reconnect.
         self._not_before_s = 0.0
         self._is_closed = False
 
@@ -68,12 +68,12 @@ class RpcClient:
     async def call(
         self, request: RpcRequest, *, timeout_ms: int, version: int | None = None
     ) -> Any:
-        """Ask, and wait for an instance of ``request.Response``.
+        """Send a request and wait for an instance of ``request.Response``.
 
-        :param version: of the request, on the wire; the newest if None.
-        :raises OperatingError: the peer's own error, with its code and message.
-        :raises RequestTimedOutError: no answer in time; the peer may or may not have acted.
-        :raises ConnectionLostError: no connection, or it went meanwhile (likewise).
+        :param version: wire version of the request; the newest if None.
+        :raises OperatingError: the peer's error, with its code and message.
+        :raises RequestTimedOutError: no response in time; the peer may have processed the request.
+        :raises ConnectionLostError: no connection, or it was lost (likewise).
         :raises OverloadedError: too many calls are in flight.
         """
         try:
@@ -89,13 +89,13 @@ class RpcClient:
             ) from e
 
     def close(self) -> None:
-        """Close for good; calls in flight fail with :class:`ConnectionLostError`."""
+        """Close permanently; calls in flight fail with :class:`ConnectionLostError`."""
         self._is_closed = True
         if self._link is not None:
             self._link.close()
 
     def drop(self, reason: str) -> None:
-        """Give the connection up; the next call makes another one."""
+        """Abort the connection; the next call opens another one."""
         if self._link is not None:
             self._link.abort(reason)
 
@@ -166,7 +166,7 @@ class _Link:
         self._connection.close("closed by this side")
 
     def abort(self, reason: str) -> None:
-        """What was not sent is lost: whoever does not read would hold a close up."""
+        """Close at once and drop unsent bytes: a peer that does not read would delay a close."""
         self._connection.abort(reason)
 
     async def exchange(
@@ -189,21 +189,21 @@ class _Link:
     # --- called by the connection
 
     def frame_received(self, frame: Frame) -> None:
-        """:raises RemoteProtocolError: a malformed answer, or one to a call never made."""
+        """:raises RemoteProtocolError: the response is malformed or belongs to no call."""
         incoming = decode_response(frame)
         if incoming.correlation_id >= self._next_correlation_id:
             raise RemoteProtocolError(f"a response is to call {incoming.correlation_id}, not made")
         self.has_answered = True
         call = self._calls.get(incoming.correlation_id)
         if call is None or call.response.done():
-            return  # its caller gave up
+            return  # The caller timed out.
         if incoming.error is not None:
             call.response.set_exception(incoming.error)
         else:
             call.response.set_result(incoming.parse(call.response_kind))
 
     def writing_resumed(self) -> None:
-        """Nothing waits for that: calls in flight are few and small."""
+        """No call waits for this, because calls in flight are few and small."""
 
     def connection_closed(self, reason: str) -> None:
         lost = f"the connection to {self._connection.peer} was lost: {reason}"

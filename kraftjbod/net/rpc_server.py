@@ -1,15 +1,15 @@
-"""LOOP. The door for the RPC between brokers and controllers.
+"""LOOP. The listener for the RPC between brokers and controllers.
 
-Requests of one connection run side by side, so that a metadata request that waits for news does
-not hold up a heartbeat; each answer leaves when it is there.
+Requests of one connection run concurrently, so that a metadata request that waits for new entries
+does not delay a heartbeat. Each response is sent when it is ready.
 
-The handler is told which connection a request came on, and ``on_peer_closed`` which ones their
-peers closed: nothing is begun for a request after that.
+The handler gets the id of the connection, and ``on_peer_closed`` gets the connections that their
+peers closed. No request of such a connection starts after that.
 
-Only members of the cluster are served (cluster_peers.py); others are refused by the head of their
-request, whose body is not decoded.
+Only members of the cluster are served (cluster_peers.py). Requests of other hosts are refused
+without decoding the body.
 An :class:`OperatingError` from the handler becomes an error envelope.
-Any other exception is a bug: ``request_handler_failed``, and that connection is closed.
+Any other exception is a bug: ``request_handler_failed`` is logged and the connection closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
 RpcHandler = Callable[[RpcRequest, ConnectionId], Awaitable[RpcResponse]]
 IsBroker = Callable[[RpcRequest], bool]
-"""Whether the request, of a member, names a broker or controller that is registered."""
+"""Whether the request, which came from a member, names a registered broker or controller."""
 
 
 def _nobody(_request: RpcRequest) -> bool:
@@ -47,11 +47,11 @@ def _nobody(_request: RpcRequest) -> bool:
 
 
 PeerClosed = Callable[[ConnectionId, bool], None]
-"""Given a connection that its peer closed, and whether it was reset: see ``Connection``."""
+"""Called with a connection that its peer closed, and whether it was reset: see ``Connection``."""
 
 
 def _ignore(_connection_id: ConnectionId, _is_reset: bool) -> None:
-    """Nobody wants to know."""
+    """The default for ``on_peer_closed``."""
 
 
 def _refuse(pending: PendingRequest, connection: Connection, peers: ClusterPeers) -> Buffer:
@@ -79,12 +79,12 @@ def rpc_server(
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,
 ) -> Listener:
-    """A listener, not started yet, that speaks our RPC on one port.
+    """Create a listener for this project's RPC on one port. It is not started.
 
     :param peers: the hosts that are served.
-    :param is_broker: connections of such brokers have places of their own.
+    :param is_broker: recognizes brokers, whose connections use reserved slots.
     :param on_peer_closed: not called for connections that this side closed.
-    :param memory: of the daemon, if it has several doors.
+    :param memory: budget of the daemon, if several listeners share it.
     """
 
     numbers = itertools.count(1)
