@@ -1,13 +1,12 @@
-"""PURE. What becomes of transactions in a compaction pass (KIP-98, KIP-534).
+"""PURE. How a compaction pass treats transactions (KIP-98, KIP-534).
 
-* Records of aborted transactions go, whatever their keys are.
-* A marker is needed as long as there are batches that it decides about: it is known to be of no
-  more use by a pass that met none. That pass gives it a delete horizon, as tombstones have one, and
-  a later pass takes it away.
-* The index of aborted transactions keeps an entry as long as the pass met batches of it: whoever
-  reads needs both, the entry and the marker, or neither.
+* Records of aborted transactions are removed, regardless of their keys.
+* A marker is needed while batches of its transaction exist. A pass that meets none of them gives
+  the marker a delete horizon, like that of a tombstone. A later pass removes it.
+* The index of aborted transactions keeps an entry while the pass meets batches of the transaction.
+  Consumers need either both entry and marker, or neither.
 
-A pass goes through all batches from the log's start on, in order; nothing in it is undecided.
+A pass goes through all batches from the log start, in order, and all their transactions have ended.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ _last_offset = attrgetter("last_offset")
 
 
 class CleanedTransactions:
-    """One pass over a log, whose ``aborted`` transactions are given, all that may matter."""
+    """Transaction state of one pass over a log. ``aborted`` are all its aborted transactions."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
         self._aborted: defaultdict[int, list[AbortedTransaction]] = defaultdict(list)
         for one in sorted(aborted, key=_last_offset):
             self._aborted[one.producer_id].append(one)
-        #: Aborted ones of which batches were met.
+        #: Aborted transactions with at least one batch in the pass so far.
         self._met: set[AbortedTransaction] = set()
-        #: Producers of committed batches since their last marker.
+        #: Producers with committed batches since their last marker.
         self._committing: set[int] = set()
         self._kept: list[AbortedTransaction] = []
 
     def aborted(self, header: BatchHeader) -> AbortedTransaction | None:
-        """The aborted transaction that the batch belongs to."""
+        """Return the aborted transaction that the batch belongs to, or None."""
         known = self._aborted.get(header.producer_id)
         if known is None or not header.is_transactional:
             return None
@@ -48,7 +47,7 @@ class CleanedTransactions:
         return None
 
     def met_batch(self, header: BatchHeader) -> bool:
-        """A batch with or without records; whether its records go with their transaction."""
+        """Process a batch of records. Return whether it belongs to an aborted transaction."""
         if not header.is_transactional:
             return False
         aborted = self.aborted(header)
@@ -59,9 +58,9 @@ class CleanedTransactions:
         return aborted is not None
 
     def met_marker(self, header: BatchHeader, marker: TransactionMarker | None) -> bool:
-        """A control batch; whether nothing is left that it decides about.
+        """Process a control batch. Return whether no batch of its transaction is left.
 
-        One that says nothing to us, as later versions may write it, is left as it is.
+        A control batch of an unknown version or type is always kept.
         """
         if marker is None:
             return header.record_count == 0
@@ -76,6 +75,6 @@ class CleanedTransactions:
         return False
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """What the index of the segment that is being written has to hold since the last call."""
+        """Return the index entries for the segment being written, since the last call."""
         kept, self._kept = self._kept, []
         return kept

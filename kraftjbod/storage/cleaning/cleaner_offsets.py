@@ -1,8 +1,9 @@
-"""LOOP. ``CleanerOffsets``: up to where each compacted replica of this node is clean.
+"""LOOP. ``CleanerOffsets``: the offset up to which each compacted replica of this node is clean.
 
-Known in memory by replica, so a replica that moves to another directory keeps what is known of it;
-written to ``cleaner-offset-checkpoint`` of its directory, in Kafka's format.
-A file may say less than is true, or nothing: then more is cleaned again, with the same result.
+The offsets are kept in memory by replica, so they survive a move to another directory. They are
+written to ``cleaner-offset-checkpoint`` of the replica's directory, in Kafka's format.
+A file may have a lower offset than the actual one, or none: then records are cleaned again, with
+the same result.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class CleanerOffsets:
-    """All methods are for the loop's thread."""
+    """The offsets of all replicas. All methods run on the event loop."""
 
     def __init__(self, registry: ReplicaRegistry) -> None:
         self._registry = registry
-        #: Dirs whose file was read.
+        #: Directories whose file was read.
         self._loaded: set[LogDir] = set()
         self._clean_to: dict[TopicPartition, int] = {}
-        #: Of whom the file of each dir speaks, or may speak.
+        #: Replicas that the file of each directory names, or may name.
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
 
     async def load(self, log_dir: LogDir) -> None:
-        """What the file of ``log_dir`` says of the replicas there; once, later calls do nothing.
+        """Read the offsets of the replicas in ``log_dir`` from its file. Later calls have no
+        effect.
 
-        :raises KafkaStorageError: if the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         if log_dir in self._loaded:
             return
@@ -47,38 +49,42 @@ class CleanerOffsets:
                     self._clean_to.setdefault(handle.topic_partition, offset)
 
     def first_dirty(self, handle: LogHandle) -> int:
-        """The first offset that no pass has seen."""
+        """Return the first offset that no pass has cleaned."""
         offset = self._clean_to.get(handle.topic_partition, 0)
         is_of_this_log = offset <= handle.log_end_offset
         return max(handle.log_start_offset, offset if is_of_this_log else 0)
 
     async def advance(self, handle: LogHandle, offset: int) -> None:
-        """Everything below ``offset`` is clean."""
+        """Record that everything below ``offset`` is clean."""
         self._clean_to[handle.topic_partition] = offset
         await self.write(handle.log_dir)
 
     async def lower(self, handle: LogHandle, offset: int) -> None:
-        """What comes after ``offset`` is about to be truncated; other records may follow there."""
+        """Lower the clean offset before the log is truncated to ``offset``."""
         tp = handle.topic_partition
         if self._clean_to.get(tp, 0) > offset:
             self._clean_to[tp] = offset
             await self.write(handle.log_dir)
 
     async def forget(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """A replica of that name is about to be made in ``log_dir``: no file may speak of it.
+        """Remove a replica from the file of ``log_dir``, before one of that name is created.
 
-        :raises KafkaStorageError: if the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         await self.load(log_dir)
         if tp in self._named[log_dir]:
             await self.write(log_dir, without=tp)
 
     def drop(self, tp: TopicPartition) -> None:
-        """There is no such replica any more."""
+        """Forget the offset of a removed replica."""
         self._clean_to.pop(tp, None)
 
     async def write(self, log_dir: LogDir, *, without: TopicPartition | None = None) -> None:
-        """:raises KafkaStorageError: if the dir is or goes offline."""
+        """Write the file of the directory.
+
+        :param without: a replica that the file must not name.
+        :raises KafkaStorageError: the directory is or goes offline.
+        """
         here = [handle.topic_partition for handle in self._registry.handles_in(log_dir)]
         offsets = {tp: self._clean_to[tp] for tp in here if tp in self._clean_to and tp != without}
         self._named[log_dir] |= offsets.keys()

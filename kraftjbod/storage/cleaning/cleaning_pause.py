@@ -1,10 +1,10 @@
-"""LOOP. ``CleaningPauses``: who keeps the cleaner away from which replica, and for how long.
+"""LOOP. ``CleaningPauses``: which callers keep the cleaner from which replica.
 
-* A pause belongs to whoever asked for it, and ends with the block that asked: nobody can forget to
-  let the cleaner go on, and nobody can do so for somebody else.
-* When the block begins no pass is under way for the replica, and none begins until it ends.
-* What others know is no pause: that a directory is impaired, or that a replica has a future
-  copy, forbids cleaning for exactly as long as it is so.
+* A pause lasts for the caller's ``async with`` block, so no caller can forget to end it or end the
+  pause of another caller.
+* When the block starts, no pass is running for the replica, and none starts until the block ends.
+* Other conditions are not pauses. An impaired directory or a future copy of the replica also
+  forbids cleaning while the condition holds.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from kraftjbod.core.ids import TopicPartition
 
 
 class CleaningPauses:
-    """All methods are for the loop's thread."""
+    """Pauses of all replicas. All methods run on the event loop."""
 
     def __init__(self, forbids: Callable[[TopicPartition], str | None]) -> None:
-        """``forbids`` says what, beside pauses, speaks against cleaning a replica now."""
+        """:param forbids: returns another reason not to clean a replica now, or None."""
         self._forbids = forbids
-        #: By whom each replica is paused, and how often.
+        #: Callers that pause each replica, with the number of their pauses.
         self._pauses: defaultdict[TopicPartition, Counter[str]] = defaultdict(Counter)
-        #: Passes under way; set when the pass has ended.
+        #: Running passes. The event is set when the pass has ended.
         self._passes: dict[TopicPartition, asyncio.Event] = {}
 
     @asynccontextmanager
     async def paused(self, tp: TopicPartition, *, by: str) -> AsyncIterator[None]:
-        """No pass touches ``tp`` meanwhile; one that is under way is given up first."""
+        """Context in which no pass touches ``tp``. A running pass is cancelled first."""
         self._pauses[tp][by] += 1
         try:
             if (under_way := self._passes.get(tp)) is not None:
@@ -44,7 +44,7 @@ class CleaningPauses:
 
     @contextmanager
     def cleaning(self, tp: TopicPartition) -> Iterator[None]:
-        """A pass over ``tp``; it calls :meth:`require_none` between its steps."""
+        """Context of a pass over ``tp``, which calls :meth:`require_none` between its steps."""
         self.require_none(tp)
         assert tp not in self._passes, tp
         self._passes[tp] = ended = asyncio.Event()
@@ -55,12 +55,12 @@ class CleaningPauses:
             ended.set()
 
     def reason(self, tp: TopicPartition) -> str | None:
-        """Why ``tp`` may not be cleaned now; None if it may."""
+        """Return why ``tp`` may not be cleaned now; None if it may."""
         if tp in self._pauses:
             return f"paused by {', '.join(sorted(+self._pauses[tp]))}"
         return self._forbids(tp)
 
     def require_none(self, tp: TopicPartition) -> None:
-        """:raises OverloadedError: if ``tp`` may not be cleaned now."""
+        """:raises OverloadedError: ``tp`` may not be cleaned now."""
         if (reason := self.reason(tp)) is not None:
             raise OverloadedError(f"{tp} is not compacted now: {reason}")

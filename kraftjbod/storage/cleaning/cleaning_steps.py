@@ -1,10 +1,9 @@
-"""DISK. The file work of a compaction pass, in steps: reading keys, and writing what is left.
+"""DISK. The file operations of a compaction pass, in steps: reading keys, and writing kept records.
 
-* A step reads so many bytes and returns, so that a pass can be stopped, slowed down and told
-  to give way between two of them.
-* Steps run in a cleaner's thread: they read and write open files, and know no names.
-* What is read is checked, CRC included, before it is believed: damage must not become a sound
-  batch by being written anew. It ends the pass.
+* A step reads a limited number of bytes, so that a pass can be stopped or throttled between steps.
+* Steps run in a cleaner's thread. They use only open files, no file names.
+* All batches that are read are checked, CRC included, because rewriting would give damaged data a
+  valid CRC. Damage ends the pass.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import CleaningFiles, write_target_transactions
 from kraftjbod.storage.vfs import Vfs, VfsFile
 
-#: So much is read and judged in one step; the interpreter is busy with it for some milliseconds.
+#: Bytes per step, which take some milliseconds of interpreter time.
 STEP_BYTES: Final = 256 * 1024
 
 
 class NoSpaceToCleanError(OverloadedError):
-    """Writing more would use the last of the disk's free space, which is not for compaction."""
+    """Writing more would use free disk space that is reserved for other purposes."""
 
 
 class Stepped(NamedTuple):
-    """What a step did."""
+    """Result of one step."""
 
     read_bytes: int
     written_bytes: int
@@ -56,7 +55,7 @@ class _Batch(NamedTuple):
 
 
 class _Reader:
-    """The batches of one sealed segment up to ``end_offset``, a chunk at a time."""
+    """Reads the batches of one sealed segment up to ``end_offset``, a chunk at a time."""
 
     def __init__(self, segment: LogSegment, file: VfsFile, end_offset: int) -> None:
         self._segment = segment
@@ -71,9 +70,9 @@ class _Reader:
         return self._position >= self._size_bytes
 
     def chunk(self, max_bytes: int) -> list[_Batch]:
-        """Whole sound batches, one at least.
+        """Return complete, sound batches, at least one.
 
-        :raises CorruptRecordError: with the ``offset`` that is damaged.
+        :raises CorruptRecordError: with the damaged ``offset``.
         """
         if buggify.is_on and buggify.fires("storage.small_cleaning_step"):
             max_bytes = HEADER_BYTES
@@ -123,7 +122,7 @@ class KeyReading:
         beat: Callable[[], None] = lambda: None,
         transactions: CleanedTransactions = NO_TRANSACTIONS,
     ) -> None:
-        """Records below the offset ``first`` are passed over; ``beat`` says that a step goes on."""
+        """Skip records below the offset ``first``; ``beat`` reports progress within a step."""
         self._found = found
         self._transactions = transactions
         self._beat = beat
@@ -133,7 +132,7 @@ class KeyReading:
         self.is_map_full = False
 
     def step(self) -> Stepped:
-        """:raises CorruptRecordError: with the ``offset`` that is damaged."""
+        """:raises CorruptRecordError: with the damaged ``offset``."""
         read_bytes = 0
         if not self._reader.is_done:
             for data, position, header in self._reader.chunk(self._step_bytes):
@@ -149,7 +148,7 @@ class KeyReading:
 
 
 class GroupRewriting:
-    """Writes what is left of a group of segments to their target."""
+    """Writes the kept records of a group of segments to their target."""
 
     def __init__(
         self,
@@ -169,16 +168,16 @@ class GroupRewriting:
         self._sources = sources
         self._target = files.target
         self._end_offset = end_offset
-        #: After the last batch that was written.
+        #: The offset after the last batch that was written.
         self._next_offset = sources[0].base_offset
         self._keeps = keeps
         self._reserve_bytes = reserve_bytes
-        #: The target is not what its only source is, byte for byte.
+        #: False while the target equals its only source, byte for byte.
         self.is_changed = len(sources) > 1
 
     def step(self) -> Stepped:
-        """:raises CorruptRecordError: with the ``offset`` that is damaged.
-        :raises NoSpaceToCleanError: less space is free than must be left.
+        """:raises CorruptRecordError: with the damaged ``offset``.
+        :raises NoSpaceToCleanError: less free space than the reserve would be left.
         """
         while self._readers and self._readers[0].is_done:
             del self._readers[0]
@@ -213,7 +212,7 @@ class GroupRewriting:
             )
 
     def sync(self) -> None:
-        """What was written becomes certain."""
+        """Make the written data durable."""
         with FailsAs(OpKind.FLUSH):
             self._target.open().sync()
         write_target_transactions(self._sources, self._target)
@@ -227,10 +226,10 @@ class GroupRewriting:
 
 
 class Cleanable(NamedTuple):
-    """What of a log a pass may read: its oldest segments, all of them closed."""
+    """The closed, oldest segments of a log that a pass may read."""
 
     segments: tuple[LogSegment, ...]
-    #: Of the last of them.
+    #: End offset of the last segment.
     end_offset: int
     first_dirty: int
     dirt: Dirt
@@ -239,9 +238,11 @@ class Cleanable(NamedTuple):
 def find_cleanable(
     view: LogView, first_dirty: int, limit: int, config: TopicConfig, now_ms: int
 ) -> Cleanable | None:
-    """In the dir's thread: the segments below ``limit`` that are not too young; None of none.
+    """Return the segments below ``limit`` that are old enough, in the directory's thread, or None.
 
-    ``now_ms`` is the wall clock's; ages go by records' timestamps (KIP-58, KIP-354).
+    Ages are computed from record timestamps (KIP-58, KIP-354).
+
+    :param now_ms: wall clock time.
     """
     found: list[LogSegment] = []
     end_offset = view.segments[0].base_offset

@@ -1,13 +1,13 @@
-"""PURE. What compaction keeps: rules for segments, batches and records (KIP-58, KIP-354, KIP-534).
+"""PURE. Compaction rules for segments, batches and records (KIP-58, KIP-354, KIP-534).
 
-* Of each key the latest record is kept, and everything after what the map knows.
-* A tombstone, a record without a value, is kept for ``delete.retention.ms`` after the first pass
-  that saw it, so that whoever reads from the beginning within that time hears of it. The batch
-  remembers when that is over.
-* A batch whose records are all gone is kept without them if it is the last of its group, so that
-  segments end where they always ended, or if a producer is known by it.
-* What aborted transactions wrote goes, and in time the markers of all (cleaned_transactions.py).
-* Records without a key are of no use to anybody once a topic is compacted, and go.
+* The latest record of each key is kept, and all records after the end of the map.
+* A tombstone (a record without a value) is kept for ``delete.retention.ms`` after the first pass
+  that met it, so that consumers reading from the beginning can see it. The batch stores the end of
+  that time as its delete horizon.
+* An empty batch is kept if it is the last of its group, so that segments keep their end offsets, or
+  if it holds the last sequence number of a producer.
+* Records of aborted transactions are removed, and later the markers too (cleaned_transactions.py).
+* Records without a key are removed.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ NO_TRANSACTIONS: Final = CleanedTransactions()
 
 
 def _silent() -> None:
-    """Nobody watches."""
+    """Default for callers without a progress report."""
 
 
 class Dirt(NamedTuple):
-    """How much of a log a pass would read, and whether it has to wait no longer."""
+    """How much of a log a pass would read, and whether the pass is overdue."""
 
     clean_bytes: int
     dirty_bytes: int
-    #: Some record has waited for longer than ``max.compaction.lag.ms``.
+    #: Some record is older than ``max.compaction.lag.ms``.
     is_overdue: bool = False
 
     @property
@@ -59,7 +59,7 @@ class Dirt(NamedTuple):
 
 
 class Sized(Protocol):
-    """What grouping has to know of a segment."""
+    """The part of a segment that grouping uses."""
 
     base_offset: int
     size_bytes: int
@@ -76,10 +76,12 @@ def group_segments(
     max_span: int,
     max_segments: int,
 ) -> list[list[S]]:
-    """Neighbours that become one segment each; the last of ``segments`` ends at ``end_offset``.
+    """Group neighbouring segments that become one segment each.
 
-    At most ``max_bytes`` before they are compacted, ``max_span`` offsets and ``max_segments``,
-    unless one alone has more.
+    A group has at most ``max_bytes`` before compaction, ``max_span`` offsets and ``max_segments``.
+    A single segment may exceed these limits.
+
+    :param end_offset: end offset of the last of ``segments``.
     """
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     groups: list[list[S]] = []
@@ -109,12 +111,12 @@ def put_keys(
     beat: Callable[[], None] = _silent,
     transactions: CleanedTransactions = NO_TRANSACTIONS,
 ) -> bool:
-    """Note the keys of the batch at ``position``, from ``first_offset`` on; False: the map is full.
+    """Put the keys of the batch at ``position`` into the map, from ``first_offset`` on.
 
-    Keys of what was aborted do not count. ``beat`` is called from time to time: a batch may have
-    very many records.
+    Returns False if the map is full. Keys of aborted transactions are skipped. ``beat`` is called
+    regularly because a batch may have very many records.
 
-    :raises CorruptRecordError: if its records cannot be opened.
+    :raises CorruptRecordError: the records cannot be decoded.
     """
     is_void = header.is_control or transactions.aborted(header) is not None
     if not is_void and header.record_count:
@@ -133,7 +135,7 @@ def put_keys(
 
 
 class BatchFilter:
-    """What one pass makes of batches."""
+    """Filters batches and records in one pass."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class BatchFilter:
         beat: Callable[[], None] = _silent,
         aborted: Iterable[AbortedTransaction] = (),
     ) -> None:
-        """``now_ms`` is the wall clock's; ``beat`` as above; ``aborted`` are all of the log's."""
+        """``now_ms`` is wall clock time; ``aborted`` are all aborted transactions of the log."""
         self._latest = latest
         self._beat = beat
         self._now_ms = now_ms
@@ -156,11 +158,10 @@ class BatchFilter:
     def thin(
         self, data: Buffer, position: int, header: BatchHeader, *, is_last: bool
     ) -> Buffer | None:
-        """What is left of the batch at ``position``; None if that is nothing.
+        """Return the batch at ``position`` without the removed records; None if nothing is left.
 
-        ``is_last`` of its group.
-
-        :raises CorruptRecordError: if its records cannot be opened.
+        :param is_last: whether the batch is the last of its group.
+        :raises CorruptRecordError: the records cannot be decoded.
         """
         whole = memoryview(data)[position : position + header.size_bytes]
         if header.is_control:
@@ -196,7 +197,7 @@ class BatchFilter:
         *,
         is_last: bool,
     ) -> Buffer | None:
-        """A control batch, which goes once nothing needs it, and then not at once."""
+        """Filter a control batch. An unneeded one first gets a delete horizon, then is removed."""
         if not self.transactions.met_marker(header, read_marker(data, position, header)):
             return whole
         marked = (header.producer_id, header.producer_epoch)

@@ -1,14 +1,14 @@
-"""LOOP. ``LogCleaner``: compaction of the logs of this node (KIP-58), dir by dir.
+"""LOOP. ``LogCleaner``: compaction of this node's logs (KIP-58), per directory.
 
-* One coroutine per dir takes the log there with most to clean, again and again. As many passes run
-  at once as ``log.cleaner.threads``, whatever dirs they are in.
-* Reading and writing is done in a thread of the dir's own beside its append thread, in small steps,
-  and all passes together keep to ``log.cleaner.io.max.bytes.per.second``.
-* Only what is committed, certain and closed is cleaned: a record must not go because of one that
-  may be lost.
+* One coroutine per directory repeatedly cleans its dirtiest log. At most ``log.cleaner.threads``
+  passes run at once on the node.
+* Reads and writes run in small steps in a second thread of the directory. All passes together are
+  limited by ``log.cleaner.io.max.bytes.per.second``.
+* Only committed, durable records in closed segments are cleaned. Otherwise a record could be
+  removed because of a later record that is lost afterwards.
 * A pass that is paused, fails or finds no space leaves no files. A log that cannot be cleaned,
-  because it cannot be read or for an unexpected error, is logged once and left alone until
-  it is truncated or made anew, or the broker restarts; the others go on.
+  because of damage or an unexpected error, is logged once. It is skipped until it is truncated or
+  recreated, or the broker restarts. Other logs are still cleaned.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ from kraftjbod.storage.segments.segment_swap import CleaningFiles, discard_targe
 
 T = TypeVar("T")
 
-#: Files that one group may have open.
+#: Most files that one group may have open.
 _MAX_GROUP_SEGMENTS: Final = 100
-#: A pass asks for one step after the other; what was cancelled may still run beside the next.
+#: A pass submits one step at a time; a cancelled step may still run beside the next.
 _MAX_OPS: Final = 4
-#: The longest sleep before it is asked whether the pass is still wanted.
+#: Longest sleep between checks whether the pass may continue.
 _LONGEST_SLEEP_MS: Final = 100
-#: So long a log is left alone for which there was no space.
+#: How long a log is skipped after a pass that found no space.
 _NO_SPACE_BACKOFF_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerLimits:
-    """What compaction may use, on the whole node."""
+    """Limits of compaction on the whole node."""
 
     is_enabled: bool = True
     threads: int = 1
@@ -83,20 +83,20 @@ class CleanerLimits:
 
 
 class _Work(NamedTuple):
-    """One pass: a log, and what of it."""
+    """One pass: a log and the part of it to clean."""
 
     handle: LogHandle
     cleanable: Cleanable
 
 
 def _urgency(work: _Work) -> tuple[bool, float]:
-    """What is overdue comes first."""
+    """Sort key of pending passes: overdue logs come first."""
     dirt = work.cleanable.dirt
     return dirt.is_overdue, dirt.ratio
 
 
 class LogCleaner:
-    """All methods are for the loop's thread."""
+    """The cleaner of this node. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class LogCleaner:
         self._slots = asyncio.Semaphore(limits.threads)
         self._bucket = TokenBucket(limits.max_bytes_per_second, clock.now_ms())
         self._executors: dict[LogDir, LogDirExecutor] = {}
-        #: Dirs whose pass is to end with its next step.
+        #: Directories whose pass has to end after its current step.
         self._stopping: set[LogDir] = set()
-        #: Targets that could not be removed yet, because their dir did not answer.
+        #: Targets that could not be removed yet, because their directory did not respond.
         self._leftovers: dict[LogDir, list[CleaningFiles]] = {}
         self._uncleanable: dict[TopicPartition, LogHandle] = {}
         self._no_space_until_ms: dict[TopicPartition, int] = {}
-        #: As of the last examination of each dir.
+        #: Largest dirty ratio of each directory, as of its last examination.
         self._dirtiest: dict[LogDir, float] = {}
         self._read_bytes = 0
         self._written_bytes = 0
@@ -130,23 +130,23 @@ class LogCleaner:
     # -- figures ----------------------------------------------------------------------------
 
     def uncleanable_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Logs that cannot be cleaned."""
+        """Return the logs in ``log_dir`` that cannot be cleaned."""
         return [one for one in self._uncleanable.values() if one.log_dir is log_dir]
 
     @property
     def max_dirty_percent(self) -> float:
-        """Of the dirtiest log, when it was last examined."""
+        """Dirty ratio of the dirtiest log at its last examination, in percent."""
         return 100 * max(self._dirtiest.values(), default=0.0)
 
     @property
     def recopy_percent(self) -> float:
-        """How much of what passes read they wrote again."""
+        """Bytes written by all passes, in percent of the bytes read."""
         return 100 * self._written_bytes / self._read_bytes if self._read_bytes else 0.0
 
     # -- passes -----------------------------------------------------------------------------
 
     async def run(self, log_dir: LogDir) -> None:
-        """Clean what is in ``log_dir`` until cancelled; its thread ends with that."""
+        """Clean the logs in ``log_dir`` until cancelled, then end its thread."""
         if not self._limits.is_enabled:
             return
         try:
@@ -155,15 +155,15 @@ class LogCleaner:
                 while await self.clean_dirtiest(log_dir):
                     pass
         finally:
-            # If it ever comes back, it does so as another one.
+            # A directory that comes back is a new object.
             self._dirtiest.pop(log_dir, None)
             if (executor := self._executors.pop(log_dir, None)) is not None:
                 executor.shutdown(wait=False)
 
     async def clean_dirtiest(self, log_dir: LogDir) -> bool:
-        """One pass over the log with most to clean; False if there is none, or not now.
+        """Run one pass over the dirtiest log; False if no log is due, or cleaning must wait.
 
-        Whoever is cancelled while he waits stops the cleaner, and the pass leaves no files.
+        Cancelling the call stops the pass, which leaves no files.
         """
         passing = asyncio.ensure_future(self._pass(log_dir))
         try:
@@ -191,7 +191,7 @@ class LogCleaner:
             return False
 
     async def _guarded(self, handle: LogHandle, work: Callable[[], Awaitable[object]]) -> None:
-        """What nobody expected is a log's own trouble, and no reason to clean it once more."""
+        """Run ``work``. After an unexpected error, log it and skip the log in later passes."""
         jobs, tp = handle.log_dir.jobs, handle.topic_partition
         if (bug := await jobs.attempt("log_cleaner", work, partition=str(tp))) is not None:
             self._leave_alone(handle, handle.log_start_offset, repr(bug))
@@ -214,11 +214,11 @@ class LogCleaner:
             await self._give_up(work.handle, CorruptRecordError(e.message))
 
     def truncated(self, tp: TopicPartition) -> None:
-        """What could not be read may be gone."""
+        """Allow cleaning of a log again, because truncation may have removed the damage."""
         self._uncleanable.pop(tp, None)
 
     async def _choose(self, log_dir: LogDir) -> _Work | None:
-        """The log whose part that is dirty is largest, or one that must not wait longer."""
+        """Return an overdue log, or else that with the largest dirty ratio; None if none is due."""
         self._dirtiest[log_dir] = 0.0
         if log_dir.state is not LogDirState.ONLINE:
             return None
@@ -230,14 +230,14 @@ class LogCleaner:
         return max(due, key=_urgency, default=None)
 
     async def _find_dirt(self, handle: LogHandle, due: list[_Work]) -> None:
-        """Into ``due`` with the log, if it is."""
+        """Append the log to ``due`` if it is due."""
         try:
             cleanable = await self._examine(handle)
         except CorruptRecordError as e:
             await self._give_up(handle, e)
             return
         except UnknownTopicOrPartitionError:
-            return  # It was removed just now.
+            return  # The replica was removed meanwhile.
         if cleanable is None:
             return
         dirtiest = self._dirtiest[handle.log_dir]
@@ -249,7 +249,7 @@ class LogCleaner:
         tp = handle.topic_partition
         bad = self._uncleanable.get(tp)
         if bad is not None and bad is not handle:
-            del self._uncleanable[tp]  # Another replica of that name.
+            del self._uncleanable[tp]  # A new replica of the same name.
             bad = None
         return (
             bad is None
@@ -263,9 +263,9 @@ class LogCleaner:
         limit = handle.last_stable_offset
         closed = [s.base_offset for s in handle.view.segments[1:] if s.base_offset <= limit]
         if not closed or closed[-1] <= first_dirty:
-            return None  # Nothing that is closed is dirty: no need to trouble the thread.
+            return None  # No closed segment is dirty, so the thread has nothing to examine.
         if closed[-1] > handle.recovery_point:
-            # After a crash nothing says that what was read back is on the disk.
+            # Records that were read back after a crash may not be durable yet.
             await handle.flush()
         limit = min(limit, handle.recovery_point)
         config, wall_ms = handle.config, self._clock.possible_now().earliest_ms
@@ -389,13 +389,13 @@ class LogCleaner:
                 self._require_wanted(handle)
 
     def _require_wanted(self, handle: LogHandle) -> None:
-        """:raises OverloadedError: the pass is to end."""
+        """:raises OverloadedError: the pass has to end."""
         if handle.log_dir in self._stopping:
             raise OverloadedError("the cleaner is stopping")
         self._pauses.require_none(handle.topic_partition)
 
     async def _in_thread(self, handle: LogHandle, op: Callable[[], T]) -> T:
-        """Have ``op`` done beside the dir's thread; the dir judges what goes wrong."""
+        """Run ``op`` in the cleaner's thread of the directory, which judges its errors."""
         log_dir = handle.log_dir
         return await run_copy(
             log_dir,
@@ -410,7 +410,7 @@ class LogCleaner:
     def _executor_of(self, log_dir: LogDir) -> LogDirExecutor:
         executor = self._executors.get(log_dir)
         if executor is not None and not executor.is_idle:
-            # It hung when the dir went offline, and the dir has come back without it.
+            # The thread hung when the directory went offline, and the directory was reattached.
             executor.abandon(lambda: OverloadedError("the cleaner has another thread now"))
             executor = None
         if executor is None:
@@ -422,7 +422,7 @@ class LogCleaner:
     # -- when it goes wrong -----------------------------------------------------------------
 
     async def _give_up(self, handle: LogHandle, error: CorruptRecordError) -> None:
-        """The log cannot be read: leave it alone, and let it know what is damaged."""
+        """Skip an unreadable log from now on, and report the damage to it."""
         offset = handle.log_start_offset if error.offset is None else error.offset
         self._leave_alone(handle, offset, error.message)
         try:
@@ -446,7 +446,7 @@ class LogCleaner:
         try:
             await self._discard_leftovers(log_dir)
         except OperatingError as e:
-            # It stays on the list; why the pass ended is what matters now.
+            # The target stays on the list. The caller reports why the pass ended.
             self._log.info("compaction_leftover_kept", log_dir=log_dir.path, reason=e.message)
 
     async def _discard_leftovers(self, log_dir: LogDir) -> None:
@@ -458,14 +458,14 @@ class LogCleaner:
         self._leftovers.pop(log_dir, None)
 
     async def _finish(self, log_dir: LogDir, close: Callable[[], None]) -> None:
-        """Close files that were read; a dir that does not answer any more keeps them open."""
+        """Close files that were read. If the directory does not respond, they stay open."""
         try:
             await log_dir.run(OpKind.DELETE, close)
         except OperatingError as e:
             self._log.info("compaction_files_kept_open", log_dir=log_dir.path, reason=e.message)
 
     def close(self) -> None:
-        """Let the threads end; no pass is under way."""
+        """Let the threads end. No pass may be running."""
         for executor in self._executors.values():
             executor.shutdown(wait=False)
         self._executors = {}

@@ -1,7 +1,7 @@
-"""DISK. ``applied-metadata.json``: which metadata log a broker has followed, and how far at least.
+"""DISK. ``applied-metadata.json``: the metadata log that a broker follows, and an applied offset.
 
-It lies in the broker's metadata dir. What it says may be older than what the broker has applied,
-and is never newer. Without the file a broker takes the first metadata log that it hears of.
+The file is in the broker's metadata directory. Its offset may be lower than what the broker has
+applied, never higher. Without the file a broker accepts the first metadata log that it fetches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedMetadata:
-    """``offset`` is that of an entry of the log that was applied, and ``epoch`` the entry's, None
-    if that is not known."""
+    """Position in a metadata log: the ``offset`` of an applied entry, and the entry's ``epoch``.
+
+    The epoch is None if it is not known.
+    """
 
     metadata_log_id: Uuid
     offset: int
@@ -32,7 +34,7 @@ def path_of(metadata_dir: str) -> str:
 
 
 def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
-    """:raises InconsistentStorageError: if the file is damaged."""
+    """:raises InconsistentStorageError: the file is damaged."""
     try:
         document = json.loads(text)
         return AppliedMetadata(
@@ -50,7 +52,7 @@ def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
 
 
 def read_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
-    """None if the broker has followed none. Raises as :func:`parse_applied_metadata`."""
+    """Read the file; None if it is missing. Raises as :func:`parse_applied_metadata`."""
     path = path_of(metadata_dir)
     data = vfs.read_if_exists(path)
     if data is None:
@@ -59,7 +61,7 @@ def read_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None
 
 
 def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata) -> None:
-    """Atomically and durably."""
+    """Write the file atomically and durably."""
     document = {
         "version": 1,
         "metadata_log_id": str(applied.metadata_log_id),
@@ -71,7 +73,7 @@ def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata
 
 
 def forget_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
-    """The broker takes the first other log that it hears of; what it knew, None if nothing."""
+    """Remove the file, so that the broker accepts another log. Return its content, or None."""
     try:
         known = read_applied_metadata(vfs, metadata_dir)
     except InconsistentStorageError:

@@ -1,7 +1,7 @@
-"""DISK. ``bootstrap.json``: what a controller's very first metadata log starts from.
+"""DISK. ``bootstrap.json``: the initial content of a controller's first metadata log.
 
-``format`` writes it into the metadata dir of a controller; the first active controller turns it
-into records. It holds feature levels, and who votes at first, where no configuration says it.
+``format`` writes it into the metadata directory of a controller. The first active controller turns
+it into records. It holds feature levels, and the initial voters if no configuration names them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 def write_bootstrap(
     vfs: Vfs, metadata_dir: str, features: Mapping[str, int], voters: bytes | None = None
 ) -> None:
-    """:param voters: a ``VoterSet``, encoded."""
+    """:param voters: an encoded ``VoterSet``."""
     document: dict[str, object] = {"version": 1, "features": dict(sorted(features.items()))}
     if voters is not None:
         document["voters"] = json.loads(voters)
@@ -31,9 +31,9 @@ def write_bootstrap(
 
 
 def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
-    """Feature name to level; the default release's if the file is absent.
+    """Return the level of each feature; those of the default release if the file is missing.
 
-    :raises StartupError: if the file is there and damaged, or names no level that we know.
+    :raises StartupError: the file is damaged or has an unsupported level.
     """
     path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
     data = vfs.read_if_exists(path)
@@ -52,9 +52,9 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
 
 
 def read_bootstrap_voters(vfs: Vfs, metadata_dir: str) -> bytes | None:
-    """A ``VoterSet``, encoded; None if the file says none.
+    """Return an encoded ``VoterSet``; None if the file has none.
 
-    :raises StartupError: if the file is there and damaged.
+    :raises StartupError: the file is damaged.
     """
     path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
     data = vfs.read_if_exists(path)
@@ -68,6 +68,6 @@ def read_bootstrap_voters(vfs: Vfs, metadata_dir: str) -> bytes | None:
 
 
 def forget_fork(vfs: Vfs, metadata_dir: str) -> None:
-    """The log has its new id; for good."""
+    """Remove the fork mark durably, after the log got its new id."""
     vfs.unlink_if_exists(f"{metadata_dir}/{FORK_MARK}")
     vfs.sync_dir(metadata_dir)

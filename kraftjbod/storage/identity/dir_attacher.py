@@ -1,15 +1,14 @@
-"""LOOP. ``DirAttacher``: opens log dirs while the node runs: one that comes back, or one that is
-new.
+"""LOOP. ``DirAttacher``: opens log directories while the node runs, reattached or new ones.
 
-* By the rules of a start (dir_opener.py), in a fresh object with a thread and files of its own.
-  Until it is taken into service nobody else hears of it.
-* A directory of which an old operation is still running is not opened again: what that writes
-  late would fall on the new one's head. Nor is one that was not given up yet, which takes a moment.
-* What changes is remembered in the metadata dir, one change at a time.
-* A new one lies below one of the allowed roots, symbolic links resolved. Whoever names a path that
-  is not taken hears one answer, whatever lies there or does not; telemetry has the reason.
+* The rules are those of a start (dir_opener.py). The directory is a new object with its own threads
+  and files. It is used by other code only after it was taken into service.
+* A directory is not reopened while an operation on the old object still runs, because a late write
+  could damage the new one. It is not reopened before the old object released its files either.
+* Changes are stored in the metadata directory, one at a time.
+* A new directory must be below one of the allowed roots, with symbolic links resolved. All rejected
+  paths get the same answer, which does not reveal what exists there. Log events have the reason.
 
-What a dir holds is dir_arrivals.py's; who has to know of it, the caller's.
+dir_arrivals.py handles the replicas in the directory. The caller notifies other components.
 """
 
 from __future__ import annotations
@@ -35,12 +34,15 @@ from kraftjbod.storage.identity.known_dirs import KnownDirs, parse_known_dirs, w
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
-#: What ``mkfs`` leaves in a disk that is empty.
+#: Content of an empty file system after ``mkfs``, and the reserve.
 _NO_CONTENT = frozenset({"lost+found", RESERVE_FILE})
 
 
 class DirAttacher:
-    """Opens and remembers; ``make_log_dir`` makes a dir for a path. For the loop's thread."""
+    """Opens and remembers directories, on the event loop.
+
+    :param make_log_dir: creates the object for a path.
+    """
 
     def __init__(
         self,
@@ -60,16 +62,16 @@ class DirAttacher:
         self._random_bytes = random_bytes
         self._timeout_ms = timeout_ms
         self._allowed_roots = allowed_roots
-        #: Dirs that were tried in vain, by path: they may hang still.
+        #: Objects of failed attempts by path. Their threads may still hang.
         self._failed: dict[str, LogDir] = {}
         self._remembering = asyncio.Lock()
 
     # -- opening ----------------------------------------------------------------------------
 
     async def reopen(self, dead: LogDir) -> LogDir:
-        """The directory that ``dead`` was, on trial, locked, watched and with its reserve.
+        """Reopen the directory of ``dead``: on trial, locked, watched and with its reserve.
 
-        :raises OperatingError: why it cannot be used, and what to do.
+        :raises OperatingError: the directory cannot be used; the message says what to do.
         """
         for old in (dead, self._failed.get(dead.path)):
             if old is not None and await _hangs(old):
@@ -96,11 +98,11 @@ class DirAttacher:
         return log_dir
 
     async def open_new(self, path: str, others: Sequence[LogDir]) -> LogDir:
-        """The disk at ``path``, which none of ``others`` is, as for :meth:`reopen`.
+        """Open the disk at ``path``, which must be none of ``others``, as :meth:`reopen` does.
 
-        An empty one is given an id; one that was formatted for this node keeps its own.
+        An empty disk gets an id. A disk that was formatted for this node keeps its id.
 
-        :raises OperatingError: it cannot be used; nothing about what lies there.
+        :raises OperatingError: the disk cannot be used. The message does not reveal its content.
         """
         failed = self._failed.get(path)
         if failed is not None and await _hangs(failed):
@@ -132,7 +134,7 @@ class DirAttacher:
     async def _welcome(
         self, log_dir: LogDir, others: Sequence[LogDir]
     ) -> tuple[Examination, DirectoryId]:
-        """What a new disk says, and the id that it has or is given."""
+        """Examine a new disk and return its present or new id."""
         try:
             await self._require_allowed(log_dir)
             answer = await self._examine(log_dir)
@@ -141,7 +143,9 @@ class DirAttacher:
             raise not_taken(log_dir.path, e.message) from e
 
     async def _require_allowed(self, log_dir: LogDir) -> None:
-        """In the dir's thread, for a link may lead to a disk that hangs."""
+        """Check the allowed roots in the directory's thread, because a link may lead to a hung
+        disk.
+        """
         vfs, path = log_dir.vfs, log_dir.path
 
         def resolved() -> tuple[str, list[str]]:
@@ -192,7 +196,7 @@ class DirAttacher:
     async def _named(
         self, log_dir: LogDir, answer: Examination, others: Sequence[LogDir]
     ) -> DirectoryId:
-        """The id of a disk that is new to this node, which is given one if it has none."""
+        """Return the id of a disk that is new to this node, or give it one."""
         if answer.holds_cluster_metadata:
             raise _refused(f"{log_dir.path} holds the metadata log of a cluster")
         known = await self._read_known()
@@ -240,7 +244,7 @@ class DirAttacher:
             )
 
     async def _secure_reserve(self, log_dir: LogDir, *, is_new: bool) -> None:
-        """A dir that was full comes back full; a new one must have free space."""
+        """Build the reserve. A known directory may be full; a new one must have free space."""
         try:
             await log_dir.secure_reserve()
         except LogDirImpairedError as e:
@@ -253,10 +257,10 @@ class DirAttacher:
     # -- remembering ------------------------------------------------------------------------
 
     async def remember(self, log_dir: LogDir, *, is_added: bool) -> None:
-        """The node has this directory at this path.
+        """Store the directory and its path in the metadata directory.
 
-        :raises KafkaStorageError: if the metadata dir is or goes offline.
-        :raises LogDirImpairedError: it is full.
+        :raises KafkaStorageError: the metadata directory is or goes offline.
+        :raises LogDirImpairedError: the metadata directory is full.
         """
         path, uid = log_dir.path, log_dir.directory_id
         await self._change(
@@ -264,7 +268,7 @@ class DirAttacher:
         )
 
     async def forget(self, directory_id: DirectoryId) -> None:
-        """The node has this directory no more. Raises as :meth:`remember`."""
+        """Remove a directory from the stored ones. Raises as :meth:`remember`."""
         await self._change(lambda known: known.without(directory_id))
 
     async def _change(self, change: Callable[[KnownDirs], KnownDirs]) -> None:
@@ -288,17 +292,17 @@ class DirAttacher:
 
 
 async def _hangs(old: LogDir) -> bool:
-    """An operation of it still runs, or what gives up its files and its lock."""
+    """Return whether an operation of ``old``, or the release of its files or lock, still runs."""
     return old.is_busy or not await old.unlocked()
 
 
 def is_below_any(path: str, roots: Sequence[str]) -> bool:
-    """Whether ``path`` lies in one of ``roots``, by its name."""
+    """Return whether ``path`` is below one of ``roots``. Compares names only."""
     return any(is_below(path, root) for root in roots)
 
 
 def not_taken(path: str, reason: str) -> OperatingError:
-    """The one answer for a path that is no place for a new directory."""
+    """Return the uniform error for a path that is not accepted for a new directory."""
     get_logger().info("new_log_dir_not_taken", log_dir=path, reason=reason)
     return _refused(
         f"{path} is not taken: name a directory below log.dirs.allowed.roots that the broker may "

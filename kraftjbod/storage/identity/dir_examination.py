@@ -1,7 +1,7 @@
-"""LOOP. Asking a log dir, in its own thread, who the disk says it is; and giving a new one its id.
+"""LOOP. Examining a directory's identity in its own thread, and giving a new directory its id.
 
-The steps that a start and a directory that comes at run time have in common.
-Nothing but the lock file and a first ``meta.properties`` is written.
+These steps are common to a start and to directories that are added at run time.
+They write only the lock file and a first ``meta.properties``.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from kraftjbod.storage.vfs import Vfs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What a dir's thread found: who the disk says it is, and on which device it lies."""
+    """Identity, device and state of a directory, as found on its disk."""
 
     properties: MetaProperties | None
     device: int
     holds_cluster_metadata: bool
     clean_shutdown: CleanShutdown = NO_CLEAN_SHUTDOWN
-    """What its mark says of a clean stop; the mark itself stays."""
+    """Content of the clean shutdown mark, which is not removed."""
 
 
 async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
-    """What the dir says, which is locked then if it is a log dir; None if it is OFFLINE now.
+    """Examine the directory, and lock it if it is a log directory; None if it is OFFLINE now.
 
-    :raises StartupError: another process holds it.
+    :raises StartupError: another process holds the lock.
     """
     try:
         asked: asyncio.Future[Examination] = log_dir.submit(OpKind.START, lambda: _examine(log_dir))
@@ -59,13 +59,13 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
     except KafkaStorageError as e:
         log_dir.go_offline(e.message, report=False)
     except LogDirImpairedError as e:
-        # There was none for its lock.
+        # There was no space for the lock file.
         log_dir.go_offline(str(no_space(log_dir.path, e)), report=False)
     return None
 
 
 def no_space(path: str, error: LogDirImpairedError) -> StartupError:
-    """The error of a dir that has no space for the first thing written there."""
+    """Return the error for a directory without space for its first file."""
     return StartupError(
         f"{path} has no space to start with: {error.message}. Free some space, "
         f"or lower log.dir.reserve.bytes (0: no reserve)"
@@ -73,7 +73,7 @@ def no_space(path: str, error: LogDirImpairedError) -> StartupError:
 
 
 def _examine(log_dir: LogDir) -> Examination:
-    """In the dir's thread."""
+    """Examine the directory, in its thread."""
     vfs, path = log_dir.vfs, log_dir.path
     if not vfs.exists(path):
         raise KafkaStorageError(
@@ -112,11 +112,11 @@ def _clean_shutdown(vfs: Vfs, path: str) -> CleanShutdown:
 async def give_id(
     log_dir: LogDir, directory_id: DirectoryId, *, cluster_id: str, node_id: BrokerId
 ) -> None:
-    """Lock the dir and write its first id.
+    """Lock the directory and write its first id.
 
-    :raises StartupError: another process holds it.
-    :raises KafkaStorageError: the disk does not take it.
-    :raises LogDirImpairedError: there is no space for it.
+    :raises StartupError: another process holds the lock.
+    :raises KafkaStorageError: the disk failed.
+    :raises LogDirImpairedError: no space is left.
     """
     properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
     if not await log_dir.run(OpKind.START, log_dir.try_lock):

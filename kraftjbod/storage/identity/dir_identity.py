@@ -1,8 +1,7 @@
-"""DISK. Whose disk is this: what a path shows, against what the node remembers of it.
+"""DISK. Compares the disk found at a path with the directories that the node remembers.
 
-One pure function for the start and for directories that come while the broker runs.
-A disk that is not the one that belongs there is refused by itself; whether the node can do without
-it is for the caller to say.
+One pure function serves the start and directories that are added while the broker runs.
+A wrong disk is refused individually. The caller decides whether the node can run without it.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from kraftjbod.storage.meta_properties import MetaProperties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The disk is this directory."""
+    """The disk is the directory with this id."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """It has no id yet and may be given one: a new disk, or one formatted before there were ids."""
+    """The disk has no id and may get one: it is new, or was formatted by a version without ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """``directory_id`` is the one that belongs here, if the node knows of one."""
+    """The disk is not accepted. ``directory_id`` is the expected one, if the node knows it."""
 
     directory_id: DirectoryId | None
     reason: str
@@ -48,13 +47,13 @@ def identify(
     cluster_id: str,
     node_id: BrokerId,
 ) -> Identity:
-    """Who the disk at ``path`` is.
+    """Identify the disk at ``path``.
 
-    :param properties: what its meta.properties says; None if it has none.
-    :param present: the directories that were found just now, and where.
+    :param properties: content of its meta.properties; None if the file is missing.
+    :param present: the directories that were found just now, and their paths.
     """
     remembered = known.ids.get(path)
-    # If it is under another path now, whatever is here instead took nobody's place.
+    # If the remembered directory is at another path now, this disk replaces none.
     has_moved = remembered is not None and present.get(remembered, path) != path
     awaited = None if has_moved else remembered
     if properties is None:
@@ -74,7 +73,7 @@ def identify(
 def foreign(
     path: str, properties: MetaProperties, *, cluster_id: str, node_id: BrokerId
 ) -> str | None:
-    """Why the disk is none of this node's; None if it may be."""
+    """Return why the disk does not belong to this node; None if it may."""
     what = "the disk" if properties.directory_id is None else f"directory {properties.directory_id}"
     theirs = properties.cluster_id
     if theirs is not None and theirs != cluster_id:

@@ -1,15 +1,15 @@
-"""LOOP. Opening the node's log dirs at start: lock, identify, remember.
+"""LOOP. ``DirOpener``: opens the node's log directories at the start: lock, identify, remember.
 
-* Each dir is asked in its own thread, all at once, and gets ``timeout_ms`` to answer: a missing,
-  unreadable, hung or foreign dir is OFFLINE from the start, not a failed start.
-* What the operator must mend is a :class:`StartupError`: a dir that another process holds, an id
-  that two dirs claim, an unreadable metadata dir.
-* A path that this node never had and that holds no file is a new disk and gets an id. A path
-  that had one is a disk that went missing: nothing is written there.
-* Dirs that were added at run time are opened as well, whether ``log.dirs`` names them or not.
-* Every dir has its reserve before anything is recovered (KIP-928). Without space for it a broker's
-  dir is SATURATED from the start, and one without space for its id is OFFLINE. A controller has one
-  dir and does not start without space for its log.
+* All directories are examined in parallel, each in its own thread and within ``timeout_ms``. A
+  missing, unreadable, hung or foreign directory is OFFLINE. The start continues.
+* Errors that the operator has to fix raise :class:`StartupError`: a directory locked by another
+  process, an id found in two directories, an unreadable metadata directory.
+* An empty path that this node never used is a new disk and gets an id. An empty path that had an id
+  means a missing disk, and nothing is written there.
+* Directories that were added at run time are opened too, even if ``log.dirs`` does not name them.
+* Every directory builds its reserve before logs are recovered (KIP-928). A broker's directory
+  without space for it is SATURATED, and one without space for its id is OFFLINE. A controller has
+  one directory and does not start without space for its log.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from kraftjbod.storage.meta_properties import MetaPropertiesEnsemble
 
 
 class DirOpener:
-    """Opens dirs once. ``log_dirs`` are made by the caller, unidentified and not watched yet.
+    """Opens the directories once.
 
-    ``metadata_dir`` is one of them, or a further one in ``log_dirs`` that takes no replicas.
-    ``make_log_dir`` makes those that were added at run time, by path; a node that can have none
-    does not give it.
+    :param log_dirs: created by the caller, not identified and not watched yet.
+    :param metadata_dir: path of one of them, or of a further one in ``log_dirs`` without replicas.
+    :param make_log_dir: creates directories that were added at run time; None if none are possible.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DirOpener:
         timeout_ms: int = 30_000,
         make_log_dir: Callable[[str], LogDir] | None = None,
     ) -> None:
-        """:param cluster_id: what the configuration says it is; None if it does not say."""
+        """:param cluster_id: from the configuration, or None."""
         self._dirs = {log_dir.path: log_dir for log_dir in log_dirs}
         self._metadata = self._dirs[metadata_dir]
         self._node_id = node_id
@@ -62,14 +62,14 @@ class DirOpener:
         self._random_bytes = random_bytes
         self._timeout_ms = timeout_ms
         self._make_log_dir = make_log_dir
-        #: Dirs that are not among those of the configuration; after :meth:`open`.
+        #: Directories that the configuration does not name; valid after :meth:`open`.
         self.added: list[LogDir] = []
         self._log = get_logger()
 
     async def open(self) -> str:
-        """Lock and identify every dir, start its watches; the cluster id they agree on.
+        """Lock and identify every directory, start its watches, and return the cluster id.
 
-        :raises StartupError: see the module's rules.
+        :raises StartupError: see the module docstring.
         """
         metadata = self._metadata
         answers: dict[str, Examination] = {}
@@ -95,7 +95,7 @@ class DirOpener:
         return cluster_id
 
     async def _secure_reserve(self, log_dir: LogDir) -> None:
-        """:raises StartupError: there is no space for it, nor for a new controller's log."""
+        """:raises StartupError: a new controller's directory has no space for its reserve."""
         try:
             try:
                 await log_dir.secure_reserve()
@@ -105,7 +105,7 @@ class DirOpener:
                 ):
                     raise no_space(log_dir.path, e) from e
         except KafkaStorageError:
-            return  # Logged as log_dir_offline; the others are opened all the same.
+            return  # The event log_dir_offline was logged; other directories are still opened.
 
     def _make_added(self, known: KnownDirs) -> None:
         for path in sorted(known.added - self._dirs.keys()):
@@ -138,9 +138,10 @@ class DirOpener:
         return answer
 
     def _agree(self, answers: dict[str, Examination]) -> str:
-        """The cluster id. Dirs that contradict the metadata dir leave ``answers``.
+        """Return the cluster id. Remove directories that contradict the metadata one from
+        ``answers``.
 
-        :raises StartupError: no dir names a cluster, or the others contradict each other.
+        :raises StartupError: no directory has a cluster id, or the others contradict each other.
         """
         metadata = answers.get(self._metadata.path)
         if metadata is not None and metadata.properties is not None:
@@ -205,7 +206,7 @@ class DirOpener:
                 await self._name(log_dir, answer, cluster_id)
 
     async def _name(self, log_dir: LogDir, answer: Examination, cluster_id: str) -> None:
-        """Give a dir its first id. A disk that does not take it is OFFLINE from the start."""
+        """Give a directory its first id. If its disk fails, it is OFFLINE."""
         drawn = DirectoryId.random(self._random_bytes)
         try:
             await give_id(log_dir, drawn, cluster_id=cluster_id, node_id=self._node_id)
@@ -218,7 +219,7 @@ class DirOpener:
         log_dir.identify(drawn, answer.device)
 
     async def _remember(self, known: KnownDirs) -> None:
-        """Name the dirs that did not answer by what is remembered; remember the others."""
+        """Set remembered ids of directories that did not answer, and store those of the others."""
         present = {d.path: d.directory_id for d in self._dirs.values() if d.is_online}
         added = {log_dir.path for log_dir in self.added}
         remembered = known.seen(present).configured(self._dirs.keys() - added)
@@ -238,7 +239,7 @@ class DirOpener:
             try:
                 await metadata.run(OpKind.START, write)
             except LogDirImpairedError:
-                # The disk is full, but has its reserve no more.
+                # The disk is full, but the first attempt released its reserve.
                 await metadata.run(OpKind.START, write)
         except LogDirImpairedError as e:
             self._log.warning("known_log_dirs_not_written", path=path, reason=e.message)

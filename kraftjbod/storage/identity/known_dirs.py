@@ -1,12 +1,12 @@
-"""DISK. ``known-log-dirs.json``: which directories this node has, and where each of them was last.
+"""DISK. ``known-log-dirs.json``: this node's directories and their last paths.
 
-It lies in the metadata dir, and is there for two questions that a disk cannot answer itself:
+The file is in the metadata directory. It answers two questions that a disk cannot answer itself:
 
-* Is an empty path a new disk, or one whose disk went missing? Where there was a directory before,
-  nothing is written.
-* Which directories were taken in while the broker ran, and are not in ``log.dirs`` yet?
+* Is an empty path a new disk, or is its disk missing? Nothing is written to a path that had a
+  directory.
+* Which directories were added while the broker ran, and are not in ``log.dirs`` yet?
 
-Ids travel with the disks: an id that turns up under another path is remembered there.
+The id belongs to the disk: if an id appears under another path, the new path is stored.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownDirs:
-    """``added`` are the paths among them that were taken in at run time."""
+    """The node's directories by path. ``added`` are the paths that were added at run time."""
 
     ids: Mapping[str, DirectoryId] = field(default_factory=dict)
     added: frozenset[str] = frozenset()
 
     def path_of(self, directory_id: DirectoryId) -> str | None:
-        """Where the directory was last; None if this node has none of that id."""
+        """Return the last path of the directory; None if the id is not known."""
         return next((path for path, known in self.ids.items() if known == directory_id), None)
 
     def seen(self, present: Mapping[str, DirectoryId]) -> KnownDirs:
-        """With these directories where they are now, and the others where they were."""
+        """Return a copy with the present paths of these directories; others keep their paths."""
         found = set(present.values())
         stayed = {path: known for path, known in self.ids.items() if known not in found}
         ids = {**stayed, **present}
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def took_in(self, path: str, directory_id: DirectoryId) -> KnownDirs:
-        """With a directory that ``log.dirs`` does not name."""
+        """Return a copy with an added directory that ``log.dirs`` does not name."""
         seen = self.seen({path: directory_id})
         return replace(seen, added=seen.added | {path})
 
     def configured(self, paths: Collection[str]) -> KnownDirs:
-        """``log.dirs`` names these; nobody has to remember that they were added."""
+        """Return a copy in which ``paths``, those of ``log.dirs``, do not count as added."""
         return replace(self, added=self.added.difference(paths))
 
     def without_path(self, path: str) -> KnownDirs:
-        """With nothing remembered of ``path``."""
+        """Return a copy without the directory at ``path``."""
         ids = {where: known for where, known in self.ids.items() if where != path}
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def without(self, directory_id: DirectoryId) -> KnownDirs:
-        """The directory is given up; its path is like one that never had any."""
+        """Return a copy without the directory; its path counts as never used."""
         ids = {path: known for path, known in self.ids.items() if known != directory_id}
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
@@ -69,14 +69,14 @@ def format_known_dirs(known: KnownDirs) -> bytes:
 
 
 def parse_known_dirs(text: str, path: str) -> KnownDirs:
-    """Without the file no disk can be called new.
+    """Parse the file.
 
-    :raises InconsistentStorageError: if it is damaged.
+    :raises InconsistentStorageError: the file is damaged. Without it no disk can be called new.
     """
     try:
         document = json.loads(text)
         ids = {where: DirectoryId.parse(uid) for where, uid in document["directories"].items()}
-        # Files of before have no word for what was added.
+        # Files of older versions have no key "added".
         return KnownDirs(ids=ids, added=frozenset(document.get("added", ())) & ids.keys())
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:
         raise InconsistentStorageError(

@@ -1,8 +1,8 @@
-"""DISK. Copying bytes from a file of one log dir to a file of another, without reading them.
+"""DISK. Copying bytes from a file of one log directory to a file of another.
 
-* The kernel copies where it can, much with one call, so that the thread that asks for it seldom
-  gets in the way of others.
-* The target's disk is asked to begin writing piece by piece, so that a sync finds little to do.
+* The kernel copies if it can, many bytes per call, so that the thread seldom holds the interpreter
+  lock.
+* Writeback of the target starts piece by piece, so that a later sync finds little to write.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Final
 
 from kraftjbod.storage.vfs import VfsFile
 
-#: The disk begins to write after so much, while the next bytes are copied.
+#: Bytes after which writeback starts, while the next bytes are copied.
 _PIECE_BYTES: Final = 4 * 1024 * 1024
-#: What is read and written at once where the kernel cannot copy.
+#: Bytes read and written at once if the kernel cannot copy.
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
 def copy_range(
     source: VfsFile, target: VfsFile, position: int, size_bytes: int, *, by_kernel: bool
 ) -> int:
-    """Copy up to ``size_bytes`` from ``position`` to the same position; how many there were."""
+    """Copy up to ``size_bytes`` from ``position`` to the same position; return the bytes copied."""
     copied = 0
     while copied < size_bytes:
         at, wanted = position + copied, min(_PIECE_BYTES, size_bytes - copied)
@@ -28,7 +28,7 @@ def copy_range(
             got = target.copy_from(source, at, wanted)
         else:
             got = _copy_in_chunks(source, target, at, wanted)
-        # Nothing of it can leave the memory yet, but the disk begins to write.
+        # The dirty pages stay in memory, but this call starts their writeback.
         target.forget_cached(at, got)
         copied += got
         if got < wanted:

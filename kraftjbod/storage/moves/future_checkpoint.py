@@ -1,7 +1,6 @@
-"""PURE. What a future copy remembers of itself: ``future-copy-checkpoint`` in its directory, as
-JSON.
+"""PURE. The durable state of a future copy: ``future-copy-checkpoint`` in its directory, as JSON.
 
-It is replaced after what it claims is on the disk, so a restart may trust what it says.
+The file is replaced after its content became true on the disk, so a restart may trust it.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ _VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCheckpoint:
-    """What is certain of a future copy."""
+    """The durable state of a future copy."""
 
-    #: Where the current replica lay when the move began.
+    #: Directory of the current replica when the move started.
     source_directory_id: DirectoryId
-    #: Base offset to bytes that are on the disk, rising.
+    #: Base offset to durable bytes, in rising order.
     synced: dict[int, int]
-    #: Of the log as it was then: nothing that was copied lies outside of these.
+    #: Start and end of the log at that time; nothing outside of this range was copied.
     log_start_offset: int
     log_end_offset: int
     epochs: EpochEntries
-    #: Everything of the log was here then: bytes, epochs and producers.
+    #: The copy was complete: bytes, leader epochs and producers.
     is_complete: bool = False
 
 
 def format_future(checkpoint: FutureCheckpoint) -> bytes:
-    """Text of the checkpoint file."""
+    """Return the text of the checkpoint file."""
     content = {
         "version": _VERSION,
         "source_directory_id": str(checkpoint.source_directory_id),
@@ -49,7 +48,7 @@ def format_future(checkpoint: FutureCheckpoint) -> bytes:
 
 
 def parse_future(text: str, path: str) -> FutureCheckpoint:
-    """:raises CorruptCheckpointError: if the text is not what :func:`format_future` writes."""
+    """:raises CorruptCheckpointError: the text is not in the format of :func:`format_future`."""
     try:
         content: dict[str, Any] = json.loads(text)
         if content["version"] != _VERSION:

@@ -1,13 +1,13 @@
-"""DISK. What a move between directories does next: the future copy against the log that it mirrors.
+"""DISK. Plans the next step of a move: compares the future copy with the log that it mirrors.
 
-A future copy has the segments of the current replica, byte for byte, some of them not yet whole.
-So what is to be done follows from two lists of segments and from how far the log was truncated:
-segments go, one is shortened, ranges are copied, in this order.
+A future copy has the segments of the current replica, byte for byte, some of them incomplete. So
+two lists of segments and the last truncation of the log determine the step. It removes segments,
+shortens one, and copies ranges, in this order.
 
-* Every segment of the copy but the last is as long as the log's; the last may be shorter.
-* Ranges end anywhere, also in the middle of a batch.
+* Every segment of the copy but the last is as long as the log's. The last one may be shorter.
+* Ranges can end anywhere, even inside a batch.
 
-Epochs say how far a copy may be trusted that was found after a restart; bytes are not compared.
+After a restart, leader epochs show how far a copy agrees with the log. Bytes are not compared.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kraftjbod.storage.log.log_view import LogView, Truncation
 
 
 class SegmentExtent(NamedTuple):
-    """A segment's base offset, and how many bytes of it there are."""
+    """A segment's base offset and its size in bytes."""
 
     base_offset: int
     size_bytes: int
 
 
 class CopyRange(NamedTuple):
-    """Copy ``size_bytes`` from ``position`` on; of an empty segment, nothing into a new file."""
+    """Copy ``size_bytes`` from ``position`` on. For an empty segment, only create the file."""
 
     base_offset: int
     position: int
@@ -35,9 +35,9 @@ class CopyRange(NamedTuple):
 
 
 class CopyPlan(NamedTuple):
-    """One step. ``is_last`` if the copy mirrors all of the log once the step is done."""
+    """One step. With ``is_last`` the copy mirrors all of the log after the step."""
 
-    #: Base offsets in an order that leaves no hole: from the beginning, or from the end.
+    #: Base offsets in an order that leaves no gap: oldest first, or newest first.
     drop: tuple[int, ...]
     shorten: SegmentExtent | None
     copy: tuple[CopyRange, ...]
@@ -45,7 +45,7 @@ class CopyPlan(NamedTuple):
 
 
 def extents_of(view: LogView) -> tuple[SegmentExtent, ...]:
-    """The segments that a view shows, and how much of each."""
+    """Return the segments of a view with their sizes."""
     *sealed, active = view.segments
     return (
         *(SegmentExtent(segment.base_offset, segment.size_bytes) for segment in sealed),
@@ -59,10 +59,11 @@ def plan_copy(
     truncation: Truncation | None,
     max_bytes: int,
 ) -> CopyPlan:
-    """What to do so that ``copied`` (base offset to bytes, rising) becomes a mirror of ``log``.
+    """Plan the next step that turns ``copied`` into a mirror of ``log``.
 
-    ``truncation`` is the lowest truncation of the log since the copy last heard of one. At most
-    ``max_bytes`` are copied.
+    :param copied: base offset to bytes, in rising order.
+    :param truncation: the lowest truncation of the log since the copy last followed one.
+    :param max_bytes: most bytes to copy.
     """
     kept = _kept(log, copied, truncation)
     shorten = None
@@ -81,9 +82,9 @@ def plan_copy(
 
 
 def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: int) -> int | None:
-    """The first offset for which two logs name different leader epochs; None if there is none.
+    """Return the first offset at which two logs have different leader epochs, or None.
 
-    What lies below ``log_start_offset`` is not compared: either may have lost it.
+    Offsets below ``log_start_offset`` are not compared, because either log may have removed them.
     """
     a = truncate_epochs_before(ours, log_start_offset)
     b = truncate_epochs_before(theirs, log_start_offset)
@@ -98,7 +99,7 @@ def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: in
 def _kept(
     log: Sequence[SegmentExtent], copied: Mapping[int, int], truncation: Truncation | None
 ) -> list[SegmentExtent]:
-    """What of the copy is the beginning of the log as it is now."""
+    """Return the part of the copy that equals the start of the present log."""
     rising = [SegmentExtent(*item) for item in copied.items() if item[0] >= log[0].base_offset]
     kept: list[SegmentExtent] = []
     for (base_offset, size_bytes), (expected, log_bytes) in zip(rising, log, strict=False):
@@ -110,7 +111,7 @@ def _kept(
             size_bytes = min(size_bytes, truncation.position)
         kept.append(SegmentExtent(base_offset, min(size_bytes, log_bytes)))
         if size_bytes != log_bytes:
-            break  # What comes later would follow a hole, or what the log lost.
+            break  # Later segments would follow a gap, or were truncated in the log.
     return kept
 
 

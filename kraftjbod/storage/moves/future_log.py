@@ -1,15 +1,14 @@
-"""DISK. ``FutureLog``: the copy of a replica that a move builds in another log dir.
+"""DISK. ``FutureLog``: the copy of a replica that a move builds in another log directory.
 
-* Its directory holds the same segments as the replica's own, byte for byte, maybe not all of them.
-* Its checkpoint claims what is on the disk, never more: bytes are synced before they are claimed,
-  and what the log lost is gone from here before the checkpoint says less, and only then more is
-  copied. So a restart goes on from the checkpoint.
-* :meth:`FutureLog.finish` carries over what belongs to the log besides bytes, as one unit
-  (leader epochs, producers, indexes), and :meth:`FutureLog.become_current` needs no scan.
+* Its directory holds the segments of the replica, byte for byte, possibly not all of them.
+* Its checkpoint only claims durable data. Bytes are synced before they are claimed. After a
+  truncation of the log, bytes are removed here first, then the checkpoint is lowered, and only then
+  more is copied. So a restart continues from the checkpoint.
+* :meth:`FutureLog.finish` transfers the rest of the log's state as one unit: leader epochs,
+  producers and indexes. So :meth:`FutureLog.become_current` needs no scan.
 
-A step runs in a mover's thread, everything else in the thread of the dir that the copy lies in;
-the caller sees to it that there is never more than one at a time. Which of two disks an error
-speaks of is not decided here.
+A step runs in a mover's thread. Other methods run in the thread of the copy's directory. The caller
+ensures that only one operation runs at a time, and decides which disk an error belongs to.
 """
 
 from __future__ import annotations
@@ -60,29 +59,29 @@ from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.transaction_index import TransactionIndex
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, sync_renamed, write_atomically
 
-#: So much is copied between two syncs while the copy lags far,
+#: Bytes copied between two syncs while the copy lags far behind.
 _SYNC_BYTES: Final = 64 * 1024 * 1024
-#: and so much may be left to sync when it has caught up, because appends wait for that.
+#: Most unsynced bytes when the copy has caught up, because appends wait for that sync.
 _TAIL_BYTES: Final = 1024 * 1024
-#: What a step copies under simulation, now and then.
+#: Size of a step under simulation, now and then.
 _SMALL_STEP_BYTES: Final = 200
 _REMADE_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class Copied(NamedTuple):
-    """What one step did."""
+    """Result of one step."""
 
     copied_bytes: int
-    #: What the copy holds now.
+    #: The segments of the copy after the step.
     extents: tuple[SegmentExtent, ...]
-    #: It mirrors all of the view that the step went by.
+    #: The copy mirrors all of the view that the step used.
     is_mirror: bool
-    #: The log is not as the view says any more: read it again.
+    #: The log no longer matches the view. Get a new view.
     is_view_stale: bool
 
 
 class FutureLog:
-    """One future copy. What it holds is known from the bytes it was asked to copy."""
+    """One future copy. Its content is known from the bytes that were copied."""
 
     def __init__(
         self,
@@ -98,31 +97,31 @@ class FutureLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.source_directory_id = checkpoint.source_directory_id
-        #: It was found on the disk, and not made by this process.
+        #: The copy was found on the disk and not created by this process.
         self.was_loaded = False
         self._checkpoint = checkpoint
-        #: Everything up to ``log_end_offset`` is here, and certain; false once the log goes on.
+        #: Everything up to ``log_end_offset`` is copied and durable. False once the log has grown.
         self.is_complete = checkpoint.is_complete
-        #: The log, as far as it was known when anything was copied last.
+        #: Start and end of the log at the last copy step.
         self.log_start_offset = checkpoint.log_start_offset
         self.log_end_offset = checkpoint.log_end_offset
         self.epochs = checkpoint.epochs
-        #: Base offset to bytes, rising.
+        #: Base offset to copied bytes, in rising order.
         self._copied = dict(checkpoint.synced)
         self._synced = dict(checkpoint.synced)
         self._unsynced_bytes = 0
-        #: Files that hold what is not synced, and the one that is copied to.
+        #: Open files with unsynced bytes, and the file being copied to.
         self._files: dict[int, VfsFile] = {}
         self._has_new_names = False
-        #: Segments that hold more than was copied, because copying broke off.
+        #: Segments whose files are longer than recorded, because a copy step failed.
         self._torn: set[int] = set()
         #: Index files that were written since the last sync; an ordered set.
         self._unsynced_indexes: dict[str, None] = {}
         #: Sealed segments whose index files were copied.
         self._indexed: set[int] = set()
-        #: What is being read of the source: path, position and size.
+        #: The current read from the source: path, position and size.
         self._reading: tuple[str, int, int] | None = None
-        #: The log has been compacted, here or on a leader; its directory says so.
+        #: The log has been compacted, here or on a leader; the mark in its directory records this.
         self._may_have_gaps = False
 
     @classmethod
@@ -136,7 +135,7 @@ class FutureLog:
         move_id: Uuid,
         source_directory_id: DirectoryId,
     ) -> FutureLog:
-        """An empty copy in the log dir ``root``; it is certain once this returns.
+        """Create an empty copy in the log directory ``root``, durably.
 
         :raises OperatingError: INVALID_TOPIC_EXCEPTION, if the name would be too long.
         """
@@ -164,9 +163,9 @@ class FutureLog:
 
     @classmethod
     def load(cls, vfs: Vfs, directory: str, topic_partition: TopicPartition) -> FutureLog:
-        """The copy that a move left; nothing is changed.
+        """Load the copy that a move left. Changes no file.
 
-        :raises CorruptCheckpointError: if it does not say what it is.
+        :raises CorruptCheckpointError: its checkpoint or topic id cannot be read.
         """
         path = f"{directory}/{PARTITION_METADATA}"
         topic_id = parse_partition_metadata(_text(vfs, path), path)
@@ -193,7 +192,7 @@ class FutureLog:
         return tuple(SegmentExtent(*item) for item in self._copied.items())
 
     def replaces(self, view: LogView) -> bool:
-        """It was finished, is all there, and lacks nothing of the log that ``view`` shows."""
+        """Return whether the copy was finished, is intact, and lacks nothing of ``view``."""
         if not self.is_complete or self._copied != self._checkpoint.synced:
             return False
         start = max(self.log_start_offset, view.log_start_offset)
@@ -204,9 +203,9 @@ class FutureLog:
     # -- copying ----------------------------------------------------------------------------
 
     def resume(self, view: LogView) -> None:
-        """After a restart: let go of what is not certain, or not the log's any more.
+        """After a restart, remove what is not durable, or does not belong to the log any more.
 
-        Must happen before anything is appended to the log that ``view`` shows.
+        Call this before anything is appended to the log of ``view``.
         """
         self.discard_unclaimed()
         start = max(self.log_start_offset, view.log_start_offset)
@@ -225,7 +224,7 @@ class FutureLog:
         max_bytes: int,
         by_kernel: bool,
     ) -> Copied:
-        """Follow ``truncation`` and ``view``, as far as ``max_bytes`` go."""
+        """Follow ``truncation``, then copy up to ``max_bytes`` of ``view``."""
         if buggify.is_on and buggify.fires("storage.small_copy_step"):
             max_bytes = min(max_bytes, _SMALL_STEP_BYTES)
         plan = plan_copy(extents_of(view), self._copied, truncation, max_bytes)
@@ -247,7 +246,7 @@ class FutureLog:
         return Copied(copied_bytes, self.extents, plan.is_last, False)
 
     def read_again(self, source_vfs: Vfs) -> None:
-        """Read once more what the last step did not get to the end of reading, if anything."""
+        """Repeat the read that the last step did not complete, if there is one."""
         if self._reading is not None:
             path, position, size_bytes = self._reading
             if (source := source_vfs.open_if_exists(path)) is not None:
@@ -262,7 +261,7 @@ class FutureLog:
         by_kernel: bool,
         is_sealed: bool,
     ) -> int:
-        """How many bytes were there to copy; -1 if there is no such file any more."""
+        """Return the number of bytes copied; -1 if the source file does not exist any more."""
         base_offset, position, size_bytes = wanted
         target = self._file(base_offset)
         if base_offset not in self._copied:
@@ -281,7 +280,7 @@ class FutureLog:
         try:
             got = copy_range(source, target, position, size_bytes, by_kernel=by_kernel)
             if is_sealed:
-                # Whoever reads old records reads them from the disk; the end is kept for others.
+                # Old records are seldom read again, but the end of the log stays in the page cache.
                 source.forget_cached(position, got)
         finally:
             source.close()
@@ -292,13 +291,13 @@ class FutureLog:
         return got
 
     def _truncate_torn(self, base_offset: int) -> None:
-        """What is copied next may be less, and what is left after it must not count as the log."""
+        """Truncate bytes of a failed step, which could otherwise remain after a shorter range."""
         if base_offset in self._torn:
             self._file(base_offset).truncate(self._copied[base_offset])
             self._torn.discard(base_offset)
 
     def _copy_indexes(self, segment: LogSegment, source_vfs: Vfs) -> None:
-        """Of a segment that nothing is appended to any more; without them it would be scanned."""
+        """Copy the index files of a sealed segment. Without them it would be scanned later."""
         base_offset = segment.base_offset
         is_whole = self._copied.get(base_offset) == segment.size_bytes
         if base_offset in self._indexed or not is_whole:
@@ -311,7 +310,7 @@ class FutureLog:
         self._indexed.add(base_offset)
 
     def _copy_transactions(self, segment: LogSegment, source_vfs: Vfs) -> None:
-        """Their index cannot be made anew: what is in memory may be ahead of the file."""
+        """Write the index of aborted transactions, from memory if it is newer than the file."""
         name = offset_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
         if (transactions := segment.transactions) is not None:
             data: Buffer | None = transactions.to_bytes()
@@ -329,10 +328,10 @@ class FutureLog:
         self._reading = None
         return data
 
-    # -- what is certain --------------------------------------------------------------------
+    # -- durability -------------------------------------------------------------------------
 
     def discard_unclaimed(self) -> None:
-        """Truncate the files to what the checkpoint claims."""
+        """Truncate the files to the sizes in the checkpoint."""
         for base_offset, size_bytes in self._log_files():
             if base_offset not in self._copied:
                 self._unlink(base_offset)
@@ -341,7 +340,7 @@ class FutureLog:
         self._vfs.sync_dir(self.directory)
 
     def sync(self) -> None:
-        """All that was copied becomes certain, and is claimed."""
+        """Make all copied bytes durable, and claim them in the checkpoint."""
         self._sync_files()
         self._write_checkpoint()
 
@@ -365,7 +364,7 @@ class FutureLog:
         self._unsynced_bytes = 0
 
     def _shorten(self, plan: CopyPlan, view: LogView) -> None:
-        """Let go of what the log let go of: first the bytes, so that they may not come back."""
+        """Remove what the log removed; the bytes go durably before the checkpoint is written."""
         self._note(view)
         for base_offset in plan.drop:
             self._unlink(base_offset)
@@ -379,7 +378,7 @@ class FutureLog:
         self._write_checkpoint()
 
     def _truncation_at(self, offset: int) -> Truncation:
-        """Where ``offset`` begins in what was copied."""
+        """Return the position of ``offset`` in the copy."""
         below = [base for base in self._copied if base <= offset]
         if not below:
             return Truncation(0, 0)
@@ -419,7 +418,7 @@ class FutureLog:
     # -- becoming the replica ---------------------------------------------------------------
 
     def finish(self, carried: CarriedState) -> None:
-        """The copy is a mirror of ``carried.view``; take over the rest of the log as of then."""
+        """Transfer the rest of the log's state. The copy mirrors ``carried.view``."""
         view = carried.view
         assert self.extents == extents_of(view), (self.extents, extents_of(view))
         active = view.segments[-1].base_offset
@@ -435,7 +434,7 @@ class FutureLog:
             producers = ProducerState.from_snapshot(carried.producers)
             assert producers is not None, "a snapshot that was just made"
             snapshots = ProducerSnapshots(self._vfs, lambda: self.directory)
-            # Of an earlier end of the move, before the log was truncated.
+            # They come from an earlier attempt, before the log was truncated.
             snapshots.drop_outside(view.log_start_offset, view.log_end_offset)
             snapshots.put(carried.snapshots)
             snapshots.write(producers, view.log_end_offset, view.segments, sync=True)
@@ -448,7 +447,7 @@ class FutureLog:
     def become_current(
         self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
-        """Take the replica's own name, durably. After :meth:`finish`, with the same state."""
+        """Rename to the replica's name, durably. Call :meth:`finish` before, with the same state."""
         view, producers = carried.view, ProducerState.from_snapshot(carried.producers)
         assert producers is not None, "a snapshot that was just made"
         self.close_files()
@@ -482,7 +481,7 @@ class FutureLog:
         )
 
     def move_to(self, directory: str) -> None:
-        """Rename the copy's directory, durably."""
+        """Rename the directory of the copy, durably."""
         former = self.directory
         self._rename(directory)
         with FailsAs(OpKind.FLUSH):
@@ -494,7 +493,7 @@ class FutureLog:
             self.directory = directory
 
     def discard(self, directory: str) -> None:
-        """Rename it to what is to be removed; without its metadata it is nobody's replica."""
+        """Rename the copy for removal. Without its metadata it cannot count as a replica."""
         self.close_files()
         self._vfs.unlink_if_exists(f"{self.directory}/{PARTITION_METADATA}")
         self.move_to(directory)
@@ -542,7 +541,7 @@ class FutureLog:
         self._indexed.discard(base_offset)
 
     def _write(self, name: str, data: Buffer, *, sync: bool = False) -> None:
-        """Without ``sync`` it is certain with the next :meth:`sync` of the copy."""
+        """Write a file. Without ``sync`` it becomes durable with the next :meth:`sync`."""
         path = f"{self.directory}/{name}"
         write_atomically(self._vfs, path, bytes(data), sync=sync)
         if not sync:

@@ -1,13 +1,13 @@
-"""LOOP. ``FutureReplica``: the loop's face of one future copy, the replica-to-be of a move.
+"""LOOP. ``FutureReplica``: the event loop's interface to one future copy of a move.
 
-* :meth:`FutureReplica.catch_up` takes one bounded step after the current replica, which goes on
-  being written to: new records, truncations and retention alike are followed.
-* One step at a time: a step whose caller went away is waited for by whoever comes next.
-* A step ends at once when the source dies; what it still does in its thread, and to the copy, is
-  waited for as well, and if that hangs, whatever else is wanted of the copy is refused.
-* What failed half-way is known from the copy itself, and the next step repairs it.
+* :meth:`FutureReplica.catch_up` runs one bounded step after the current replica, which is still
+  written to. It follows new records, truncations and retention.
+* One step runs at a time. The next caller waits for a step whose caller was cancelled.
+* A step ends at once when the source fails. The next operation waits for its thread, and is refused
+  if the thread hangs.
+* After a failed step, the state of the copy shows what is missing, and the next step repairs it.
 
-When to step, how fast, and when to let the copy take the replica's place is decided elsewhere.
+The callers decide when to step, how fast, and when the copy replaces the replica.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from kraftjbod.storage.moves.future_log import Copied, FutureLog
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What a step copies if its caller has no opinion.
+#: Default size of a step.
 STEP_BYTES: Final = 4 * 1024 * 1024
-#: How long the thread of a step that was given up is waited for.
+#: How long an operation waits for the thread of an abandoned step.
 _LATE_MS: Final = 1_000
 
 
 class _ThreadStep(Generic[T]):
-    """A step as a mover's thread carries it out, which may be given up at any time."""
+    """A step in a mover's thread, which may be abandoned at any time."""
 
     def __init__(self, step: Callable[[bool], T]) -> None:
         self._step = step
@@ -61,13 +61,13 @@ class _ThreadStep(Generic[T]):
                 self._loop.call_soon_threadsafe(self._ended.set_result, None)
 
     def give_up(self) -> asyncio.Future[None] | None:
-        """What has not begun never does; what to wait for if it has."""
+        """Prevent the step from starting. Return a future for its end if it has started."""
         self._is_given_up = True
         return self._ended if self._has_begun and not self._ended.done() else None
 
 
 class CopyStep(NamedTuple):
-    """What a step did; ``is_caught_up`` and ``lag_offsets`` are as of its end."""
+    """Result of a step; ``is_caught_up`` and ``lag_offsets`` are as of its end."""
 
     copied_bytes: int
     is_caught_up: bool
@@ -75,28 +75,28 @@ class CopyStep(NamedTuple):
 
 
 class FutureReplica:
-    """One future copy. All methods are for the loop's thread."""
+    """One future copy. All methods run on the event loop."""
 
     def __init__(self, *, log: FutureLog, log_dir: LogDir, move_id: Uuid) -> None:
         self._log = log
         self._directory = log.directory
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id: TopicId = log.topic_id
-        #: Where the copy lies.
+        #: The directory of the copy.
         self.log_dir = log_dir
         self.move_id = move_id
-        #: Where the current replica lay when the move began.
+        #: Directory of the current replica when the move started.
         self.source_directory_id: DirectoryId = log.source_directory_id
         self._extents: tuple[SegmentExtent, ...] = log.extents
-        #: The copy holds everything below; it may hold a little more.
+        #: The copy holds everything below this offset, and possibly a little more.
         self.log_end_offset = max((base for base, _ in self._extents), default=0)
         self._is_resumed = not log.was_loaded
-        #: A truncation that no finished step has followed yet.
+        #: A truncation that no completed step has followed yet.
         self._truncation: Truncation | None = None
         self._running: asyncio.Future[Any] | None = None
-        #: The end, in its thread, of a step that was given up.
+        #: Completed when the thread of an abandoned step is done.
         self._late: asyncio.Future[None] | None = None
-        #: It was told to end; what comes later is too late.
+        #: The copy becomes or was made the replica, or is removed. Later operations are refused.
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -104,21 +104,21 @@ class FutureReplica:
 
     @property
     def claimed_start_offset(self) -> int:
-        """The log start of the replica, as of the last step."""
+        """The log start offset of the replica, as of the last step."""
         return self._log.log_start_offset
 
     @property
     def claimed_end_offset(self) -> int:
-        """The log end of the replica as of the last step, which need not be copied yet."""
+        """The log end offset of the replica as of the last step, possibly not copied yet."""
         return self._log.log_end_offset
 
     @property
     def is_over(self) -> bool:
-        """It is, or is about to be, the replica, or nothing at all; unless that fails."""
+        """Whether the copy becomes the replica or is removed, unless that fails."""
         return self._is_over
 
     def replaces(self, view: LogView) -> bool:
-        """It was finished, is all there, and lacks nothing of the log that ``view`` shows."""
+        """Return whether the copy was finished, is intact, and lacks nothing of ``view``."""
         return self._log.replaces(view)
 
     @property
@@ -126,23 +126,23 @@ class FutureReplica:
         return sum(size_bytes for _, size_bytes in self._extents)
 
     def lag_of(self, source: LogHandle) -> int:
-        """How many offsets are not here yet, at most."""
+        """Return the number of offsets that are not copied yet, at most."""
         return max(0, source.log_end_offset - self.log_end_offset)
 
     def is_caught_up(self, source: LogHandle) -> bool:
-        """Everything that is known of ``source`` is here."""
+        """Return whether everything known of ``source`` is copied."""
         was_truncated = self._truncation is not None or source.has_truncation
         return not was_truncated and self._extents == extents_of(source.view)
 
     async def catch_up(
         self, source: LogHandle, executor: LogDirExecutor, max_bytes: int = STEP_BYTES
     ) -> CopyStep:
-        """Copy at most ``max_bytes`` of what is missing, and drop what the source dropped.
+        """Copy at most ``max_bytes`` of what is missing, and remove what the source removed.
 
         Cancelling the wait does not take the step back.
 
-        :raises KafkaStorageError: with the ``directory_id`` of the dir at fault, now offline.
-        :raises OverloadedError: not now; try again after a while.
+        :raises KafkaStorageError: with the ``directory_id`` of the directory at fault, now offline.
+        :raises OverloadedError: the step is not possible now; try again later.
         """
         await self.settle()
         if not self._is_resumed:
@@ -160,7 +160,7 @@ class FutureReplica:
         view, log, source_vfs = source.view, self._log, source.log_dir.vfs
 
         def settle(copied: Copied) -> Copied:
-            # The truncation that was followed is the only one: there is one step at a time.
+            # Only one step runs at a time, so no other truncation can be pending here.
             self._truncation = None
             self._publish(copied.extents, view)
             return copied
@@ -199,9 +199,9 @@ class FutureReplica:
             self._late = in_thread.give_up()
 
     async def settle(self) -> None:
-        """Wait until no step is under way.
+        """Wait until no step is running.
 
-        :raises OverloadedError: one that was given up hangs in its thread.
+        :raises OverloadedError: an abandoned step hangs in its thread.
         """
         while self._running is not None and not self._running.done():
             await asyncio.wait({self._running})
@@ -213,9 +213,9 @@ class FutureReplica:
     # -- for the LogManager -----------------------------------------------------------------
 
     async def resume(self, view: LogView) -> None:
-        """After a restart, before anything is appended to the log that ``view`` shows.
+        """After a restart, compare the copy with ``view``, before the log is appended to.
 
-        Raises as :meth:`catch_up`, which does it then.
+        If this fails, :meth:`catch_up` repeats it. Raises as :meth:`catch_up`.
         """
         self._is_resumed = False
         await self._alone(lambda: self._resume(view))
@@ -227,14 +227,14 @@ class FutureReplica:
         self._publish(log.extents, view)
 
     async def sync(self) -> None:
-        """Make certain what was copied, so that a restart goes on from there."""
+        """Make the copied bytes durable, so that a restart continues from there."""
         sync, replica = self._log.sync, self.topic_partition
         await self._alone(lambda: self.log_dir.run(OpKind.CLOSE, sync, replica=replica))
 
     async def finish(
         self, source: LogHandle, carried: CarriedState, executor: LogDirExecutor
     ) -> None:
-        """Make the copy whole, and certain. It is a mirror of what ``carried`` shows.
+        """Complete the copy durably. It is a mirror of ``carried.view``.
 
         Raises as :meth:`catch_up`.
         """
@@ -252,7 +252,7 @@ class FutureReplica:
     async def become_current(
         self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
-        """Take the replica's own name; nothing more can be asked of the copy then."""
+        """Take the replica's name. No other operation on the copy is possible afterwards."""
         log = self._log
         return await self.log_dir.run(
             OpKind.RENAME,
@@ -261,17 +261,17 @@ class FutureReplica:
         )
 
     async def come_back(self) -> None:
-        """It did not become the replica after all. A dir that is impaired takes that, too."""
+        """Take the future name again after a failed swap. Works in an impaired directory, too."""
         log, directory, replica = self._log, self._directory, self.topic_partition
         await self._alone(
             lambda: self.log_dir.run(OpKind.UNDO, lambda: log.move_to(directory), replica=replica)
         )
 
     async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:
-        """Take the replica's own name to be loaded as one; which directory that is.
+        """Take the replica's name, to be loaded as the replica. Return the directory.
 
-        What lies there and is not known goes to ``stray``. If ``only_claimed``, bytes that the
-        checkpoint does not claim are truncated.
+        An unknown directory of that name is renamed to ``stray``. With ``only_claimed``, bytes that
+        the checkpoint does not claim are truncated.
         """
         log, vfs, plain = self._log, self.log_dir.vfs, f"{self.log_dir.path}/{self.topic_partition}"
 
@@ -288,14 +288,14 @@ class FutureReplica:
         return plain
 
     async def discard(self, directory: str) -> None:
-        """Rename the copy to ``directory``; from now on nobody can take it for a replica."""
+        """Rename the copy to ``directory``. From then on it cannot count as a replica."""
         log, replica = self._log, self.topic_partition
         await self._last(
             lambda: self.log_dir.run(OpKind.DELETE, lambda: log.discard(directory), replica=replica)
         )
 
     async def _last(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Once nothing else is under way; what comes after it is too late, unless it fails."""
+        """Run ``work`` alone and refuse later operations, unless ``work`` fails."""
         self._is_over = True
         try:
             await self.settle()
@@ -305,9 +305,9 @@ class FutureReplica:
             raise
 
     async def _alone(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Once nothing else is under way.
+        """Run ``work`` when no other operation is running.
 
-        :raises OverloadedError: the copy was given up meanwhile.
+        :raises OverloadedError: the copy was removed or promoted meanwhile.
         """
         await self.settle()
         if self._is_over:
@@ -315,7 +315,7 @@ class FutureReplica:
         return await self._run(work())
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do ``work`` to its end, whoever waits for it."""
+        """Run ``work`` to its end, even if the caller is cancelled."""
         running = asyncio.ensure_future(work)
         self._running = running
         return await to_its_end(running)
@@ -326,7 +326,7 @@ class FutureReplica:
 
 
 def _end_offset(extents: tuple[SegmentExtent, ...], view: LogView) -> int:
-    """Everything below this is within ``extents``, which mirror some beginning of ``view``."""
+    """Return an offset below which everything is within ``extents``, a partial copy of ``view``."""
     if not extents:
         return view.segments[0].base_offset
     if extents == extents_of(view):

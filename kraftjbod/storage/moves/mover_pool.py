@@ -1,9 +1,9 @@
-"""LOOP. ``MoverPool``: the threads that copy replicas between log dirs, one to a move at a time.
+"""LOOP. ``MoverPool``: the threads that copy replicas between log directories, one per move.
 
-* They are not the dirs' own threads, so no append waits for a copy.
-* Whoever finds no thread free waits; the first to come is the first to go.
-* A thread that is still busy when it is given back hangs on a disk that is dead: it is abandoned,
-  and another takes its place.
+* They are separate from the directories' threads, so no append waits for a copy.
+* If no thread is free, moves wait in the order of their requests.
+* A thread that is still busy when it is returned hangs on a failed disk. It is abandoned and
+  replaced.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor, MakeExecutor
 
-#: A move asks for one step after the other; what was cancelled may still run beside the next.
+#: A move submits one step at a time; a cancelled step may still run beside the next.
 _MAX_OPS: Final = 4
 
 
 class MoverPool:
-    """As many threads as ``num.replica.alter.log.dirs.threads``. For the loop's thread."""
+    """``num.replica.alter.log.dirs.threads`` threads. All methods run on the event loop."""
 
     def __init__(
         self, *, threads: int, clock: Clock, make_executor: MakeExecutor = LogDirExecutor
@@ -37,7 +37,7 @@ class MoverPool:
 
     @asynccontextmanager
     async def executor(self) -> AsyncIterator[LogDirExecutor]:
-        """A thread of one's own for as long as the block lasts."""
+        """Context with a thread for the caller's exclusive use."""
         executor = await self._free.get()
         try:
             yield executor
@@ -49,7 +49,7 @@ class MoverPool:
                 self._free.put_nowait(self._make())
 
     def close(self) -> None:
-        """Let the threads that are free end; nobody may ask for one any more."""
+        """Let the free threads end. No caller may request a thread afterwards."""
         while not self._free.empty():
             self._free.get_nowait().shutdown(wait=False)
 

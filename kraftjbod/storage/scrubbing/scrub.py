@@ -1,16 +1,16 @@
-"""LOOP. ``Scrub``: reads the cold segments of one log dir again and again, in search of bit rot.
+"""LOOP. ``Scrub``: repeatedly reads the cold segments of one log directory, to find bit rot.
 
-* Cold is what is closed, flushed and not about to move to another dir. One pass goes through all
-  of it; the next begins ``log.dir.scrub.interval.ms`` after the one before began, and a restart
-  goes on where the last life was.
-* It has a thread of its own that reads little at a time, no more than
-  ``log.dir.scrub.max.bytes.per.second``, and rests while the dir is not ONLINE or is busy.
-* What one reading finds damaged is read once more: memory and cables err as well. What both find is
-  made known to the log, as if a reader had met it, and reported to ``on_damage``, which knows what
-  becomes of the replica. Damage that is known is reported again in each pass, and not read again.
-* Index files that do not fit their segments are written anew.
+* Cold segments are closed, flushed and not being moved to another directory. One pass reads all of
+  them. The next pass starts ``log.dir.scrub.interval.ms`` after the start of the previous one. A
+  restart continues an unfinished pass.
+* The scrub has its own thread and reads small pieces, limited by
+  ``log.dir.scrub.max.bytes.per.second``. It pauses while the directory is not ONLINE or is busy.
+* Damage found by one read is read again, because memory and cables can fail too. Confirmed damage
+  is reported to the log, as if a reader had found it, and to ``on_damage``, which decides about the
+  replica. Known damage is reported again in each pass, without a new read.
+* Index files that do not fit their segments are rewritten.
 
-A read that fails is judged as any other: the dir goes OFFLINE by it, and the scrub ends with it.
+A failed read is judged as any other: the directory goes OFFLINE, and the scrub ends.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ from kraftjbod.storage.vfs import write_atomically
 
 T = TypeVar("T")
 
-#: How often it is asked whether the scrub may go on, and how often its position is written down.
+#: How often the scrub checks whether it may continue, and how often it stores its position.
 _POLL_MS: Final = 1_000
 _SAVE_INTERVAL_MS: Final = 10_000
-#: A daemon that starts has better things to do.
+#: Delay after the start of the daemon, which has more urgent work.
 _FIRST_PASS_AFTER_MS: Final = 60_000
-#: One step at a time; one that was cancelled may still run beside the next.
+#: One step at a time; a cancelled step may still run beside the next.
 _MAX_OPS: Final = 4
 
 
 @dataclass(slots=True)
 class ScrubFigures:
-    """What one dir's scrub did since the daemon started."""
+    """Figures of one directory's scrub since the daemon started."""
 
     bytes: int = 0
     segments: int = 0
     passes: int = 0
-    #: Damaged stretches.
+    #: Damaged parts of logs.
     damages_found: int = 0
-    #: Replicas that were found damaged and are whole again.
+    #: Replicas that were found damaged and are intact again.
     replicas_repaired: int = 0
     indexes_mended: int = 0
 
 
 class _Cold(NamedTuple):
-    """A segment to be checked; its successor begins at ``end_offset``."""
+    """A segment to check. The next segment starts at ``end_offset``."""
 
     handle: LogHandle
     segment: LogSegment
@@ -76,7 +76,7 @@ class _Cold(NamedTuple):
 
 
 class Scrub:
-    """One dir's. :meth:`run` ends when the dir is OFFLINE, or by being cancelled."""
+    """Scrub of one directory. :meth:`run` ends when the directory is OFFLINE or it is cancelled."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class Scrub:
             name=f"log-dir-scrub:{log_dir.path}", clock=clock, max_ops=_MAX_OPS
         )
         self._saved_at_ms = 0
-        #: Replicas that this pass has still to read, in order; the first is under way.
+        #: Replicas that this pass still has to read, in order. The first is being read.
         self._todo: deque[TopicPartition] = deque()
-        #: Replicas that were found damaged, as long as they are.
+        #: Replicas that were found damaged and are not repaired yet.
         self._damaged: dict[TopicPartition, LogHandle] = {}
         self._log = get_logger(component="scrub", log_dir=log_dir.path)
 
@@ -116,7 +116,7 @@ class Scrub:
         return f"<Scrub {self.log_dir.path} {self.state}>"
 
     async def run(self) -> None:
-        """One pass after the other."""
+        """Run passes until the directory is OFFLINE."""
         try:
             await asyncio.sleep(min(_FIRST_PASS_AFTER_MS, self._interval_ms) / 1000)
             await self.log_dir.jobs.keep("scrub", self._until_offline)
@@ -134,9 +134,9 @@ class Scrub:
             self._log.info("log_scrub_ended", reason=e.message)
 
     async def scrub_all(self) -> None:
-        """Go on with the pass that is under way, or make a whole one.
+        """Continue the unfinished pass, or run a complete one.
 
-        :raises KafkaStorageError: the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         if not self.state.is_under_way:
             self.state = replace(
@@ -161,7 +161,7 @@ class Scrub:
         await self._save()
 
     def count_repairs(self) -> None:
-        """Take notice of damage that is gone."""
+        """Count replicas whose damage was repaired."""
         for tp, handle in list(self._damaged.items()):
             if self._get(tp) is not handle:
                 del self._damaged[tp]
@@ -172,7 +172,7 @@ class Scrub:
     # -- which segment ----------------------------------------------------------------------
 
     def _next(self) -> _Cold | None:
-        """What comes next in this pass; damage that is known already is reported on the way."""
+        """Return the next segment of this pass, and report known damage of replicas on the way."""
         while self._todo:
             tp, position = self._todo[0], self.state.position
             handle = self._get(tp)
@@ -194,7 +194,7 @@ class Scrub:
     # -- one segment ------------------------------------------------------------------------
 
     async def _check_unless_gone(self, cold: _Cold) -> bool:
-        """Whether to go on with the next one."""
+        """Check a segment. Return whether to continue with the next one."""
         await self._until_free()
         try:
             partition = str(cold.handle.topic_partition)
@@ -208,7 +208,7 @@ class Scrub:
         except KafkaStorageError:
             raise
         except OperatingError as e:
-            # Deleted, or moved away, while it was read.
+            # The replica was deleted or moved during the read.
             self._log.info("log_scrub_passed_over", reason=e.message)
         return True
 
@@ -236,7 +236,7 @@ class Scrub:
             self.figures.indexes_mended += 1
 
     async def _read(self, cold: _Cold) -> SegmentScrub | None:
-        """The segment as the disk has it; None if it is gone, or about to move."""
+        """Read and check the segment on the disk; None if it was removed or is being moved."""
         handle = cold.handle
         file = await handle.open_beside(cold.segment)
         if file is None:
@@ -283,9 +283,9 @@ class Scrub:
     # -- waiting ----------------------------------------------------------------------------
 
     async def _until_free(self) -> None:
-        """Wait while the dir has trouble of its own, or much to do.
+        """Wait while the directory is impaired or busy.
 
-        :raises KafkaStorageError: it is offline.
+        :raises KafkaStorageError: the directory is offline.
         """
         while self.log_dir.state is not LogDirState.ONLINE or self._is_busy():
             await self._rest(_POLL_MS)
@@ -299,9 +299,9 @@ class Scrub:
     # -- the file ---------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Learn how far the last life was.
+        """Read the stored position.
 
-        What it found is known no more, so a pass that found something is made once more.
+        Findings are not stored, so a pass that found damage is repeated.
         """
         await self._until_free()
         path, vfs = self._path, self.log_dir.vfs
@@ -311,7 +311,7 @@ class Scrub:
             self.state = replace(self.state, began_ms=-1, position=None)
 
     async def _save(self) -> None:
-        """Best effort: what is lost with it is read once more."""
+        """Store the position. A failure only means that segments are read again."""
         path, data, vfs = self._path, format_scrub_state(self.state), self.log_dir.vfs
         self._saved_at_ms = self._clock.now_ms()
         try:
@@ -327,7 +327,7 @@ class Scrub:
 
 
 def _first_cold(handle: LogHandle, from_offset: int) -> _Cold | None:
-    """The first closed segment from there on that is on the disk and not known to be damaged."""
+    """Return the first closed segment from there on that is flushed and not known as damaged."""
     view = handle.view
     for segment, successor in zip(view.segments, view.segments[1:], strict=False):
         end_offset = successor.base_offset

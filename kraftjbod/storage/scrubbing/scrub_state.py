@@ -1,11 +1,11 @@
-"""PURE. How far the scrub of one log dir is: ``.kraftjbod_scrub`` in that dir, as JSON.
+"""PURE. Progress of one directory's scrub: ``.kraftjbod_scrub`` in that directory, as JSON.
 
-* A pass goes through the replicas by name and through each replica's segments by offset; the
-  position is what comes next. Replicas that come into being after the position wait for the next
-  pass: all they have is new.
-* The file is a convenience: one that is absent or cannot be read means that no pass was ever made.
+* A pass goes through the replicas by name and through each replica's segments by offset. The
+  position is the next segment. Replicas created before the position wait for the next pass, because
+  all their segments are new.
+* A missing or unreadable file means that no pass was ever made.
 
-Instants are wall milliseconds, because they outlive the process.
+Times are wall clock milliseconds, because they outlive the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION: Final = 1
 
 
 class ScrubPosition(NamedTuple):
-    """Segments before it in this order have been checked."""
+    """All segments before this position have been checked."""
 
     topic_partition: TopicPartition
     offset: int
@@ -28,22 +28,22 @@ class ScrubPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubState:
-    """``began_ms`` is of the pass under way, or of the last one if ``position`` is None."""
+    """``began_ms`` is the start of the running pass, or of the last one if ``position`` is None."""
 
     began_ms: int = -1
-    #: Of the last pass that came to its end; -1 if none ever did.
+    #: End of the last completed pass; -1 if there is none.
     completed_ms: int = -1
-    #: Damaged stretches that the pass of ``began_ms`` found.
+    #: Damaged parts that the pass of ``began_ms`` found.
     damages: int = 0
     position: ScrubPosition | None = None
 
     @property
     def is_under_way(self) -> bool:
-        """A pass has begun and not come to its end."""
+        """Return whether a pass was started and not completed."""
         return self.began_ms > self.completed_ms
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """A pass is to go on, or to begin; a clock that was set back does not put it off."""
+        """Return whether to continue or start a pass. Setting the clock back does not delay it."""
         if self.is_under_way or self.completed_ms < 0:
             return True
         return not self.began_ms <= now_ms < self.began_ms + interval_ms
@@ -65,7 +65,7 @@ def format_scrub_state(state: ScrubState) -> bytes:
 
 
 def parse_scrub_state(data: bytes | None) -> ScrubState:
-    """The state in ``data``; as if there had been no pass, if there is none."""
+    """Parse ``data``; the state before the first pass if the data is missing or unreadable."""
     try:
         values = json.loads(data or b"")
         if values["version"] != _VERSION:
