@@ -1,9 +1,8 @@
-"""WIRE. Questions and orders about a cluster: topics, features, offsets.
+"""WIRE. Requests about a cluster: topics, features, offsets, elections.
 
-One function per request; each turns error codes into :class:`OperatingError` and leaves trying
-again to :meth:`ClusterClient.retry`.
-Configuration is the business of config_admin.py; where replicas are, and where they shall be, of
-replica_admin.py.
+One function per request. Each turns error codes into :class:`OperatingError`. Callers repeat failed
+requests by :meth:`ClusterClient.retry`. config_admin.py handles configuration, replica_admin.py the
+locations of replicas.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from kraftjbod.protocol.messages import (
 
 R = TypeVar("R")
 
-#: For an answer to come, after a broker has waited as long as it may.
+#: Time for the response to arrive after a broker has waited as long as it may.
 _ANSWER_MS: Final = 5_000
 #: DescribeCluster: the first version that reports fenced brokers.
 WITH_FENCED_BROKERS: Final = 2
@@ -71,10 +70,10 @@ async def create_topic(
     assignment: Mapping[int, Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
 ) -> CreatedTopic:
-    """Create one topic; -1 leaves a number to the cluster.
+    """Create one topic. -1 stands for the cluster's default.
 
     :param assignment: broker ids by partition, instead of the two numbers.
-    :raises OperatingError: TOPIC_ALREADY_EXISTS and what else the cluster has against it.
+    :raises OperatingError: TOPIC_ALREADY_EXISTS and others.
     """
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
@@ -94,7 +93,7 @@ async def create_topic(
     response = await client.request_controller(
         CreateTopicsRequest(topics=[topic], timeout_ms=client.request_timeout_ms)
     )
-    # Imported late: it brings pydantic, which would double the cost of a health check.
+    # Imported late: pydantic would double the time of a health check.
     from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 
     (result,) = response.topics
@@ -105,7 +104,7 @@ async def create_topic(
 
 async def delete_topic(client: ClusterClient, name: str) -> None:
     """:raises OperatingError: UNKNOWN_TOPIC_OR_PARTITION and others."""
-    # The name's place moved in version 6; the codec sends the one that the version has.
+    # The field moved in version 6; the codec sends the one of the version in use.
     body = DeleteTopicsRequest(topic_names=[name], timeout_ms=client.request_timeout_ms)
     body.topics = [DeleteTopicsRequest.DeleteTopicState(name=name)]
     response = await client.request_controller(body)
@@ -114,7 +113,7 @@ async def delete_topic(client: ClusterClient, name: str) -> None:
 
 
 async def create_partitions(client: ClusterClient, topic: str, count: int) -> None:
-    """Let ``topic`` have ``count`` partitions, more than it has now."""
+    """Increase the number of partitions of ``topic`` to ``count``."""
     response = await client.request_controller(
         CreatePartitionsRequest(
             topics=[
@@ -133,7 +132,7 @@ async def create_partitions(client: ClusterClient, topic: str, count: int) -> No
 
 
 class EligibleLeaders(NamedTuple):
-    """Who may lead one partition though it is not in sync, and who led it last (KIP-966)."""
+    """Eligible leader replicas and last known leaders of one partition (KIP-966)."""
 
     eligible_leader_replicas: Sequence[int]
     last_known_elr: Sequence[int]
@@ -142,7 +141,7 @@ class EligibleLeaders(NamedTuple):
 async def describe_eligible(
     client: ClusterClient, topics: Sequence[str]
 ) -> dict[tuple[str, int], EligibleLeaders]:
-    """By topic and partition; nothing of a cluster that cannot be asked for it."""
+    """Return them by topic and partition; empty if the cluster does not support the request."""
     wanted = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in topics]
     found: dict[tuple[str, int], EligibleLeaders] = {}
     cursor, seen = None, ("", -1)
@@ -175,9 +174,9 @@ async def describe_eligible(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """``min_version`` to ``max_version`` is what the broker supports, -1 where it does not say.
+    """A feature: ``min_version`` to ``max_version`` is the broker's range, -1 if not reported.
 
-    ``finalized_level`` is what the cluster agreed on, 0 if it did not.
+    ``finalized_level`` is the cluster's level, 0 if there is none.
     """
 
     name: str
@@ -188,7 +187,7 @@ class FeatureDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFeatures:
-    """``epoch`` grows with every change of a finalized level; -1 if the broker does not say."""
+    """``epoch`` grows with each change of a finalized level; -1 if not reported."""
 
     epoch: int
     features: tuple[FeatureDescription, ...]
@@ -202,12 +201,12 @@ class UpgradeType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
-#: UpdateFeatures: the first version with kinds of downgrades and with validate-only.
+#: UpdateFeatures: the first version with types of downgrades and validate-only.
 _UPDATE_FEATURES_WITH_TYPES: Final = 1
 
 
 async def describe_features(client: ClusterClient) -> ClusterFeatures:
-    """What one broker supports and what the cluster agreed on, by name."""
+    """Return features by name: the range of one broker and the cluster's level."""
     response = await client.request_any(
         ApiVersionsRequest(client_software_name="kraftjbod", client_software_version="0")
     )
@@ -235,7 +234,7 @@ async def update_features(
     upgrade_type: UpgradeType,
     validate_only: bool = False,
 ) -> None:
-    """Bring features to these levels, all of them or none (KIP-584).
+    """Set the levels of features, all or none (KIP-584).
 
     :raises OperatingError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED and others.
     """
@@ -253,7 +252,7 @@ async def update_features(
         ),
         min_version=0 if is_plain else _UPDATE_FEATURES_WITH_TYPES,
     )
-    # Before version 2 each feature has an outcome of its own, which says more than the whole.
+    # Before version 2 each feature has its own error, which is more precise.
     for result in response.results:
         require_ok(result, f"feature {result.feature}")
     require_ok(response, "features")
@@ -265,10 +264,10 @@ async def update_features(
 async def list_offsets(
     client: ClusterClient, topic: str, partitions: Iterable[int], timestamp: int
 ) -> dict[int, int]:
-    """Offset by partition for ``timestamp``: milliseconds, :data:`EARLIEST` or :data:`LATEST`.
+    """Return the offset by partition for ``timestamp``.
 
-    -1 where no record is as young as that.
-    The client's metadata must know the topic.
+    ``timestamp`` is in milliseconds, or :data:`EARLIEST` or :data:`LATEST`. -1 means that no record
+    is that new. The client's metadata must include the topic.
     """
     by_leader: dict[int, list[int]] = defaultdict(list)
     for partition in partitions:
@@ -303,10 +302,10 @@ async def _offsets_at(
 async def delete_records(
     client: ClusterClient, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | OperatingError]:
-    """Let each partition start at its offset (KIP-107): -1 for all that is committed.
+    """Delete the records of each partition before its offset (KIP-107); -1: all committed ones.
 
-    Where it starts then, or why it does not; what may pass is tried again for as long as the
-    client tries anything.
+    :returns: the new start of each partition, or its error. Retriable errors are retried within the
+        client's retry timeout.
     """
     answers: dict[TopicPartition, int | OperatingError] = {}
 
@@ -343,7 +342,7 @@ def _may_change(answer: int | OperatingError | None) -> bool:
 async def _deleted_by(
     client: ClusterClient, leader: int, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | OperatingError]:
-    """What one leader answers."""
+    """Send the request to one leader, and return its results."""
     by_topic: dict[str, list[DeleteRecordsRequest.DeleteRecordsPartition]] = defaultdict(list)
     for tp, offset in offsets.items():
         by_topic[tp.topic].append(
@@ -356,7 +355,7 @@ async def _deleted_by(
         ],
         timeout_ms=client.request_timeout_ms,
     )
-    # The broker may take all of its time to wait for followers.
+    # The broker may wait for followers during the whole request timeout.
     timeout_ms = client.request_timeout_ms + _ANSWER_MS
     try:
         response = await client.request(leader, body, timeout_ms=timeout_ms)
@@ -388,10 +387,10 @@ class ElectionType(IntEnum):
 async def elect_leaders(
     client: ClusterClient, kind: ElectionType, partitions: Sequence[TopicPartition] | None
 ) -> dict[TopicPartition, OperatingError | None]:
-    """Why a partition has no such leader now, by partition; None where it has.
+    """Elect leaders, and return the error of each partition; None if it succeeded.
 
-    :param partitions: None for all; then of those that need no election nothing is said.
-    :raises OperatingError: the cluster does not elect at all.
+    :param partitions: None for all; then partitions that need no election are left out.
+    :raises OperatingError: the request as a whole failed.
     """
     named: list[ElectLeadersRequest.TopicPartitions] | None = None
     if partitions is not None:
@@ -424,8 +423,10 @@ async def elect_leaders(
 
 
 def partitions_on(broker_id: int, metadata: ClusterMetadata) -> list[TopicPartition]:
-    """Partitions that have a replica on the broker, by topic and number; ``metadata`` of all
-    topics."""
+    """Return partitions with a replica on the broker, sorted.
+
+    :param metadata: of all topics.
+    """
     return [
         TopicPartition(name, index)
         for name, topic in sorted(metadata.topics.items())
@@ -449,9 +450,9 @@ async def unregister_controller(client: ClusterClient, controller_id: int) -> No
 async def describe_cluster(
     client: ClusterClient, *, include_fenced: bool = False
 ) -> DescribeClusterResponse:
-    """Its id and its brokers.
+    """Return the cluster's id and its brokers.
 
-    :raises OperatingError: UNSUPPORTED_VERSION, if it does not know which ones are fenced.
+    :raises OperatingError: UNSUPPORTED_VERSION: the cluster does not report fenced brokers.
     """
     response = await client.request_any(
         DescribeClusterRequest(include_fenced_brokers=include_fenced),
@@ -462,22 +463,22 @@ async def describe_cluster(
 
 
 async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
-    """Whether it is fenced, by broker: all that are registered, as the one that answers knows.
+    """Return whether each registered broker is fenced, as known to the broker that answers.
 
-    :raises OperatingError: UNSUPPORTED_VERSION, if that one does not know.
+    :raises OperatingError: UNSUPPORTED_VERSION: that broker does not report it.
     """
     response = await describe_cluster(client, include_fenced=True)
     return {broker.broker_id: broker.is_fenced for broker in response.brokers}
 
 
 class _Result(Protocol):
-    """Whatever says in an answer how it went; many of them say it in words, too."""
+    """A part of a response that has an error code, and perhaps a message."""
 
     @property
     def error_code(self) -> int: ...
 
 
 def require_ok(result: _Result, what: str) -> None:
-    """:raises OperatingError: what ``result`` says about ``what``, if that is an error."""
+    """:raises OperatingError: the error in ``result``, which is about ``what``."""
     if result.error_code != ErrorCode.NONE:
         raise kafka_error(result.error_code, what, getattr(result, "error_message", None))

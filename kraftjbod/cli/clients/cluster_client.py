@@ -1,11 +1,11 @@
-"""WIRE. A small client of a Kafka cluster, ours or any other: who leads what, and whom to ask.
+"""WIRE. A small client of a Kafka cluster, of kraftjbod or any other.
 
-* Metadata is fetched when asked for and kept; nothing runs in the background.
-* One connection per broker, opened when needed.
-* :meth:`ClusterClient.retry` is the one place where an operation is tried again: after errors that
-  Kafka calls retriable and lost connections, with back-off and fresh metadata, until a deadline.
+* Metadata is fetched on request and kept. Nothing runs in the background.
+* There is one connection per broker, opened when needed.
+* :meth:`ClusterClient.retry` alone repeats failed operations: after errors that Kafka calls
+  retriable and after lost connections, with backoff and fresh metadata, until a deadline.
 
-For tools and for the tour: no security, no groups, no transactions.
+For tools and for the tour. It supports no security, no groups and no transactions.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from kraftjbod.protocol.kafka_codec import Request, api_name, request_api_key
 from kraftjbod.protocol.messages import MetadataRequest, MetadataResponse
 
 T = TypeVar("T")
-#: Of any API.
+#: Greater than any version of an API.
 MAX_VERSION: Final = 2**15 - 1
 R = TypeVar("R")
 
 DEFAULT_PORT: Final = 9092
 _CONNECT_TIMEOUT_MS: Final = 5000
-#: Of a leader's silence, after which others are asked whether it still leads, again and again.
+#: After this long without an answer of a leader, other brokers are asked whether it still leads.
 _DOUBT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerNode:
-    """Where a broker is reached."""
+    """A broker's id and address."""
 
     node_id: int
     host: str
@@ -51,7 +51,7 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """``leader`` is -1 if there is none."""
+    """A partition; ``leader`` is -1 if there is none."""
 
     partition: int
     leader: int
@@ -63,7 +63,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """``topic_id`` is all zeros where the cluster has no topic ids."""
+    """A topic; ``topic_id`` is all zeros if the cluster has no topic ids."""
 
     name: str
     topic_id: bytes
@@ -74,14 +74,14 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """What one broker said when asked."""
+    """The metadata in one broker's response."""
 
     controller_id: int = -1
     brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicMetadata:
-        """:raises OperatingError: what the cluster said about the topic, if it is not usable."""
+        """:raises OperatingError: the topic does not exist or has an error."""
         topic = self.topics.get(name)
         if topic is None:
             raise kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
@@ -90,9 +90,9 @@ class ClusterMetadata:
         return topic
 
     def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition.
+        """Return the leader of a partition.
 
-        :raises OperatingError: if there is no such partition, or none leads it now.
+        :raises OperatingError: the partition does not exist, or has no leader now.
         """
         found = self.topic(topic).partitions.get(partition)
         if found is None:
@@ -103,9 +103,9 @@ class ClusterMetadata:
 
 
 def kafka_error(code: int, what: str, message: str | None = None) -> OperatingError:
-    """The error that ``code`` from the wire means; codes we have no name for stay numbers.
+    """Return the error of an error code. Unknown codes are shown as numbers.
 
-    :param message: what the broker said; it stands alone, as Kafka's tools print it.
+    :param message: the broker's message; used alone, as by Kafka's tools.
     """
     known = ErrorCode(code)
     if not known.is_known:
@@ -114,9 +114,9 @@ def kafka_error(code: int, what: str, message: str | None = None) -> OperatingEr
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """``host:port,host:port``; the port may be left out.
+    """Parse ``host:port,host:port``; the port is optional.
 
-    :raises ConfigError: naming the part that is no address.
+    :raises ConfigError: a part is not an address; the message names it.
     """
     addresses = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -133,7 +133,7 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 
 
 class ClusterClient:
-    """Knows the cluster and keeps one connection per broker."""
+    """A client with the cluster's metadata and one connection per broker."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class ClusterClient:
         )
         self._connections: dict[tuple[str, int], KafkaConnection] = {}
         self._connecting: dict[tuple[str, int], asyncio.Task[KafkaConnection]] = {}
-        #: Where the last connection did not come about.
+        #: Addresses to which the last connection attempt failed.
         self._lost: set[tuple[str, int]] = set()
 
     def __repr__(self) -> str:
@@ -185,7 +185,8 @@ class ClusterClient:
         create_missing: bool = False,
         but: int | None = None,
     ) -> ClusterMetadata:
-        """Ask any broker, ``but`` one, about ``topics`` (all if None) and keep the answer."""
+        """Fetch metadata of ``topics`` (all if None) from any broker except ``but``, and keep
+        it."""
         named = MetadataRequest.MetadataRequestTopic
         wanted = None if topics is None else [named(name=topic) for topic in topics]
         response = await self.request_any(
@@ -203,12 +204,12 @@ class ClusterClient:
         min_version: int = 0,
         max_version: int = MAX_VERSION,
     ) -> R:
-        """Ask one broker.
+        """Send a request to one broker.
 
-        :param min_version: of the API, below which the broker would not understand what is asked;
-            above ``max_version`` it would be asked in another way.
-        :raises OperatingError: as :meth:`KafkaConnection.request`; BROKER_NOT_AVAILABLE for a
-            broker that the metadata does not name; UNSUPPORTED_VERSION.
+        :param min_version: the lowest version of the API that has all fields in use.
+        :param max_version: the highest version with this form of the request.
+        :raises OperatingError: as :meth:`KafkaConnection.request`; BROKER_NOT_AVAILABLE: the broker
+            is not in the metadata; UNSUPPORTED_VERSION.
         """
         node = self.metadata.brokers.get(node_id)
         if node is None:
@@ -225,8 +226,9 @@ class ClusterClient:
     async def request_leader(
         self, topic: str, partition: int, body: Request[R], *, timeout_ms: int
     ) -> R:
-        """Ask who leads a partition, but no longer than until others say that somebody else does:
-        a broker that stands still, or whose host is gone, closes nothing and answers nobody.
+        """Send a request to a partition's leader; stop waiting once other brokers name a new one.
+
+        A paused broker, or one whose host is gone, neither answers nor closes the connection.
 
         :raises OperatingError: as :meth:`request`; LEADER_NOT_AVAILABLE.
         """
@@ -245,7 +247,7 @@ class ClusterClient:
             asking.cancel()
 
     async def _is_led_by_another(self, topic: str, partition: int, leader: int) -> bool:
-        """Whether any broker but that one says so now."""
+        """Return whether another broker names a different leader now."""
         try:
             async with asyncio.timeout(_DOUBT_S):
                 metadata = await self.refresh_metadata([topic], but=leader)
@@ -256,11 +258,11 @@ class ClusterClient:
     async def request_any(
         self, body: Request[R], *, min_version: int = 0, but: int | None = None
     ) -> R:
-        """Ask the first broker that answers.
+        """Send a request to the first broker that answers.
 
-        :param but: who is not asked.
-        :raises ConnectionLostError: with the reason of each, if none does.
-        :raises OperatingError: UNSUPPORTED_VERSION, if that one does not know ``min_version``.
+        :param but: a broker that is left out.
+        :raises ConnectionLostError: no broker answers; the message has the reason of each.
+        :raises OperatingError: UNSUPPORTED_VERSION: that broker does not support ``min_version``.
         """
         brokers = self.metadata.brokers
         known = [(node.host, node.port) for node in brokers.values()]
@@ -279,7 +281,8 @@ class ClusterClient:
         raise ConnectionLostError("; ".join(reasons))
 
     async def request_controller(self, body: Request[R], *, min_version: int = 0) -> R:
-        """Ask the broker that the metadata calls the controller, or any if it names none."""
+        """Send a request to the controller according to metadata, or to any broker if none is
+        known."""
         if self.metadata.controller_id in self.metadata.brokers:
             controller = self.metadata.controller_id
             return await self.request(controller, body, min_version=min_version)
@@ -312,12 +315,12 @@ class ClusterClient:
         topics: Sequence[str] | None = None,
         timeout_ms: int | None = None,
     ) -> T:
-        """What ``attempt`` returns, tried until it works.
+        """Repeat ``attempt`` until it succeeds, and return its result.
 
-        After a failure that may pass, the metadata of ``topics`` is fetched before the next try.
+        After a retriable failure the metadata of ``topics`` is fetched before the next attempt.
 
-        :raises OperatingError: the first error that will not pass, or the last one if
-            ``timeout_ms`` (or else the client's) is over.
+        :raises OperatingError: the first error that is not retriable, or the last one when
+            ``timeout_ms`` (default: the client's) is over.
         """
         deadline = asyncio.get_running_loop().time() + (timeout_ms or self._retry_timeout_ms) / 1000
         failures = 0
@@ -336,8 +339,10 @@ class ClusterClient:
             await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
 
     def _doubt(self, address: tuple[str, int]) -> int:
-        """A broker that we talk with already is better than one that may be gone, and worst is one
-        that was lost: it may stand still, and whoever asks it waits."""
+        """Return a rank for an address: connected brokers first, lost ones last.
+
+        A lost broker may be paused, so that a request to it would wait.
+        """
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return 0
@@ -370,12 +375,12 @@ class ClusterClient:
 
 
 def may_pass(error: OperatingError) -> bool:
-    """Whether trying again, with fresh metadata, makes sense."""
+    """Return whether a retry with fresh metadata may succeed."""
     return error.retriable or isinstance(error, ConnectionLostError)
 
 
 def _newest(answer: ClusterMetadata, known: ClusterMetadata) -> ClusterMetadata:
-    """The answer, without who leads by the word of a broker that is behind (KIP-320)."""
+    """Return the answer, but with the known leader where its leader epoch is newer (KIP-320)."""
     topics = {}
     for name, topic in answer.topics.items():
         before = known.topics.get(name)
@@ -402,7 +407,7 @@ def _read_metadata(response: MetadataResponse) -> ClusterMetadata:
             )
             for broker in response.brokers
         },
-        # Only who asks by id, which we do not, may get a topic without a name.
+        # Topics without a name appear only in answers to requests by id, which are not used here.
         topics={t.name: _read_topic(t.name, t) for t in response.topics if t.name is not None},
     )
 

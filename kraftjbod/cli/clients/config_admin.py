@@ -1,6 +1,6 @@
-"""WIRE. Questions and orders about configuration: of topics, of brokers and of all brokers.
+"""WIRE. Requests about configuration: of topics, groups, brokers and all brokers.
 
-Each turns error codes into :class:`OperatingError` and leaves trying again to
+Each function turns error codes into :class:`OperatingError`. Callers repeat failed requests by
 :meth:`ClusterClient.retry`.
 """
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class ResourceType(IntEnum):
-    """What can be configured; Kafka's numbers."""
+    """Types of resources that can be configured; Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -35,7 +35,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """One topic or group by its name, one broker by its id, or all brokers by the empty name."""
+    """A topic or group by name, a broker by id, or all brokers by the empty name."""
 
     type: ResourceType
     name: str
@@ -45,7 +45,7 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; Kafka's numbers."""
+    """The source of a value; Kafka's numbers."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -61,7 +61,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """A place that could set a value, and what it says."""
+    """A source that may set a value, and its value."""
 
     name: str
     value: str | None
@@ -70,9 +70,9 @@ class ConfigSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One value in force; ``value`` is None where it is not set, or secret.
+    """A value in force; ``value`` is None if it is not set or sensitive.
 
-    ``synonyms`` holds every place that sets it, the winning one first.
+    ``synonyms`` are all sources that set it, the one in force first.
     """
 
     name: str
@@ -84,7 +84,7 @@ class ConfigEntry:
 
 
 class ConfigOperation(IntEnum):
-    """How one value changes (KIP-339); the last two are for lists."""
+    """The operation of a change (KIP-339); the last two are for lists."""
 
     SET = 0
     DELETE = 1
@@ -93,7 +93,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One key of one resource."""
+    """A change of one key of one resource."""
 
     name: str
     value: str | None
@@ -103,9 +103,9 @@ class ConfigChange(NamedTuple):
 async def describe_configs(
     client: ClusterClient, resources: Iterable[ConfigResource]
 ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-    """Every value in force of each resource, by key.
+    """Return every value in force of each resource, by key.
 
-    A broker is asked itself, so the client's metadata must know it.
+    Each broker describes itself, so the client's metadata must include it.
 
     :raises OperatingError: UNKNOWN_TOPIC_OR_PARTITION and others, naming the resource.
     """
@@ -129,8 +129,7 @@ async def describe_configs(
 
 
 async def list_config_resources(client: ClusterClient, kind: ResourceType) -> list[str]:
-    """Names of a kind that there is something to be said of (KIP-1142); of groups, those that have
-    a configuration of their own.
+    """Return the names of resources of a kind (KIP-1142); of groups, those with a configuration.
 
     :raises OperatingError: the broker does not know the kind.
     """
@@ -143,7 +142,7 @@ async def list_config_resources(client: ClusterClient, kind: ResourceType) -> li
 def own_configs(
     described: Mapping[ConfigResource, Mapping[str, ConfigEntry]],
 ) -> dict[str, dict[str, str | None]]:
-    """By topic, what of all that is in force it says itself."""
+    """Return each topic's own values, without defaults."""
     return {
         resource.name: {
             entry.name: entry.value
@@ -160,9 +159,9 @@ async def incremental_alter_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change single values and leave all others as they are (KIP-339).
+    """Change single values, and leave all others (KIP-339).
 
-    Each resource changes as a whole or not at all; others may have changed when this raises.
+    Each resource changes as a whole or not at all. On an error, other resources may have changed.
 
     :raises OperatingError: INVALID_CONFIG and others, for the first resource refused.
     """
@@ -183,7 +182,7 @@ async def incremental_alter_configs(
         ]
         return IncrementalAlterConfigsRequest(resources=wanted, validate_only=validate_only)
 
-    # A broker that is down can be configured through any other.
+    # Any broker can forward changes for a broker that is down.
     grouped = _by_broker(changes, among=client.metadata.brokers)
     for response in await _ask_each(client, grouped, body):
         for result in response.responses:
@@ -194,9 +193,9 @@ async def incremental_alter_configs(
 def _by_broker(
     resources: Iterable[ConfigResource], among: Collection[int] | None = None
 ) -> dict[int | None, list[ConfigResource]]:
-    """The resources by whom to ask about them; None stands for any broker.
+    """Group the resources by the broker to be asked; None stands for any broker.
 
-    Kafka's brokers answer about themselves only.
+    A Kafka broker describes only itself.
     """
     grouped: dict[int | None, list[ConfigResource]] = defaultdict(list)
     for resource in resources:

@@ -1,8 +1,7 @@
-"""WIRE. Reads partitions of one topic from given offsets; no group, nothing is committed.
+"""WIRE. Reads partitions of one topic from given offsets, without a group and without commits.
 
-One fetch per leader is on its way at a time, and what has arrived is handed out by
-:meth:`Consumer.poll`. A partition that cannot be read right now is tried again with fresh metadata;
-an error that will not pass is raised.
+One fetch per leader is in flight at a time. :meth:`Consumer.poll` returns what has arrived. After a
+retriable error of a partition the fetch is repeated with fresh metadata. Other errors are raised.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _READ_COMMITTED: Final = 1
 
 
 class AbortedTransaction(NamedTuple):
-    """What it wrote begins at ``first_offset``."""
+    """An aborted transaction, whose first record is at ``first_offset``."""
 
     first_offset: int
     producer_id: int
@@ -33,18 +32,18 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecords:
-    """Whole batches of one partition; records before ``start_offset`` are not asked for."""
+    """Complete batches of one partition. Records before ``start_offset`` must be skipped."""
 
     partition: int
     start_offset: int
     next_offset: int
     batches: memoryview
     aborted: tuple[AbortedTransaction, ...] = ()
-    """Those that wrote some of it, in order, where only what is committed was asked for."""
+    """The aborted transactions in the batches, in order, for read_committed."""
 
     def __iter__(self) -> Iterator[tuple[BatchHeader, Record]]:
-        """Each record with the header of its batch; control batches hold none for readers, and
-        what aborted transactions wrote is left out."""
+        """Yield each record with its batch's header, without control batches and aborted
+        records."""
         to_come, aborting = list(reversed(self.aborted)), set[int]()
         for position, header in batches(self.batches):
             while to_come and to_come[-1].first_offset <= header.last_offset:
@@ -77,7 +76,7 @@ class Consumer:
         retry_timeout_ms: int = 60_000,
         read_committed: bool = False,
     ) -> None:
-        """:param read_committed: show of a transaction all or nothing, once it has ended."""
+        """:param read_committed: whether to skip records of open and aborted transactions."""
         self._isolation_level = _READ_COMMITTED if read_committed else 0
         self.positions = dict(offsets)
         self._client = client
@@ -88,21 +87,21 @@ class Consumer:
         self._partition_max_bytes = partition_max_bytes
         self._retry_timeout_ms = retry_timeout_ms
         self._fetches: dict[asyncio.Task[list[FetchedRecords]], frozenset[int]] = {}
-        #: When the present run of failures began, by partition.
+        #: Per partition, the time of the first of its successive failures.
         self._failing_since: dict[int, float] = {}
         self._stale = False
 
     async def poll(self, timeout_ms: int) -> list[FetchedRecords]:
-        """What has arrived, waiting at most ``timeout_ms`` for something.
+        """Return what has arrived; wait at most ``timeout_ms`` for something.
 
-        :raises OperatingError: an error that will not pass, or has lasted too long.
+        :raises OperatingError: an error that is not retriable, or lasts too long.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         while True:
             await self._refresh_if_stale()
             self._start_fetches()
             remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
-            # Without a leader for any partition there is no fetch to wait for.
+            # If no partition has a leader, there is no fetch to wait for.
             waiting: set[asyncio.Future[Any]] = set(self._fetches) or {
                 asyncio.ensure_future(asyncio.sleep(min(remaining_s, _BACKOFF_S)))
             }
@@ -114,14 +113,14 @@ class Consumer:
                 return arrived
 
     async def close(self) -> None:
-        """Forget fetches that are on their way."""
+        """Cancel the fetches in flight."""
         for task in self._fetches:
             task.cancel()
         await asyncio.gather(*self._fetches, return_exceptions=True)
         self._fetches.clear()
 
     def stop_reading(self, partition: int) -> None:
-        """Ask for nothing more of ``partition``."""
+        """Fetch nothing more of ``partition``."""
         self.positions.pop(partition, None)
 
     async def _refresh_if_stale(self) -> None:
@@ -159,7 +158,7 @@ class Consumer:
             return []
 
     def _failed(self, partitions: Iterable[int], error: OperatingError) -> None:
-        """Note a failure; raise it if it will not pass or lasts too long."""
+        """Note a failure; raise it if it is not retriable or lasts too long."""
         now = asyncio.get_running_loop().time()
         self._stale = True
         for partition in partitions:

@@ -1,4 +1,4 @@
-"""WIRE. A cluster and its levels, asked of its controllers (``--bootstrap-controller``)."""
+"""WIRE. Requests about a cluster and its features to controllers (``--bootstrap-controller``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
-    """:raises OperatingError: UNSUPPORTED_VERSION, if the controllers are older than that."""
+    """:raises OperatingError: UNSUPPORTED_VERSION: the controllers run an older version."""
     try:
         found = await client.call(DescribeClusterRequest())
     except OperatingError as e:
@@ -39,7 +39,7 @@ async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
 
 
 async def describe_controllers(client: ControllerClient) -> tuple[DescribedController, ...]:
-    """Those that vote or are registered; none, if they are older than that."""
+    """Return the voters and registered controllers; none if their version is too old."""
     try:
         return (await describe_cluster(client)).controllers
     except OperatingError as e:
@@ -49,7 +49,7 @@ async def describe_controllers(client: ControllerClient) -> tuple[DescribedContr
 
 
 async def describe_features(client: ControllerClient) -> ClusterFeatures:
-    """What the active controller supports, and what the cluster agreed on; by name."""
+    """Return features by name: the active controller's range and the cluster's level."""
     found = await describe_cluster(client)
     return ClusterFeatures(
         epoch=found.epoch,
@@ -72,7 +72,7 @@ async def update_features(
     upgrade_type: UpgradeType,
     validate_only: bool = False,
 ) -> None:
-    """Bring features to these levels, all of them or none (KIP-584).
+    """Set the levels of features, all or none (KIP-584).
 
     :raises OperatingError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED and others.
     """
@@ -87,17 +87,17 @@ async def update_features(
     )
     assert isinstance(answer, UpdateFeaturesResponse), answer
     refused = [result for result in answer.results if result.error_code is not ErrorCode.NONE]
-    # Those that failed for another's sake only say so.
+    # Report last the features that failed only because others did.
     refused.sort(key=lambda result: result.error_code is ErrorCode.FEATURE_UPDATE_FAILED)
     for first in refused:
         raise OperatingError(first.error_message or "", code=first.error_code)
 
 
 async def unregister_broker(client: ControllerClient, broker_id: int) -> None:
-    """Forget a broker that is stopped for good."""
+    """Unregister a broker that is stopped permanently."""
     await client.call(UnregisterBrokerRequest(broker_id=BrokerId(broker_id)))
 
 
 async def unregister_controller(client: ControllerClient, controller_id: int) -> None:
-    """Forget a controller that does not vote any more."""
+    """Unregister a controller that does not vote any more."""
     await client.call(UnregisterControllerRequest(controller_id=BrokerId(controller_id)))

@@ -1,7 +1,7 @@
-"""WIRE. A small client of the controllers, for what no broker can be asked: a dead broker's
-settings.
+"""WIRE. A small client of the controllers, for requests that no broker can answer, for example
+about a dead broker's settings.
 
-Speaks the RPC of kraftjbod's controllers; Kafka's controllers do not understand it.
+It speaks the RPC of kraftjbod's controllers, which Kafka's controllers do not understand.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _BACKOFF_MAX_MS: Final = 1_000
 
 
 class ControllerClient:
-    """``call(request)`` asks the active one of the controllers, of which some are named by
-    ``HOST:PORT,...``; those that follow say who leads."""
+    """Sends requests to the active controller. ``HOST:PORT,...`` names some of the controllers; one
+    that follows names the leader."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class ControllerClient:
         timeout_ms: int,
         random_unit: Callable[[], float] = random.random,
     ) -> None:
-        """:raises ConfigError: if an address is none."""
+        """:raises ConfigError: an address is malformed."""
         self._timeout_ms = timeout_ms
         self._backoff = ExponentialBackoff(
             initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random_unit
         )
-        #: In the order in which they are asked.
+        #: The clients, in the order in which they are tried.
         self._clients: dict[tuple[str, int], RpcClient] = {}
         for address in filter(None, (part.strip() for part in addresses.split(","))):
             host, colon, port = address.rpartition(":")
@@ -70,12 +70,12 @@ class ControllerClient:
             client.close()
 
     async def call(self, request: RpcRequest) -> Any:
-        """An instance of ``request.Response``, from the first that is active.
+        """Return the response, an instance of ``request.Response``, of the active controller.
 
-        One that stands still is left for the next after its share of the time.
+        A controller that does not answer is skipped after its share of the time.
 
-        :raises OperatingError: the controller's refusal; that one did not answer, if no other one
-            is active; or what the last of them said.
+        :raises OperatingError: the active controller refuses; or, if none is active, the timeout of
+            a silent controller or the error of the last one.
         """
         share_ms = max(1, self._timeout_ms // len(self._clients))
         silent: OperatingError | None = None
@@ -101,7 +101,7 @@ class ControllerClient:
     async def _unnamed_leader(
         self, following: Sequence[RpcClient], timeout_ms: int
     ) -> RpcClient | None:
-        """Whom those that do not lead say to lead; None if it was asked already."""
+        """Return the leader that followers name; None if it was asked already."""
         for client in following:
             try:
                 quorum = await client.call(
@@ -119,10 +119,10 @@ class ControllerClient:
 
 
 def _may_pass(error: OperatingError) -> bool:
-    """Another controller may do better."""
+    """Return whether another controller may succeed."""
     return isinstance(error, ConnectionLostError) or error.code in (
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,
-        # Each controller goes by the hosts that its own file allows.
+        # Each controller checks hosts by its own file.
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     )

@@ -1,8 +1,8 @@
-"""WIRE. Reaching a cluster for the first time, or saying who is in the way: the wrong port, nobody.
+"""WIRE. The first connection to a cluster, with a helpful error for a wrong port or no answer.
 
-* What is tried is reported as soon as it did not work at once; it is given up in time.
-* A controller's port where a broker's belongs, and the other way round, is found out by asking in
-  the other's language, and is tried no longer then.
+* A slow attempt is reported while it runs, and ends at a deadline.
+* A controller's port given as a broker's, or the reverse, is detected by a request in the other
+  protocol. Then the attempt ends at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
 
-#: How long an answer may be missing before it is reported what is tried.
+#: After this long without an answer, the attempt is reported.
 _SILENT_MS: Final = 1_000
-#: For somebody who may speak another language than the one that was tried first.
+#: Time for an answer in the other protocol.
 _ASK_OTHERWISE_MS: Final = 1_000
 _BACKOFF_MS: Final = 50
 _BACKOFF_MAX_MS: Final = 1_000
@@ -38,16 +38,16 @@ Report = Callable[[str], None]
 
 
 class WrongPortError(KraftJbodError):
-    """Who listens there is no broker, or no controller; the message says what to give instead."""
+    """The port is not a broker's, or not a controller's; the message says what to give instead."""
 
 
 async def reach(
     client: ClusterClient, addresses: Sequence[Address], *, timeout_ms: int, report: Report
 ) -> None:
-    """Ask ``client``'s cluster who its brokers are, again and again until it answers.
+    """Fetch the brokers of ``client``'s cluster, repeatedly until one answers.
 
-    :raises WrongPortError: if a controller listens at one of ``addresses``, and no broker answers.
-    :raises ConnectionLostError: if nobody answers for ``timeout_ms``.
+    :raises WrongPortError: a controller listens at one of ``addresses``, and no broker answers.
+    :raises ConnectionLostError: no broker answers within ``timeout_ms``.
     """
     named = ", ".join(f"{host}:{port}" for host, port in addresses)
     with _Trying(named, timeout_ms, report) as trying:
@@ -65,7 +65,7 @@ async def _try(client: ClusterClient, addresses: Sequence[Address], trying: _Try
     backoff, failures = _backoff(), 0
     while True:
         try:
-            # Who the brokers are, and nothing of topics.
+            # Only the brokers, no topics.
             await client.refresh_metadata([])
         except OperatingError as e:
             if not may_pass(e):
@@ -81,7 +81,7 @@ async def _try(client: ClusterClient, addresses: Sequence[Address], trying: _Try
 
 
 class _Trying:
-    """Tells once what is tried, if that is not over at once; ``reason`` is why it failed so far."""
+    """Reports once what is tried, if it takes long; ``reason`` is the latest failure."""
 
     def __init__(self, named: str, timeout_ms: int, report: Report) -> None:
         self._text = f"trying {named} for {timeout_ms / 1000:g} s"
@@ -122,8 +122,8 @@ async def _refuse_controllers(addresses: Sequence[Address]) -> None:
 
 
 async def is_controller(host: str, port: int) -> bool:
-    """Whether somebody there speaks the RPC of kraftjbod's controllers."""
-    # The bodies of the RPC take a tenth of a second to import; tools that reach a broker need none.
+    """Return whether a kraftjbod controller answers at this address."""
+    # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.net.rpc_client import RpcClient
     from kraftjbod.protocol.rpc_config_messages import (
         ListPartitionReassignmentsRequest,
@@ -136,7 +136,7 @@ async def is_controller(host: str, port: int) -> bool:
     except (ConnectionLostError, RequestTimedOutError):
         return False
     except OperatingError:
-        return True  # It is not the active one: that is an answer too.
+        return True  # The controller is not active, but it answered.
     finally:
         client.close()
     return True
@@ -144,10 +144,10 @@ async def is_controller(host: str, port: int) -> bool:
 
 @asynccontextmanager
 async def controllers_at(addresses: str, *, timeout_ms: int, report: Report) -> AsyncIterator[None]:
-    """Around what asks the controllers at ``HOST:PORT,...``.
+    """Wrap requests to the controllers at ``HOST:PORT,...``.
 
-    :raises WrongPortError: instead of a lost connection, if a broker listens at one of them.
-    :raises ConnectionLostError: if it takes longer than ``timeout_ms``.
+    :raises WrongPortError: a broker listens at one of the addresses; replaces a lost connection.
+    :raises ConnectionLostError: no answer within ``timeout_ms``.
     """
     with _Trying(addresses, timeout_ms, report):
         try:
@@ -163,7 +163,7 @@ async def controllers_at(addresses: str, *, timeout_ms: int, report: Report) -> 
 
 
 async def refuse_brokers(addresses: str) -> None:
-    """:raises WrongPortError: if a broker listens at one of ``addresses``."""
+    """:raises WrongPortError: a broker listens at one of ``addresses``."""
     for host, port in parse_bootstrap(addresses):
         wanted = await _controllers_of(f"{host}:{port}")
         if wanted is not None:
@@ -173,7 +173,7 @@ async def refuse_brokers(addresses: str) -> None:
 
 
 async def _controllers_of(address: str) -> str | None:
-    """Where the broker at ``address`` expects its controllers; None if no broker is there."""
+    """Return the controllers' addresses according to the broker there; None if there is none."""
     somewhere = f"what `{_VOTERS}` says in the broker's configuration"
     async with ClusterClient(address, request_timeout_ms=_ASK_OTHERWISE_MS) as client:
         try:

@@ -1,7 +1,7 @@
-"""WIRE. Questions and orders about consumer groups, each to the group's coordinator.
+"""WIRE. Requests about consumer groups, each to the group's coordinator.
 
-One function per request; error codes become :class:`OperatingError`. An order to a coordinator
-that has moved meanwhile fails with an error that :meth:`ClusterClient.retry` tries again.
+One function per request. Error codes become :class:`OperatingError`. If the coordinator has moved,
+the error is retriable by :meth:`ClusterClient.retry`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from kraftjbod.protocol.messages import (
     OffsetFetchRequest,
 )
 
-#: Several keys in one request.
+#: First version with several keys in one request.
 _KEYS_SINCE: Final = 4
-#: Several groups in one request; from 10 on topics have ids only.
+#: First version with several groups in one request; from 10 on topics have ids only.
 _GROUPS_SINCE: Final = 8
 _LAST_WITH_NAMES: Final = 9
 _SHORT: Final = struct.Struct(">h")
@@ -44,7 +44,7 @@ _WHY_NOT_DELETED: Final = {
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
     ErrorCode.NON_EMPTY_GROUP: "it has members",
 }
-#: By the type of a member: 0 is a classic one.
+#: By member type: whether it uses the consumer protocol (KIP-848); 0 is a classic member.
 _UPGRADED: Final[Mapping[int, bool]] = {0: False, 1: True}
 
 
@@ -57,9 +57,9 @@ class Committed:
 async def list_groups(
     client: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[ListedGroup]:
-    """Of all coordinators, by name.
+    """Return the groups of all coordinators, by name.
 
-    :param states: Kafka's words, likewise ``types``; empty for all.
+    :param states: Kafka's names of states, empty for all; ``types`` likewise.
     """
     request = ListGroupsRequest()
     if states:
@@ -84,9 +84,9 @@ async def list_groups(
 
 
 async def find_coordinators(client: ClusterClient, groups: Collection[str]) -> dict[str, int]:
-    """The broker that coordinates each group.
+    """Return the coordinator of each group.
 
-    :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which may pass.
+    :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable.
     """
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=list(groups))
     response = await client.request_any(request, min_version=_KEYS_SINCE)
@@ -98,7 +98,7 @@ async def find_coordinators(client: ClusterClient, groups: Collection[str]) -> d
 async def describe_groups(
     client: ClusterClient, groups: Collection[str]
 ) -> dict[str, GroupDescription]:
-    """Each of them, in the order in which they were named."""
+    """Return the descriptions in the order of ``groups``."""
     coordinators = await find_coordinators(client, groups)
     by_node: dict[int, list[str]] = defaultdict(list)
     for group in groups:
@@ -119,7 +119,7 @@ async def describe_groups(
 async def _newer_groups(
     client: ClusterClient, node_id: int, groups: Sequence[str]
 ) -> dict[str, GroupDescription]:
-    """Those of ``groups`` that are of the newer protocol; none where that is not known."""
+    """Return those of ``groups`` that use the consumer protocol; none if that is not supported."""
     request = ConsumerGroupDescribeRequest(group_ids=list(groups))
     try:
         response = await client.request(node_id, request)
@@ -136,7 +136,7 @@ async def _newer_groups(
 
 
 async def committed_offsets(client: ClusterClient, group: str) -> dict[TopicPartition, Committed]:
-    """All that the group has committed."""
+    """Return all committed offsets of the group."""
     node_id = (await find_coordinators(client, [group]))[group]
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)]
@@ -160,9 +160,9 @@ async def committed_offsets(client: ClusterClient, group: str) -> dict[TopicPart
 async def commit_offsets(
     client: ClusterClient, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> None:
-    """As nobody's member: the coordinator takes it only for a group without any.
+    """Commit without being a member, which a coordinator accepts only for an empty group.
 
-    :raises OperatingError: the first refusal; the others may have been committed.
+    :raises OperatingError: the first error; other offsets may have been committed.
     """
     node_id = (await find_coordinators(client, [group]))[group]
     kind = OffsetCommitRequest
@@ -195,7 +195,7 @@ async def commit_offsets(
 async def delete_groups(
     client: ClusterClient, groups: Collection[str]
 ) -> dict[str, OperatingError | None]:
-    """What was against it, by group; None where it is gone."""
+    """Delete groups, and return the error of each; None if it was deleted."""
     outcomes: dict[str, OperatingError | None] = {}
     for group, node_id in (await find_coordinators(client, groups)).items():
         response = await client.request(node_id, DeleteGroupsRequest(groups_names=[group]))
@@ -209,9 +209,9 @@ async def delete_groups(
 async def delete_offsets(
     client: ClusterClient, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, OperatingError | None]:
-    """What was against it, by partition; None where it is gone.
+    """Delete offsets, and return the error of each partition; None if it was deleted.
 
-    :raises OperatingError: what is against all of it.
+    :raises OperatingError: the request as a whole failed.
     """
     node_id = (await find_coordinators(client, [group]))[group]
     kind = OffsetDeleteRequest
@@ -241,7 +241,7 @@ async def delete_offsets(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    """Sorted by topic, and each topic's by number."""
+    """Return the partitions by topic, both sorted."""
     grouped: dict[str, list[TopicPartition]] = {}
     for partition in sorted(partitions):
         grouped.setdefault(partition.topic, []).append(partition)
@@ -309,7 +309,7 @@ def _named(
 
 
 def _assigned(data: Buffer) -> tuple[TopicPartition, ...]:
-    """What Kafka's ConsumerProtocolAssignment names; nothing for what is not one."""
+    """Parse Kafka's ConsumerProtocolAssignment; empty if ``data`` has another format."""
     view, partitions = memoryview(data), []
     try:
         (topics,), at = _INT.unpack_from(view, _SHORT.size), _SHORT.size + _INT.size

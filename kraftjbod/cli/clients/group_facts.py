@@ -1,4 +1,4 @@
-"""PURE. What coordinators say of groups: in lists, and described."""
+"""PURE. Groups as coordinators list and describe them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class GroupMember:
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...]
-    """Sorted."""
+    """Assigned partitions, sorted."""
     epoch: int | None = None
-    """This and what follows: in a group of the newer protocol only (KIP-848)."""
+    """This and the following fields: only with the consumer protocol (KIP-848)."""
     target: tuple[TopicPartition, ...] | None = None
-    """What it is to have, sorted."""
+    """Partitions of the target assignment, sorted."""
     is_upgraded: bool | None = None
-    """It speaks the newer protocol itself; None where that is not said."""
+    """Whether the member itself uses the consumer protocol; None if not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """``state`` is Kafka's word, ``Dead`` for a group that there is not."""
+    """A group; ``state`` is Kafka's name, ``Dead`` for a group that does not exist."""
 
     group_id: str
     coordinator: int
@@ -40,5 +40,5 @@ class GroupDescription:
     assignor: str
     members: tuple[GroupMember, ...]
     epoch: int | None = None
-    """This and the next one: of a group of the newer protocol only."""
+    """This and the next field: only with the consumer protocol."""
     target_epoch: int | None = None

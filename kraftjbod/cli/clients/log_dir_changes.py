@@ -1,7 +1,6 @@
-"""WIRE. What ``kraftjbod-log-dirs`` orders: a broker's directory comes back, comes, or goes for
-good.
+"""WIRE. Changes by ``kraftjbod-log-dirs``: reattach, add or permanently forget a directory.
 
-Only kraftjbod's brokers know how; any other says that it serves no such request.
+Only kraftjbod's brokers support the request. Any other broker answers that it does not.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from kraftjbod.protocol.messages import AlterLogDirsRequest
 
 #: Numbers of AlterLogDirs, by the tool's option.
 OPERATIONS: Final = {"reattach": 0, "add": 1, "forget": 2}
-#: The broker answers in time, or the connection is of no use.
+#: Time for the response to arrive after the broker's timeout.
 _GRACE_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirChange:
-    """``target`` is an absolute path, or ``dirid:`` and an id."""
+    """A requested change; ``target`` is an absolute path, or ``dirid:`` and an id."""
 
     operation: str
     broker: int
@@ -35,7 +34,7 @@ class LogDirChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedLogDir:
-    """What the broker said; ``state`` is empty for a directory that it has no more."""
+    """The broker's answer; ``state`` is empty for a directory that it has released."""
 
     directory_id: DirectoryId | None
     state: str
@@ -43,9 +42,9 @@ class ChangedLogDir:
 
 
 def parse_change(operation: str, text: str, *, force: bool) -> LogDirChange:
-    """``BROKER:PATH`` or ``BROKER:dirid:ID``.
+    """Parse ``BROKER:PATH`` or ``BROKER:dirid:ID``.
 
-    :raises click.BadParameter: for any other text.
+    :raises click.BadParameter: any other text.
     """
     broker, colon, target = text.partition(":")
     if not colon or not broker.isdigit() or not target:
@@ -60,9 +59,9 @@ def parse_change(operation: str, text: str, *, force: bool) -> LogDirChange:
 
 
 def broker_path(text: str, option: str) -> str:
-    """A path on a broker's machine, in the form in which the broker has it.
+    """Normalize a path on a broker's machine, as the broker does.
 
-    :raises click.BadParameter: for one that is relative: to what, only the broker's start knows.
+    :raises click.BadParameter: the path is relative; only the broker knows to which directory.
     """
     if not text.startswith("/"):
         raise click.BadParameter(
@@ -76,9 +75,9 @@ def broker_path(text: str, option: str) -> str:
 async def change_log_dir(
     client: ClusterClient, change: LogDirChange, *, timeout_ms: int
 ) -> ChangedLogDir:
-    """Have it done, and wait for its end.
+    """Request the change, and wait until it is done.
 
-    :raises OperatingError: what the broker said; REQUEST_TIMED_OUT if it is still at it.
+    :raises OperatingError: the broker's error; REQUEST_TIMED_OUT if it is still working on it.
     """
     metadata = await client.retry(client.refresh_metadata)
     if change.broker not in metadata.brokers:

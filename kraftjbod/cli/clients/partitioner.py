@@ -1,4 +1,4 @@
-"""WIRE. Which partition a key goes to: the same one that Kafka's Java clients choose."""
+"""WIRE. The partition of a key, chosen as by Kafka's Java clients."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition, below ``partitions``, that records with ``key`` go to."""
+    """Return the partition, below ``partitions``, of records with ``key``."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

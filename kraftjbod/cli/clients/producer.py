@@ -1,10 +1,10 @@
-"""WIRE. Sends record batches to one topic, each exactly once in its log when acks is all.
+"""WIRE. Sends record batches to one topic; exactly once with acks=all.
 
-* A batch is built once and sent until it is acknowledged, refused or out of time.
-* With acks=all the producer is idempotent: a batch that was stored but whose answer got lost is
-  recognised by its sequence number when it is sent again.
-* One batch per partition is on its way at a time, so order holds per partition.
-  Different partitions proceed side by side.
+* A batch is built once and sent until it is acknowledged, refused or timed out.
+* With acks=all the producer is idempotent. A stored batch whose answer was lost is recognised by
+  its sequence number when it is sent again.
+* One batch per partition is in flight at a time, so the order within a partition is kept. Different
+  partitions are independent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class Producer:
-    """Sends to ``topic``. All methods are for one event loop."""
+    """Sends to ``topic``. All methods must be called in the same event loop."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class Producer:
         self._producer: tuple[int, int] | None = None
         self._start_lock = asyncio.Lock()
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: Next sequence number by partition; -1 once it is not known what the broker has.
+        #: Next sequence number by partition; -1 once it is unknown whether a batch was stored.
         self._sequences: defaultdict[int, int] = defaultdict(int)
 
     async def send(self, partition: int, records: Sequence[Record]) -> int:
-        """Send ``records`` as one batch; the offset of the first (-1 with acks=0).
+        """Send ``records`` as one batch, and return the first offset (-1 with acks=0).
 
-        :raises OperatingError: the batch was refused, or not acknowledged in time; then it is
-            unknown whether it is stored, and an idempotent producer sends no more to the partition.
+        :raises OperatingError: the batch was refused or not acknowledged in time. Then it may be
+            stored, and an idempotent producer sends nothing more to the partition.
         """
         producer_id, epoch = await self._identity()
         async with self._locks[partition]:
@@ -107,8 +107,8 @@ class Producer:
         if self._acks == ACKS_NONE and not self._client.is_connected(
             self._client.metadata.leader(self._topic, partition)
         ):
-            # A broker that refuses such a batch says so only by closing the connection. It may not
-            # lead any more.
+            # A broker that refuses a batch with acks=0 only closes the connection. It may have lost
+            # the leadership.
             await self._client.refresh_metadata([self._topic])
         metadata = self._client.metadata
         data = ProduceRequest.TopicProduceData(
@@ -120,7 +120,8 @@ class Producer:
             self._topic,
             partition,
             ProduceRequest(acks=self._acks, timeout_ms=self._request_timeout_ms, topic_data=[data]),
-            # The broker answers within the request's timeout; the answer needs time to travel.
+            # The broker answers within the request's timeout, and the response needs time to
+            # arrive.
             timeout_ms=self._request_timeout_ms + 5000,
         )
         return -1 if response is None else self._offset(response, partition)
@@ -135,5 +136,5 @@ class Producer:
 
 
 def now_ms() -> int:
-    """A record's timestamp."""
+    """Return the present time in milliseconds, for record timestamps."""
     return time.time_ns() // 1_000_000

@@ -1,10 +1,10 @@
-"""WIRE. Where replicas are and where they shall be: log directories, moves, reassignments.
+"""WIRE. Requests about the locations of replicas: log directories, moves, reassignments.
 
-Beside cluster_admin.py and by its rules. An order about many partitions does not raise for one of
-them: it returns the refusals.
+The rules are those of cluster_admin.py. A request about many partitions does not raise for a single
+partition, but returns the errors.
 
-Works with any Kafka cluster. What only kraftjbod reports is None elsewhere, and a target directory
-in a reassignment is not heard there: see :func:`alter_partition_reassignments`.
+It works with any Kafka cluster. Values that only kraftjbod reports are None elsewhere. Other
+clusters ignore target directories: see :func:`alter_partition_reassignments`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _Outcome = (
     | AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
 )
 
-#: In place of a growth that was not reported.
+#: Stands for a growth rate that was not reported.
 MIN_LONG: Final = -(2**63)
 
-#: AlterPartitionReassignments: the first version that can hold the replication factor fast.
+#: AlterPartitionReassignments: the first version that can forbid a change of the factor.
 _WITH_FIXED_REPLICATION_FACTOR: Final = 1
 
 Refusals = dict[TopicPartition, OperatingError]
-"""Why some of the asked partitions were refused; all others were accepted."""
+"""The errors of refused partitions; all other requested partitions were accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSize:
     """One copy of a replica in a log directory.
 
-    ``offset_lag`` counts records: before the committed end, or, for a future copy, before the
-    current one; -1 if the broker does not know.
+    ``offset_lag`` counts records: for a current copy up to the high watermark, for a future copy up
+    to the current copy; -1 if unknown.
     """
 
     topic: str
@@ -64,9 +64,9 @@ class ReplicaSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayReplica:
-    """A copy that a broker keeps and does not serve; None where it does not say.
+    """A copy that a broker keeps and does not serve; unknown values are None.
 
-    ``directory`` is its name below the log directory, ``set_aside_ms`` wall time.
+    ``directory`` is its name in the log directory, ``set_aside_ms`` wall time.
     """
 
     topic: str | None
@@ -80,12 +80,11 @@ class StrayReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
-    """One log directory; byte figures are -1 where the broker does not report them.
+    """One log directory; byte values are -1 if the broker does not report them.
 
-    Only kraftjbod reports what has a default: what the directory is called in metadata, how it is
-    ("online", "saturated", "stalled", "offline"), how many replicas the controller does not know
-    to be there yet, and how its disk does. Wall milliseconds; ``last_scrub_ms`` is None too where
-    no pass ever came to its end.
+    Only kraftjbod reports fields with a default: id, state ("online", "saturated", "stalled",
+    "offline"), replicas whose directory the controller does not know yet, and disk figures. Times
+    are wall time in milliseconds. ``last_scrub_ms`` is also None if no scrub was completed.
     """
 
     path: str
@@ -93,34 +92,34 @@ class LogDirDescription:
     total_bytes: int
     usable_bytes: int
     is_cordoned: bool
-    """False too where the cluster knows no cordoning."""
+    """False also if the cluster does not support cordoning."""
     replicas: tuple[ReplicaSize, ...]
     directory_id: DirectoryId | None = None
     state: str | None = None
     queued_assignments: int | None = None
     reserve_bytes: int | None = None
     growth_bytes_per_second: int | None = None
-    """Of its logs."""
+    """Growth of the directory's logs."""
     disk_growth_bytes_per_second: int | None = None
-    """Of all that is on its file system."""
+    """Growth of the used space on its file system."""
     seconds_until_full: int | None = None
-    """By the faster of the two; None too if neither grows."""
+    """By the faster growth; None also if neither grows."""
     reason: str | None = None
     """Why it is not online."""
     assigned_replicas: int | None = None
-    """How many metadata puts there; reported where it cannot be read."""
+    """Number of replicas that metadata assigns to it; reported if it cannot be read."""
     latency_ms: float | None = None
     is_slow: bool = False
     last_scrub_ms: int | None = None
     scrub_errors: int | None = None
     strays: tuple[StrayReplica, ...] = ()
-    """Empty unless they were asked for."""
+    """Empty unless requested."""
 
 
 async def describe_log_dirs(
     client: ClusterClient, broker_id: int, *, include_strays: bool = False
 ) -> list[LogDirDescription]:
-    """Every log directory of one broker, in the broker's order."""
+    """Return every log directory of one broker, in the broker's order."""
     response = await client.request(
         broker_id,
         DescribeLogDirsRequest(topics=None, include_strays=include_strays),
@@ -130,7 +129,8 @@ async def describe_log_dirs(
 
 
 async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
-    """``topic-partition`` of replicas that are gone from a broker's disks, the last in sync."""
+    """Return ``topic-partition`` of replicas whose last in-sync copy was on the broker's lost
+    disks."""
     response = await client.request(broker_id, DescribeLogDirsRequest(topics=[]))
     require_ok(response, f"log directories of broker {broker_id}")
     return list(response.lost_replicas)
@@ -139,7 +139,7 @@ async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
 async def describe_own_log_dirs(
     client: ClusterClient,
 ) -> tuple[int | None, list[LogDirDescription]]:
-    """Those of the broker that answers, and its id; None if it does not report it, as Kafka's."""
+    """Return the directories of the broker that answers, and its id (None from Kafka's brokers)."""
     response = await client.request_any(DescribeLogDirsRequest(topics=[]))
     require_ok(response, "log directories")
     return _unless_negative(response.broker_id), [_log_dir(result) for result in response.results]
@@ -193,14 +193,14 @@ def _log_dir(result: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDes
 
 
 class RegisteredBroker(NamedTuple):
-    """A broker as metadata knows it, and its directories, as if it was down."""
+    """A broker and its directories as metadata has them, whether it runs or not."""
 
     is_fenced: bool
     log_dirs: list[LogDirDescription]
 
 
 async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroker]:
-    """All that there are, also those that cannot be asked; none where the cluster does not say."""
+    """Return all registered brokers, running or not; none if the cluster does not report them."""
     request = DescribeClusterRequest(include_fenced_brokers=True, include_log_dirs=True)
     try:
         response = await client.request_any(request, min_version=WITH_FENCED_BROKERS)
@@ -244,14 +244,14 @@ def _unless_negative(reported: N) -> N | None:
 async def alter_replica_log_dirs(
     client: ClusterClient, broker_id: int, moves: Mapping[str, Iterable[TopicPartition]]
 ) -> Refusals:
-    """Let replicas of one broker live in these directories (KIP-113).
+    """Move replicas of one broker to other directories (KIP-113).
 
-    ``moves`` maps an absolute path to replicas; on kraftjbod also ``"any"``, which ends a
-    move, and ``"dirid:<uuid>"``. Naming the present directory ends a move everywhere.
-    A move that has begun goes on by itself; :func:`describe_log_dirs` shows it.
+    ``moves`` maps an absolute path to replicas. kraftjbod also accepts ``"any"``, which ends a
+    move, and ``"dirid:<uuid>"``. The replica's present directory ends a move on any cluster. A started
+    move continues automatically. :func:`describe_log_dirs` shows its progress.
 
-    REPLICA_NOT_AVAILABLE among the refusals means that the broker does not have the replica yet
-    and remembers the wish.
+    The error REPLICA_NOT_AVAILABLE means that the broker does not have the replica yet and
+    remembers the directory.
     """
     dirs = [
         AlterReplicaLogDirsRequest.AlterReplicaLogDir(
@@ -274,10 +274,10 @@ async def alter_replica_log_dirs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """Where the replicas of a partition shall be; ``replicas`` None cancels what is under way.
+    """The requested replicas of a partition; ``replicas`` None cancels a reassignment.
 
-    ``target_dirs`` is empty or parallel to ``replicas``, and counts for those that are new:
-    ``"any"``, an absolute path, or ``"dirid:<uuid>"``.
+    ``target_dirs`` is empty or parallel to ``replicas``, and applies to new replicas: ``"any"``,
+    an absolute path, or ``"dirid:<uuid>"``.
     """
 
     topic_partition: TopicPartition
@@ -287,7 +287,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingReassignment:
-    """A partition on its way; ``replicas`` holds the added and the removed ones too."""
+    """A partition being reassigned; ``replicas`` includes the added and the removed ones."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -303,13 +303,13 @@ async def alter_partition_reassignments(
     *,
     allow_replication_factor_change: bool = True,
 ) -> Refusals:
-    """Begin or cancel moves of replicas between brokers (KIP-455).
+    """Start or cancel moves of replicas between brokers (KIP-455).
 
-    Kafka's brokers pass over ``target_dirs`` without a word. Whoever means them for any cluster
-    asks with :func:`alter_replica_log_dirs` afterwards; where they were heard, that does nothing.
+    Kafka's brokers ignore ``target_dirs`` silently. For any cluster, call
+    :func:`alter_replica_log_dirs` afterwards, which has no effect if they were used.
 
-    :raises OperatingError: an error of the whole call; UNSUPPORTED_VERSION, if the cluster cannot
-        hold the replication factor fast.
+    :raises OperatingError: the request as a whole failed; UNSUPPORTED_VERSION: the cluster cannot
+        forbid a change of the replication factor.
     """
     by_topic: dict[str, list[_Wish]] = defaultdict(list)
     for wish in reassignments:
@@ -342,7 +342,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     client: ClusterClient, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OngoingReassignment]:
-    """Those of ``partitions`` (None: of all) that are being reassigned."""
+    """Return those of ``partitions`` (None: of all) that are being reassigned."""
     topics = None
     if partitions is not None:
         topics = [

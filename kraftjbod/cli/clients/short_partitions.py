@@ -1,4 +1,4 @@
-"""WIRE. Partitions that refuse writes, because too few of their replicas are in sync."""
+"""WIRE. Partitions that refuse writes because too few of their replicas are in sync."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ShortPartition(NamedTuple):
 
 
 async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
-    """Of all topics, as one broker knows them now.
+    """Return such partitions of all topics, as one broker knows them now.
 
     :raises OperatingError: no broker answers.
     """
@@ -59,6 +59,6 @@ async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
 
 
 def min_insync_replicas(entries: Mapping[str, ConfigEntry]) -> int:
-    """``min.insync.replicas`` of a topic; Kafka's default if the cluster does not report it."""
+    """Return ``min.insync.replicas`` of a topic; Kafka's default if it is not reported."""
     entry = entries.get(MIN_INSYNC_REPLICAS)
     return int(entry.value) if entry is not None and entry.value is not None else 1

@@ -1,8 +1,7 @@
-"""WIRE. Questions and orders about transactions: to their coordinators, and to the partitions that
-they write.
+"""WIRE. Requests about transactions, to coordinators and to leaders of partitions.
 
-One function per request; error codes become :class:`OperatingError`, and trying again is left to
-:meth:`ClusterClient.retry`. Works with any Kafka cluster.
+One function per request. Error codes become :class:`OperatingError`. Callers repeat failed requests
+by :meth:`ClusterClient.retry`. Works with any Kafka cluster.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from kraftjbod.protocol.messages import (
 )
 
 _TRANSACTIONS: Final = 1
-#: FindCoordinator: several keys in one request.
+#: FindCoordinator: first version with several keys in one request.
 _KEYS_SINCE: Final = 4
-#: ListTransactions: the first versions that know how to filter so.
+#: ListTransactions: first versions with these filters.
 _DURATION_SINCE: Final = 1
 _PATTERN_SINCE: Final = 2
 NONE_OPEN: Final = -1
@@ -39,7 +38,7 @@ NONE_OPEN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransaction:
-    """``state`` is Kafka's word."""
+    """A transactional id; ``state`` is Kafka's name."""
 
     transactional_id: str
     coordinator: int
@@ -49,7 +48,7 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransaction:
-    """``started_ms`` is -1 where nothing was begun; ``partitions`` are sorted."""
+    """A transaction; ``started_ms`` is -1 if none is open; ``partitions`` are sorted."""
 
     transactional_id: str
     coordinator: int
@@ -63,7 +62,7 @@ class DescribedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
-    """What a replica knows of a producer; -1 for what it does not know."""
+    """A replica's state of a producer; unknown values are -1."""
 
     producer_id: int
     producer_epoch: int
@@ -71,7 +70,7 @@ class ActiveProducer:
     last_sequence: int
     last_timestamp_ms: int
     start_offset: int
-    """Of its open transaction; :data:`NONE_OPEN` if there is none."""
+    """Of its open transaction; :data:`NONE_OPEN` if it has none."""
 
 
 async def list_transactions(
@@ -81,10 +80,10 @@ async def list_transactions(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[ListedTransaction]:
-    """Of all coordinators, by broker and name.
+    """Return the transactions of all coordinators, by broker and name.
 
-    :param longer_than_ms: only what has been open for longer; all if negative.
-    :param pattern: a regular expression that a whole transactional id fits.
+    :param longer_than_ms: only those that are open for longer; all if negative.
+    :param pattern: a regular expression for the whole transactional id.
     """
     request = ListTransactionsRequest(producer_id_filters=list(producer_ids))
     needed = 0
@@ -115,9 +114,9 @@ async def list_transactions(
 
 
 async def find_coordinator(client: ClusterClient, transactional_id: str) -> int:
-    """The broker that coordinates it.
+    """Return the coordinator of a transactional id.
 
-    :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which may pass.
+    :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable.
     """
     request = FindCoordinatorRequest(key_type=_TRANSACTIONS, coordinator_keys=[transactional_id])
     response = await client.request_any(request, min_version=_KEYS_SINCE)
@@ -129,7 +128,7 @@ async def find_coordinator(client: ClusterClient, transactional_id: str) -> int:
 async def describe_transaction(
     client: ClusterClient, transactional_id: str
 ) -> DescribedTransaction | None:
-    """None if its coordinator does not know it."""
+    """Return the transaction; None if its coordinator does not know the id."""
     node_id = await find_coordinator(client, transactional_id)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     (one,) = (await client.request(node_id, request)).transaction_states
@@ -160,7 +159,7 @@ async def describe_producers(
     *,
     broker_id: int | None = None,
 ) -> dict[TopicPartition, list[ActiveProducer]]:
-    """What each partition's leader knows, or the replica at ``broker_id``."""
+    """Return the producers known to each partition's leader, or to the replica at ``broker_id``."""
     by_node: dict[int, list[TopicPartition]] = defaultdict(list)
     for partition in partitions:
         node_id = broker_id
@@ -204,9 +203,9 @@ async def abort_at(
     producer_epoch: int,
     coordinator_epoch: int,
 ) -> None:
-    """Write the marker that ends a producer's transaction in one partition, aborted.
+    """Abort a producer's transaction in one partition, by writing a marker.
 
-    The coordinator is not asked: this is for transactions that it does not know.
+    The coordinator is not involved: this is for transactions that it does not know.
     """
     kind = WriteTxnMarkersRequest
     marker = kind.WritableTxnMarker(
@@ -229,9 +228,9 @@ async def abort_at(
 
 
 async def fence(client: ClusterClient, transactional_id: str, *, timeout_ms: int) -> None:
-    """Abort what its producer has open, and refuse that producer from now on.
+    """Abort the open transaction of a transactional id, and fence its producer.
 
-    :raises OperatingError: CONCURRENT_TRANSACTIONS, which may pass: the end is on its way.
+    :raises OperatingError: CONCURRENT_TRANSACTIONS, which is retriable: the abort is in progress.
     """
     node_id = await find_coordinator(client, transactional_id)
     request = InitProducerIdRequest(

@@ -1,10 +1,9 @@
-"""WIRE. What every tool does the same way: its options, how it reaches a cluster, its errors, its
-end.
+"""WIRE. Common behaviour of all tools: options, connection to a cluster, errors, exit codes.
 
-* Standard output holds results only.
-* An error that somebody expected is one line on standard error that begins with ``error:``, and
-  exit code 1; wrong usage is such a line too, and exit code 2. An interrupt is exit code 130.
-* A tool that asks a cluster takes :func:`connection_options` and works inside of
+* Standard output contains results only.
+* An expected error is one line on standard error that begins with ``error:``, with exit code 1.
+  Wrong usage is such a line with exit code 2. An interrupt is exit code 130.
+* A tool that uses a cluster takes :func:`connection_options` and works inside
   :meth:`ClusterAddress.connect`.
 """
 
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
 
-#: How long a tool tries before it says that the cluster does not answer.
+#: How long a tool tries before it reports that the cluster does not answer.
 TOOL_TIMEOUT_MS: Final = 10_000
-#: What tools that work for long give a cluster at least, once they have reached it: others lead
-#: by then.
+#: Minimum timeout of long-running tools after the first contact: long enough for an election.
 PATIENCE_MS: Final = 20_000
 _EXIT_FAILED: Final = 1
 _EXIT_INTERRUPTED: Final = 130
@@ -48,7 +46,7 @@ _EXIT_INTERRUPTED: Final = 130
 
 
 class _OneLineEnds(click.Command):
-    """Ends as every tool does, whatever ends it."""
+    """Prints errors as one line, as every tool does."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         plain_main: Any = super().main
@@ -75,22 +73,22 @@ class _OneLineEnds(click.Command):
 
 
 class Tool(_OneLineEnds):
-    """One command."""
+    """A tool with one command."""
 
 
 class ToolGroup(_OneLineEnds, click.Group):
-    """Several commands under one name."""
+    """A tool with several commands."""
 
 
 def tool(kind: type[Tool] = Tool, **settings: Any) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a function the command that a tool is; ``settings`` are click's."""
+    """Make a function the command of a tool; ``settings`` are click's."""
     return lambda function: _made(kind, function, settings)
 
 
 def tool_group(
     kind: type[ToolGroup] = ToolGroup, **settings: Any
 ) -> Callable[[Callable[..., Any]], ToolGroup]:
-    """Make a function the root of a tool that has several commands."""
+    """Make a function the root of a tool with several commands."""
     return lambda function: _made(kind, function, settings)
 
 
@@ -121,17 +119,17 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
-    """Where a cluster is, and how long it may take to answer."""
+    """The address of a cluster, and its timeout."""
 
     bootstrap_server: str
     command_config: str | None = None
     timeout_ms: int = TOOL_TIMEOUT_MS
 
     def client(self, *, patience_ms: int = 0) -> ClusterClient:
-        """Knows the cluster, and has not talked with it yet.
+        """Return a client that has not connected yet.
 
-        :raises ConfigError: for settings that it cannot honour.
-        :raises click.UsageError: if no address was given.
+        :raises ConfigError: the settings are not supported.
+        :raises click.UsageError: no address was given.
         """
         if not self.bootstrap_server:
             raise click.UsageError("Missing option '--bootstrap-server'.")
@@ -140,11 +138,11 @@ class ClusterAddress:
 
     @asynccontextmanager
     async def connect(self, *, patience_ms: int = 0) -> AsyncIterator[ClusterClient]:
-        """A client that knows who the brokers are.
+        """Connect, and yield a client that knows the brokers.
 
-        :param patience_ms: what later answers may take, if that is more than the tool's timeout.
-        :raises WrongPortError: if controllers listen there.
-        :raises ConnectionLostError: if nobody answers within the tool's timeout.
+        :param patience_ms: timeout of later requests, if longer than the tool's timeout.
+        :raises WrongPortError: controllers listen at the address.
+        :raises ConnectionLostError: no broker answers within the tool's timeout.
         """
         async with self.client(patience_ms=patience_ms) as client:
             addresses = parse_bootstrap(self.bootstrap_server)
@@ -154,19 +152,20 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerAddress:
-    """Where the controllers of a cluster are, some of them or all, and how long they may take."""
+    """The addresses of some or all controllers of a cluster, and their timeout."""
 
     bootstrap_controller: str
     timeout_ms: int = TOOL_TIMEOUT_MS
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[ControllerClient]:
-        """A client that asks the active one; a dead one and one that follows are passed over.
+        """Connect, and yield a client for the active controller; dead ones and followers are
+        skipped.
 
-        :raises WrongPortError: if a broker listens there.
-        :raises ConnectionLostError: if nobody answers within the tool's timeout.
+        :raises WrongPortError: a broker listens at an address.
+        :raises ConnectionLostError: no controller answers within the tool's timeout.
         """
-        # The bodies of the RPC take a tenth of a second to import; brokers are asked without.
+        # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
         from kraftjbod.cli.clients.controller_client import ControllerClient
 
         addresses, timeout_ms = self.bootstrap_controller, self.timeout_ms
@@ -195,7 +194,7 @@ timeout_option = click.option(
 
 
 def format_option(*styles: str, help: str) -> Callable[[F], F]:
-    """``--format`` as ``style``, one of ``styles``; the first is the default."""
+    """Add ``--format`` as ``style``, one of ``styles``; the first is the default."""
     return click.option(
         "--format",
         "style",
@@ -210,10 +209,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JS
 
 
 def server_options(command: F, *, required: bool = True, old_config: str | None = None) -> F:
-    """``--bootstrap-server`` and ``--command-config``: ``cluster``, a :class:`ClusterAddress`.
+    """Add ``--bootstrap-server`` and ``--command-config`` as ``cluster``, a ClusterAddress.
 
-    :param required: if not, its address may be missing until it is used.
-    :param old_config: another name of ``--command-config``, which Kafka still takes.
+    :param required: if false, the address may be missing until it is used.
+    :param old_config: another name of ``--command-config``, which Kafka still accepts.
     """
 
     def given(
@@ -249,7 +248,7 @@ def server_options(command: F, *, required: bool = True, old_config: str | None 
 
 
 def connection_options(command: F, *, required: bool = True, old_config: str | None = None) -> F:
-    """The same with ``--timeout``."""
+    """Add the options of :func:`server_options` and ``--timeout``."""
 
     @functools.partial(server_options, required=required, old_config=old_config)
     @timeout_option
@@ -261,7 +260,7 @@ def connection_options(command: F, *, required: bool = True, old_config: str | N
 
 
 def either_options(command: F) -> F:
-    """The same, or ``--bootstrap-controller``: ``where``, one of the two kinds of addresses."""
+    """Add these options or ``--bootstrap-controller`` as ``where``, one of the two addresses."""
 
     @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
     @click.option(
@@ -307,7 +306,7 @@ def make_client(
     *,
     timeout_ms: int = PATIENCE_MS,
 ) -> ClusterClient:
-    """:raises ConfigError: for settings that this client cannot honour."""
+    """:raises ConfigError: the settings are not supported by this client."""
     settings: dict[str, str] = {}
     if command_config is not None:
         settings = parse_properties(read_file(command_config), command_config)
@@ -329,9 +328,9 @@ def make_client(
 
 
 def read_file(path: str) -> str:
-    """What a file that the operator named says.
+    """Return the content of a file that the operator named.
 
-    :raises ConfigError: if it cannot be read.
+    :raises ConfigError: the file cannot be read.
     """
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -340,17 +339,17 @@ def read_file(path: str) -> str:
 
 
 def echo_json(document: object) -> None:
-    """One document, on a line of its own."""
+    """Print one JSON document as a line."""
     click.echo(json.dumps(document, separators=(",", ":")))
 
 
 class Answer:
-    """What a tool answers: lines for people as they come, or all of it as one JSON document.
+    """The output of a tool: lines as they come, or everything as one JSON document.
 
-    Used around the work that makes it. The document is printed at the end of that, with ``error``
-    in it if the work failed half way; what was said until then is there too.
+    Use as a context manager around the work. The document is printed at the end, including the
+    results before an error, and the error as ``error``.
 
-    :param report: what prints lines.
+    :param report: prints lines.
     """
 
     def __init__(
@@ -376,7 +375,7 @@ class Answer:
         echo_json(self._document)
 
     def say(self, line: str | None, **facts: Any) -> None:
-        """``line`` to people, ``facts`` to the document; a list goes on where it was before."""
+        """Print ``line``, or add ``facts`` to the document; lists are appended to earlier ones."""
         if not self._as_json:
             if line is not None:
                 self._report(line)
@@ -387,7 +386,7 @@ class Answer:
 
 
 def answering(command: F) -> F:
-    """Adds ``--json`` to a command, which gets an :class:`Answer` as its first argument."""
+    """Add ``--json`` to a command, which gets an :class:`Answer` as its first argument."""
 
     @json_option
     @functools.wraps(command)
@@ -399,7 +398,7 @@ def answering(command: F) -> F:
 
 
 def parse_pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
-    """``key=value`` options as a mapping; the last of a repeated key wins."""
+    """Return ``key=value`` options as a mapping; the last of a repeated key counts."""
     pairs = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -410,14 +409,14 @@ def parse_pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def parse_list(text: str | None) -> list[str]:
-    """``a, b`` as its parts."""
+    """Split ``a, b`` at commas."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[int], None]]:
-    """Gives a function that counts records, for people who watch standard error.
+    """Return a context manager with a function that counts records on standard error.
 
-    :param beside: the tool's other stream; where that is a terminal, a count would be in the way.
+    :param beside: the tool's other stream; if it is a terminal, no count is shown.
     """
     if beside.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
@@ -431,19 +430,19 @@ def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[i
 
 
 def report(text: str) -> None:
-    """One line for people who wait, on standard error."""
+    """Print one line of progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def reader_gone() -> NoReturn:
-    """The end, where the reader of standard output has seen enough."""
-    # Python would complain again when it flushes.
+    """Exit because the reader of standard output has closed it."""
+    # Otherwise Python's flush at the exit would fail too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(_EXIT_FAILED)
 
 
 def fail(message: str, *, code: int = _EXIT_FAILED) -> NoReturn:
-    """One line on standard error, and the end."""
+    """Print one line on standard error, and exit."""
     sys.stdout.flush()
     report("error: " + " ".join(message.split()))
     sys.exit(code)

@@ -1,9 +1,8 @@
-"""WIRE. Clients of librdkafka, for tools that join groups, write in transactions or measure.
+"""WIRE. Clients of librdkafka, for tools that join groups, use transactions or measure.
 
-Settings are named as the Java client names them, which is what users of Kafka's tools know: those
-that librdkafka calls otherwise are translated, those that mean something in Java only are left
-out, and one that neither knows is refused.
-Tools that can do without import this late: the library takes a tenth of a second.
+Settings have the names of the Java client, which users of Kafka's tools know. Settings that
+librdkafka names differently are translated. Settings for Java only are ignored, and unknown ones
+are refused. Other tools import this file late, because the library takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -38,30 +37,30 @@ _ONLY_JAVA: Final = frozenset(
         "metric.reporters",
     }
 )
-#: Java's default means "what the system likes".
+#: Settings whose Java default -1 means the operating system's value.
 _SYSTEMS_CHOICE: Final = frozenset({"socket.receive.buffer.bytes", "socket.send.buffer.bytes"})
 _ASSIGNORS: Final = {
     "RangeAssignor": "range",
     "RoundRobinAssignor": "roundrobin",
     "CooperativeStickyAssignor": "cooperative-sticky",
 }
-#: Where nobody says otherwise, a producer is what Java's is.
+#: Defaults of the Java producer.
 _PRODUCER_DEFAULTS: Final = {"batch.size": "16384", "buffer.memory": "33554432"}
 
 
 def read_settings(path: str | None, pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """Of a properties file and of ``KEY=VALUE`` words, which win.
+    """Return settings from a properties file and from ``KEY=VALUE`` options, which override it.
 
-    :raises ConfigError: if the file cannot be read.
+    :raises ConfigError: the file cannot be read.
     """
     of_file = {} if path is None else parse_properties(read_file(path), path)
     return {**of_file, **parse_pairs(pairs, option)}
 
 
 def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    """``settings``, named as the Java client names them, as librdkafka wants them."""
+    """Translate ``settings`` from the Java client's names to librdkafka's."""
     found: dict[str, Any] = {
-        # What its own lines on standard error report is in the errors that are raised.
+        # The library's own messages repeat errors that are raised.
         "log_level": "2",
         "client.id": "kraftjbod-tools",
     }
@@ -79,13 +78,13 @@ def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def make_producer(settings: Mapping[str, str]) -> Producer:
-    """A producer with Java's defaults: idempotent, unless ``acks`` asks for less.
+    """Return a producer with Java's defaults: idempotent unless ``acks`` is lower.
 
-    :raises ConfigError: naming the setting that librdkafka does not know or take.
+    :raises ConfigError: librdkafka does not accept a setting; the message names it.
     """
     is_idempotent = settings.get("acks", "all").strip() in ("all", "-1")
     defaults = {**_PRODUCER_DEFAULTS, "enable.idempotence": str(is_idempotent).lower()}
-    # How many wait is bounded by their bytes, as in Java.
+    # The queue is limited by bytes, as in Java.
     limits = {"queue.buffering.max.messages": "0"}
     return _make(Producer, {**library_settings({**defaults, **settings}), **limits})
 
@@ -103,9 +102,9 @@ def _make(build: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
 
 
 async def reach(settings: Mapping[str, str], cluster: ClusterAddress) -> None:
-    """Return as soon as the cluster answers; the library would try for ever and say nothing.
+    """Return once the cluster answers, because the library would try forever without a message.
 
-    Where a listener speaks more than plain text only the library can ask.
+    A listener with security can be checked by the library only.
     """
     if settings.get("security.protocol", "PLAINTEXT") == "PLAINTEXT":
         async with cluster.connect():
@@ -113,7 +112,7 @@ async def reach(settings: Mapping[str, str], cluster: ClusterAddress) -> None:
 
 
 def client_error(error: KafkaError) -> OperatingError:
-    """An error of the library as one of ours."""
+    """Convert an error of the library."""
     if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
         return ConnectionLostError(error.str())
     return OperatingError(f"{error.name()}: {error.str()}")
@@ -121,7 +120,7 @@ def client_error(error: KafkaError) -> OperatingError:
 
 @contextmanager
 def refused_as_ours() -> Iterator[None]:
-    """What the library raises inside is one of our errors."""
+    """Convert exceptions of the library that are raised inside."""
     try:
         yield
     except KafkaException as e:

@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 @contextmanager
 def counter(verb: str) -> Iterator[Callable[[int], None]]:
-    """A running count of records; call what it gives with how many more there are."""
+    """Show a running count of records; yield a function that adds to it."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.completed:,} records " + verb),

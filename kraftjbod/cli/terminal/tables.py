@@ -1,4 +1,4 @@
-"""PURE. The table of Kafka's newer tools: a tab after each cell, all as wide as the widest."""
+"""PURE. A table as Kafka's newer tools print it: a tab after each cell, aligned columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def tabbed_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """``heads`` also where there are no rows."""
+    """Return the table; with ``heads`` even if there are no rows."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return "\n".join(
         "".join(f"{cell:<{width}}\t" for cell, width in zip(line, widths, strict=True))
